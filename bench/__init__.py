@@ -1,0 +1,1 @@
+"""Benchmarks: ratios against the plain step and against msprobe, in one run."""

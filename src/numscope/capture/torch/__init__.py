@@ -1,0 +1,1 @@
+"""PyTorch's calls, seen through its own interposition points, and fed to the recorder."""

@@ -1,0 +1,1 @@
+"""Where a comparison's work runs: this process, or a ray cluster."""

@@ -1,0 +1,1 @@
+"""One facade per older system: its names, its files, numscope's engine."""

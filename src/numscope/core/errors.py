@@ -1,0 +1,54 @@
+"""Every error numscope raises on purpose.
+
+NumscopeError                 one line: what is wrong, and how to put it right
+├── SettingsError             an argument, flag, settings file or map file is not valid
+├── RunError                  a run cannot be opened, read or written
+│   └── NotKeptError          the fingerprint is there, the data is not; says how to keep it
+├── CaptureError              capture was used in a way it cannot be (a second one while one is active)
+├── MissingExtraError         an optional package is needed; says the pip line
+├── ComparisonError           two runs cannot be compared at all
+└── NonFiniteError            the guard found where a NaN or infinity is born; `.origin` is the report's dict
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NumscopeError(Exception):
+    """One line: what is wrong, and how to put it right."""
+
+
+class SettingsError(NumscopeError, ValueError):
+    """An argument, flag, settings file or map file is not valid."""
+
+
+class RunError(NumscopeError):
+    """A run cannot be opened, read or written."""
+
+
+class NotKeptError(RunError, LookupError):
+    """The fingerprint of this tensor is in the run, its data is not."""
+
+
+class CaptureError(NumscopeError, RuntimeError):
+    """Capture was used in a way it cannot be."""
+
+
+class MissingExtraError(NumscopeError, ImportError):
+    """An optional package is needed for this."""
+
+    def __init__(self, package: str, extra: str, job: str) -> None:
+        super().__init__(f"{job} needs the package {package}: pip install 'numscope[{extra}]'")
+
+
+class ComparisonError(NumscopeError):
+    """Two runs cannot be compared at all."""
+
+
+class NonFiniteError(NumscopeError, ArithmeticError):
+    """A call with finite inputs gave a non-finite output; `origin` is the report's dict."""
+
+    def __init__(self, message: str, origin: dict[str, Any]) -> None:
+        super().__init__(message)
+        self.origin = origin

@@ -1,0 +1,103 @@
+"""The report: what compare, diagnose and check tell, in the one shape that CONTRACT and `--json` use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from numscope.core.words import Mechanism, OriginKind, Phase, Verdict
+
+FORMAT = "numscope.report/1"
+
+
+@dataclass(frozen=True)
+class Source:
+    """The innermost frame of the user's own code."""
+
+    file: str
+    line: int
+    function: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The first call whose output is wrong though its inputs were right, or one of its rivals."""
+
+    call: str
+    kind: OriginKind
+    phase: Phase
+    step: int
+    rank: int
+    reason: str
+    module: str = ""
+    source: Source | None = None
+    mechanism: Mechanism = "unknown"
+    relative: float | None = None
+    expected: float | None = None
+    repair: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON shape of the contract."""
+        shape = {
+            "call": self.call,
+            "kind": self.kind,
+            "module": self.module,
+            "phase": self.phase,
+            "step": self.step,
+            "rank": self.rank,
+            "source": asdict(self.source) if self.source else None,
+            "mechanism": self.mechanism,
+            "reason": self.reason,
+            "error": {"relative": self.relative, "expected": self.expected},
+            "repair": self.repair,
+            "details": self.details,
+        }
+        return {key: plain(value) for key, value in shape.items()}
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict of a comparison, with what it rests on."""
+
+    verdict: Verdict
+    origin: Origin | None = None
+    suspects: tuple[Origin, ...] = ()
+    prefix: dict[str, Any] = field(default_factory=lambda: {"calls": 0, "last": None})
+    coverage: dict[str, Any] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON shape of the contract."""
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "origin": self.origin.to_dict() if self.origin else None,
+            "suspects": [suspect.to_dict() for suspect in self.suspects],
+            "prefix": plain(self.prefix),
+            "coverage": plain(self.coverage),
+            "counts": plain(self.counts),
+            **({"details": plain(self.details)} if self.details else {}),
+        }
+
+
+def plain(value: Any) -> Any:
+    """Return value as strict JSON can hold it: NaN and infinities become strings."""
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "nan"
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        return plain(value.item())
+    return value

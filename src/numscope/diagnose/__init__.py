@@ -1,0 +1,1 @@
+"""From where to why: replay, lift, hypotheses, reroute, graft, bisect."""

@@ -1,0 +1,1 @@
+"""One file per output: terminal, csv, xlsx, html, json, parquet."""

@@ -1,0 +1,1 @@
+"""The run directory: schema, writer, reader, tensor shards; formats/ reads and writes other tools' dumps."""

@@ -1,0 +1,1 @@
+"""Other tools' dumps, in and out: one file per format."""
