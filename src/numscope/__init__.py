@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _WHERE = {
-    "capture": "numscope.capture.session",
     "open_run": "numscope.store.reader",
-    "compare": "numscope.compare.comparison",
     "NumscopeError": "numscope.core.errors",
     "SettingsError": "numscope.core.errors",
     "RunError": "numscope.core.errors",
@@ -33,7 +31,9 @@ _WHERE = {
     "NonFiniteError": "numscope.core.errors",
 }
 
-__all__ = [*_WHERE, "__version__"]  # noqa: PLE0604
+_PACKAGES = ("capture", "compare")  # folders that are called by their own name: core/callable_module.py
+
+__all__ = [*_WHERE, *_PACKAGES, "__version__"]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
@@ -41,6 +41,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
+    if name in _PACKAGES:
+        return importlib.import_module(f"numscope.{name}")
     raise AttributeError(f"module 'numscope' has no attribute {name!r}")
 
 
@@ -49,4 +51,6 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    pass
+    from numscope.capture.session import capture as capture
+    from numscope.compare.comparison import compare as compare
+    from numscope.store.reader import open_run as open_run

@@ -19,7 +19,10 @@ def _side(side: str) -> list[tuple[str, pa.DataType]]:
 
 CALLS = pa.schema(
     [
-        ("pair", pa.int32()),  # this row's number, in the target's call order (unmatched reference calls in place)
+        (
+            "pair",
+            pa.int32(),
+        ),  # this row's number, in the target's call order (unmatched reference calls in place)
         ("step", pa.int32()),
         ("rank", pa.int32()),
         ("target_order", pa.int32()),  # null: the reference alone has this call
@@ -30,7 +33,10 @@ CALLS = pa.schema(
         ("module", pa.string()),
         ("phase", pa.string()),
         ("parent", pa.int32()),  # pair of the enclosing call, or null
-        ("alignment", pa.string()),  # why the two were paired: "path", "sequence", "value", "map", or "" for unmatched
+        (
+            "alignment",
+            pa.string(),
+        ),  # why the two were paired: "path", "sequence", "value", "map", or "" for unmatched
         ("error_in", pa.float64()),  # relative L2 error of the worst input, null where unknown
         ("error_out", pa.float64()),  # … of the worst output
         ("expected", pa.float64()),  # what rounding explains of error_out

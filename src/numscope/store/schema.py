@@ -18,12 +18,18 @@ CALLS = pa.schema(
         ("order", pa.int32()),
         ("name", pa.string()),
         ("kind", pa.string()),  # core.words.Kind
-        ("module", pa.string()),  # path of the module in whose forward the call runs; a module call's own path
+        (
+            "module",
+            pa.string(),
+        ),  # path of the module in whose forward the call runs; a module call's own path
         ("module_class", pa.string()),  # class of that module
         ("phase", pa.string()),  # core.words.Phase
         ("parent", pa.int32()),  # order of the enclosing call, or null
         ("forward", pa.int32()),  # for a backward call: order of its forward call, or null
-        ("arguments", pa.string()),  # JSON: {"args": {"1": 1e-5}, "kwargs": {...}}, non-tensor arguments only, or null
+        (
+            "arguments",
+            pa.string(),
+        ),  # JSON: {"args": {"1": 1e-5}, "kwargs": {...}}, non-tensor arguments only, or null
         ("stack", pa.int32()),  # row of STACKS, or null
         ("recompute", pa.bool_()),  # a checkpoint's second execution; not counted in the numbering
         ("error", pa.string()),  # the exception the call raised, or null
@@ -35,7 +41,10 @@ SLOTS = pa.schema(
     [
         ("step", pa.int32()),
         ("call", pa.int32()),  # order of the call
-        ("slot", pa.string()),  # "input.0", "kwargs.mask", "output.0", "parameters.weight", "parameters_grad.weight"
+        (
+            "slot",
+            pa.string(),
+        ),  # "input.0", "kwargs.mask", "output.0", "parameters.weight", "parameters_grad.weight"
         ("tensor", pa.int32()),  # number of the tensor, or null where it was not measured
         ("note", pa.string()),  # why it was not measured, or null
     ]
@@ -45,7 +54,10 @@ TENSORS = pa.schema(
     [
         ("step", pa.int32()),
         ("tensor", pa.int32()),
-        ("dtype", pa.string()),  # torch's short name: float32, bfloat16, float8_e4m3fn, int64, bool, complex64
+        (
+            "dtype",
+            pa.string(),
+        ),  # torch's short name: float32, bfloat16, float8_e4m3fn, int64, bool, complex64
         ("shape", pa.list_(pa.int64())),
         ("device", pa.string()),
         ("elements", pa.int64()),
@@ -53,13 +65,19 @@ TENSORS = pa.schema(
         ("posinf", pa.int64()),
         ("neginf", pa.int64()),
         ("zero", pa.int64()),
-        ("min", pa.float64()),  # min, max, mean, l2: of the finite elements; null where there are none or keep="structure"
+        (
+            "min",
+            pa.float64(),
+        ),  # min, max, mean, l2: of the finite elements; null where there are none or keep="structure"
         ("max", pa.float64()),
         ("mean", pa.float64()),
         ("l2", pa.float64()),
         ("hash", pa.uint64()),
         ("sketch", pa.list_(pa.float32(), SKETCH)),
-        ("sketch_low", pa.list_(pa.float32(), SKETCH)),  # what float32 cannot hold of a 64-bit dtype's sketch, else null
+        (
+            "sketch_low",
+            pa.list_(pa.float32(), SKETCH),
+        ),  # what float32 cannot hold of a 64-bit dtype's sketch, else null
         ("placement", pa.string()),  # JSON: a shard's global shape, offsets and placements, or null
         ("shard", pa.string()),  # file that holds the data, relative to the rank's directory, or null
         ("key", pa.string()),  # key in that file
@@ -67,7 +85,9 @@ TENSORS = pa.schema(
     ]
 )
 
-FRAME = pa.struct([("file", pa.string()), ("line", pa.int32()), ("function", pa.string()), ("code", pa.string())])
+FRAME = pa.struct(
+    [("file", pa.string()), ("line", pa.int32()), ("function", pa.string()), ("code", pa.string())]
+)
 
 STACKS = pa.schema(
     [

@@ -1,0 +1,18 @@
+"""Lets a package be called by its own name: `ns.capture(...)` where `numscope.capture` is also a folder."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import Any
+
+
+def make_callable(package: str, module: str, function: str) -> None:
+    """Make `package` callable: a call is passed on to `module.function`, loaded when first needed."""
+
+    class CallablePackage(types.ModuleType):
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return getattr(importlib.import_module(module), function)(*args, **kwargs)
+
+    sys.modules[package].__class__ = CallablePackage
