@@ -33,7 +33,7 @@ _WHERE = {
 
 _PACKAGES = ("capture", "compare")  # folders that are called by their own name: core/callable_module.py
 
-__all__ = [*_WHERE, *_PACKAGES, "__version__"]  # noqa: PLE0604
+__all__ = [*_WHERE, *_PACKAGES, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

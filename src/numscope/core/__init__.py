@@ -1,1 +1,1 @@
-"""The words of numscope as types: names, slots, dtypes, errors, settings, the report. Imports only the standard library and numpy."""
+"""The words of numscope as types: names, errors, settings, the report. Needs the standard library and numpy only."""

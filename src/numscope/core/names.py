@@ -14,12 +14,8 @@ import re
 from dataclasses import dataclass
 
 _FLAT = re.compile(r"^(?P<prefix>[A-Z]\w*)\.(?P<op>.+)\.(?P<index>\d+)\.(?P<phase>forward|backward|input)$")
-_MODULE = re.compile(
-    r"^(?P<prefix>Module|Optimizer)\.(?P<path>.+)\.(?P<phase>forward|backward|step)\.(?P<index>\d+)$"
-)
-_SLOT = re.compile(
-    r"\.(?P<slot>(?:input|output|kwargs|parameters_grad|parameters|buffers|state)(?:\.[^\s]+)?)$"
-)
+_MODULE = re.compile(r"^(?P<prefix>Module|Optimizer)\.(?P<path>.+)\.(?P<phase>forward|backward|step)\.(?P<index>\d+)$")
+_SLOT = re.compile(r"\.(?P<slot>(?:input|output|kwargs|parameters_grad|parameters|buffers|state)(?:\.[^\s]+)?)$")
 
 
 @dataclass(frozen=True)

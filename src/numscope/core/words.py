@@ -10,7 +10,5 @@ Kind = Literal["module", "api", "aten", "collective", "optimizer", "parameter", 
 Phase = Literal["forward", "backward", "optimizer", "input"]
 PairVerdict = Literal["identical", "equivalent", "origin", "inherited", "unmatched"]
 Verdict = Literal["identical", "equivalent", "diverged", "incomparable"]
-OriginKind = Literal[
-    "api", "module", "aten", "collective", "optimizer", "parameter", "data", "missing", "extra"
-]
+OriginKind = Literal["api", "module", "aten", "collective", "optimizer", "parameter", "data", "missing", "extra"]
 Mechanism = Literal["semantic", "precision", "order", "input", "parameter", "unknown"]

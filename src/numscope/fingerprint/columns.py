@@ -32,8 +32,8 @@ class Fingerprints:
 class Batch(Protocol):
     """Measures tensors one after the other and hands all results over at once.
 
-    `add` reads the tensor as it is now (or has launched what reads it, on the tensor's stream) and keeps no reference to
-    it; it neither synchronises nor raises for a dtype it knows. `collect` gives the rows added since the last `collect`.
+    `add` reads the tensor as it is now (or has launched what reads it, on the tensor's stream) and keeps no
+    reference to it; it neither synchronises nor raises for a dtype it knows.
     """
 
     def add(self, tensor: Any) -> int:

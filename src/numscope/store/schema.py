@@ -1,8 +1,8 @@
 """The tables of a run, as Arrow schemas: what the writer writes and the reader reads.
 
-On disk a slot refers to a tensor by number and a call to a stack by number; `Run.calls` and `Run.tensors` give them joined.
-`order` numbers the calls of one step of one rank in the order in which they began; `tensor` numbers the distinct tensors of
-one step of one rank; `stack` numbers the distinct stacks of one rank.
+On disk a slot refers to a tensor by number and a call to a stack by number; `Run.calls` and `Run.tensors` give them
+joined. `order` numbers the calls of one step of one rank in the order in which they began; `tensor` numbers the
+distinct tensors of one step of one rank; `stack` numbers the distinct stacks of one rank.
 """
 
 from __future__ import annotations
@@ -85,9 +85,7 @@ TENSORS = pa.schema(
     ]
 )
 
-FRAME = pa.struct(
-    [("file", pa.string()), ("line", pa.int32()), ("function", pa.string()), ("code", pa.string())]
-)
+FRAME = pa.struct([("file", pa.string()), ("line", pa.int32()), ("function", pa.string()), ("code", pa.string())])
 
 STACKS = pa.schema(
     [
