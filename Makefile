@@ -1,0 +1,124 @@
+# make demo    two runs of a small model, one with a real bug: captured, compared, explained
+# make test    every test
+# make check   lint, format, types, import rules, built front end
+# make bench   the benchmarks: a table of ratios, and bench/results/*.json
+# make clean   remove what the others made
+#
+# Each target sets up what it needs, in $(VENV), once: a stamp named after the requirements' hash says that it is there.
+
+VENV         ?= .venv
+MSPROBE_VENV ?= .venv-msprobe
+PYTHON       ?= python3
+PYTEST_ARGS  ?=
+DEMO_ARGS    ?=
+BENCH_ARGS   ?=
+
+PY  := $(VENV)/bin/python
+PIP := $(PY) -m pip install -qq --disable-pip-version-check --no-warn-script-location
+hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-12)
+
+CORE_FILES  := pyproject.toml requirements/torch.txt requirements/core.txt
+CORE        := $(VENV)/.stamp-core-$(call hash,$(CORE_FILES))
+CHECK_TOOLS := $(VENV)/.stamp-check-$(call hash,$(CORE_FILES) requirements/check.txt)
+TEST_TOOLS  := $(VENV)/.stamp-test-$(call hash,$(CORE_FILES) requirements/test.txt)
+MSPROBE     := $(MSPROBE_VENV)/.stamp-$(call hash,requirements/torch.txt requirements/msprobe.txt)
+
+# The viewer's source. Where it has a package.json, its node modules are installed as the lock file says.
+FRONTEND := frontend
+ifneq ($(wildcard $(FRONTEND)/package.json),)
+NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.json $(FRONTEND)/package-lock.json)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check check-python check-frontend fix bench clean browser frontend
+
+help:
+	@sed -n '1,5s/^# //p' Makefile
+
+demo: $(CORE)
+	@$(PY) -m numscope demo $(DEMO_ARGS)
+
+# CI=true turns what cannot be had (a browser, Node, msprobe) from skipped tests into a failure.
+test: $(CORE) $(TEST_TOOLS) $(NODE_MODULES) browser
+	@$(MAKE) --no-print-directory -s $(MSPROBE) || { \
+	    echo "make test: no msprobe in $(MSPROBE_VENV): the tests that read its fresh dumps are skipped" >&2; test "$(CI)" != true; }
+	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python $(PY) -m pytest $(PYTEST_ARGS)
+
+check: check-python check-frontend
+
+check-python: $(CORE) $(CHECK_TOOLS)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+fix: $(CORE) $(CHECK_TOOLS)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(CORE) $(MSPROBE)
+	@$(PY) -m bench --msprobe $(MSPROBE_VENV)/bin/python $(BENCH_ARGS)
+
+clean:
+	rm -rf $(VENV) $(MSPROBE_VENV) $(FRONTEND)/node_modules demo runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
+
+# --- the front end: targets of the viewer's source ---------------------------------------------------------------
+ifdef NODE_MODULES
+frontend: $(NODE_MODULES)
+	npm --prefix $(FRONTEND) run build
+
+check-frontend: $(NODE_MODULES)
+	npm --prefix $(FRONTEND) run check
+else
+frontend check-frontend:
+endif
+
+$(FRONTEND)/node_modules/.stamp-%: $(FRONTEND)/package.json $(FRONTEND)/package-lock.json
+	@command -v npm >/dev/null || { echo "make: npm is missing: install Node 20 or later" >&2; exit 1; }
+	@echo "installing the front end's packages into $(FRONTEND)/node_modules" >&2
+	@npm --prefix $(FRONTEND) ci --no-audit --no-fund --loglevel=error
+	@touch $@
+
+# A browser for the end-to-end tests: the system's chromium, installed where we may.
+browser:
+	@command -v chromium >/dev/null || { \
+	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	        echo "installing chromium for the browser tests" >&2; \
+	        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } >/dev/null; \
+	    fi; command -v chromium >/dev/null; \
+	} || { echo "make test: no chromium (apt-get install chromium, as root): the browser tests are skipped" >&2; test "$(CI)" != true; }
+
+# --- environments ------------------------------------------------------------------------------------------------
+# Debian without python3-venv has no ensurepip; the system's pip can fill the environment instead.
+define make_venv
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	    echo "make: numscope needs Python 3.10 or later as $(PYTHON); say make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1) >/dev/null 2>&1 || { \
+	    $(PYTHON) -m venv --clear --without-pip $(1) && $(PYTHON) -m pip --python $(1)/bin/python install -qq pip; }
+endef
+
+$(VENV)/.stamp-core-%:
+	$(call make_venv,$(VENV))
+	@echo "installing torch and numscope into $(VENV) (once)" >&2
+	@$(PIP) -r requirements/torch.txt
+	@$(PIP) -c requirements/torch.txt -r requirements/core.txt
+	@$(PIP) -c requirements/torch.txt -c requirements/core.txt --no-deps -e .
+	@rm -f $(VENV)/.stamp-core-* && touch $@
+
+$(VENV)/.stamp-check-%: | $(CORE)
+	@echo "installing the check tools into $(VENV) (once)" >&2
+	@$(PIP) -c requirements/torch.txt -r requirements/core.txt -r requirements/check.txt
+	@rm -f $(VENV)/.stamp-check-* && touch $@
+
+$(VENV)/.stamp-test-%: | $(CORE)
+	@echo "installing the test tools and the other frameworks into $(VENV) (once)" >&2
+	@$(PIP) -c requirements/torch.txt -r requirements/core.txt -r requirements/test.txt
+	@rm -f $(VENV)/.stamp-test-* && touch $@
+
+$(MSPROBE_VENV)/.stamp-%:
+	$(call make_venv,$(MSPROBE_VENV))
+	@echo "installing torch and msprobe into $(MSPROBE_VENV) (once)" >&2
+	@$(MSPROBE_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r requirements/torch.txt
+	@$(MSPROBE_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements/torch.txt -r requirements/msprobe.txt
+	@rm -f $(MSPROBE_VENV)/.stamp-* && touch $@
