@@ -1,0 +1,123 @@
+"""What capture hands to the writer, and how it becomes Arrow record batches.
+
+The conversion runs on the writer's thread while the user's job goes on, so it is done in whole columns: numpy and Arrow
+release the interpreter's lock, a loop over rows does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.store.schema import SKETCH, TABLES
+
+Columns = Mapping[str, Any]
+
+# A sketch of these needs more digits than float32 has; what is missing goes to `sketch_low`.
+WIDE = pa.array(["float64", "complex128", "int64", "uint64"])
+# NaN stands for "no finite element" in these; on disk that is null.
+_NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A part of a tensor's elements (head, every k-th, tail), kept in place of the whole."""
+
+    array: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows for the tables of one step, and the data of those tensors that are kept.
+
+    Each table maps a column of `store.schema` to a sequence, a numpy array or an Arrow array (a DictionaryArray for
+    repeated strings is the cheapest); a missing column is null. `data` maps the number of a tensor in `tensors` to its
+    array or to a Sample. Nothing in it may be changed after it was given to the writer.
+    """
+
+    calls: Columns = field(default_factory=dict)
+    slots: Columns = field(default_factory=dict)
+    tensors: Columns = field(default_factory=dict)
+    stacks: Columns = field(default_factory=dict)
+    data: Mapping[int, NDArray[Any] | Sample] = field(default_factory=dict)
+
+    def nbytes(self) -> int:
+        """Return about how much memory the batch holds."""
+        size = 0
+        for table in (self.calls, self.slots, self.tensors, self.stacks):
+            for values in table.values():
+                nbytes = getattr(values, "nbytes", None)
+                size += (64 * len(values) if values is not None else 0) if nbytes is None else nbytes
+        return size + sum(array_of(value).nbytes for value in self.data.values())
+
+
+def array_of(value: NDArray[Any] | Sample) -> NDArray[Any]:
+    """Return the array that is to be stored."""
+    return value.array if isinstance(value, Sample) else value
+
+
+def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
+    """Return the columns as a record batch of that table's schema."""
+    schema = TABLES[table]
+    unknown = set(columns) - set(schema.names)
+    if unknown:
+        raise ValueError(f"table {table} has no column {sorted(unknown)[0]!r}")
+    rows = max((len(values) for values in columns.values() if values is not None), default=0)
+    arrays = []
+    for fld in schema:
+        values = columns.get(fld.name)
+        if fld.name == "sketch" and isinstance(values, np.ndarray):
+            arrays.append(_sketch(values))
+        elif fld.name == "sketch_low" and values is None and isinstance(columns.get("sketch"), np.ndarray):
+            dtype = arrays[schema.get_field_index("dtype")]
+            arrays.append(_sketch_low(columns["sketch"], dtype))
+        else:
+            arrays.append(column(values, fld.type, rows, nan_is_null=fld.name in _NULL_IF_NAN))
+        if len(arrays[-1]) != rows:
+            raise ValueError(f"table {table}: column {fld.name} has {len(arrays[-1])} rows, the others {rows}")
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def column(values: Any, kind: pa.DataType, rows: int, nan_is_null: bool = False) -> pa.Array:
+    """Return values, in any of the forms a Batch may have, as an Arrow array of the type."""
+    if values is None:
+        return pa.nulls(rows, kind)
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.DictionaryArray):
+        values = values.dictionary.take(values.indices)
+    if isinstance(values, pa.Array):
+        return values if values.type == kind else values.cast(kind)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        return pa.array(values, kind, from_pandas=nan_is_null)
+    return pa.array(values, kind, from_pandas=nan_is_null or None)
+
+
+def _sketch(values: NDArray[np.float64]) -> pa.Array:
+    with np.errstate(over="ignore"):  # beyond float32's range is infinity: an estimate from it is unknown, not wrong
+        return _fixed_lists(values.astype(np.float32), ~np.isnan(values[:, 0]))
+
+
+def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
+    wide = pc.is_in(dtype, WIDE).to_numpy(zero_copy_only=False) & ~np.isnan(values[:, 0])
+    low = np.zeros(values.shape, np.float32)
+    if wide.any():
+        with np.errstate(over="ignore", invalid="ignore"):
+            exact = values[wide]
+            rest = (exact - exact.astype(np.float32)).astype(np.float32)
+        low[wide] = np.where(np.isfinite(rest), rest, 0)
+    return _fixed_lists(low, wide)
+
+
+def _fixed_lists(values: NDArray[np.float32], valid: NDArray[np.bool_]) -> pa.Array:
+    """Return (n, 64) numbers as n lists without a copy; rows that are not valid are null."""
+    kind = pa.list_(pa.float32(), SKETCH)
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    return pa.Array.from_buffers(kind, len(values), [bits], children=[flat])

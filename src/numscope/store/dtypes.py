@@ -1,0 +1,40 @@
+"""Names of dtypes, as the tables have them, as numpy dtypes and as safetensors writes them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+# What every version of safetensors since 0.4 can hold. Everything else is stored as bytes, with one more axis.
+SAFETENSORS = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "int16": "I16",
+    "uint16": "U16",
+    "int32": "I32",
+    "uint32": "U32",
+    "int64": "I64",
+    "uint64": "U64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+}
+
+
+@cache
+def numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """Return the numpy dtype of a dtype's name, ml_dtypes included, or None where numpy has none (packed kinds)."""
+    if hasattr(ml_dtypes, name):
+        known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return known
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return None

@@ -1,0 +1,140 @@
+"""Joins the tables on disk into the two that users see: a row per call, and a row per slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.store.schema import SKETCH
+
+_CALLS = ("name", "kind", "module", "phase", "parent", "arguments")
+_CALLS_MORE = ("module_class", "forward", "stack", "recompute", "error", "thread")
+_FRAME = ("file", "line", "function", "code")
+_STATISTICS = ("min", "max", "mean", "l2")
+
+
+def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
+    """Return `Run.calls` of one rank: calls with the innermost frame of the user's own code."""
+    source = user_frames(stacks)
+    rows = _lookup(_keys(stacks["stack"]), _keys(calls["stack"]))
+    frames = source.take(rows)
+    columns = {
+        "step": calls["step"],
+        "rank": _constant(rank, calls.num_rows),
+        "order": calls["order"],
+        **{name: calls[name] for name in _CALLS},
+        "source_file": frames["file"],
+        "source_line": frames["line"],
+        **{name: calls[name] for name in _CALLS_MORE},
+        "source_function": frames["function"],
+        "source_code": frames["code"],
+    }
+    return pa.table(columns)
+
+
+def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: int) -> pa.Table:
+    """Return `Run.tensors` of one rank: slots with their call's name and their tensor's fingerprint."""
+    span = 1 + max(_largest(calls["order"]), _largest(slots["call"]), _largest(tensors["tensor"]), 0)
+    steps = _keys(slots["step"]) * span
+    of_call = _lookup(_keys(calls["step"]) * span + _keys(calls["order"]), steps + _keys(slots["call"]))
+    numbers = _keys(slots["tensor"])
+    wanted = np.where(numbers < 0, -1, steps + numbers)
+    of_tensor = _lookup(_keys(tensors["step"]) * span + _keys(tensors["tensor"]), wanted)
+    narrow = tensors.drop_columns(["sketch", "sketch_low"]).combine_chunks()
+    seen = narrow.take(of_tensor)
+    slot = _one(slots["slot"])
+    name = pc.binary_join_element_wise(_one(calls["name"]).take(of_call), slot, ".")
+    kept = pc.and_(pc.is_valid(seen["shard"]), pc.invert(pc.fill_null(seen["sampled"], False)))
+    columns = {
+        "step": slots["step"],
+        "rank": _constant(rank, slots.num_rows),
+        "call": slots["call"],
+        "slot": slot,
+        "name": name,
+        "dtype": seen["dtype"],
+        "shape": seen["shape"],
+        **{column: seen[column] for column in _STATISTICS},
+        "nan": seen["nan"],
+        "inf": pc.add(seen["posinf"], seen["neginf"]),
+        "zero": seen["zero"],
+        "hash": seen["hash"],
+        "sketch": _take_sketch(tensors["sketch"], of_tensor),
+        "kept": kept,
+        "posinf": seen["posinf"],
+        "neginf": seen["neginf"],
+        "elements": seen["elements"],
+        "device": seen["device"],
+        "sampled": pc.fill_null(seen["sampled"], False),
+        "placement": seen["placement"],
+        "tensor": slots["tensor"],
+        "note": slots["note"],
+    }
+    return pa.table(columns)
+
+
+def user_frames(stacks: pa.Table) -> pa.Table:
+    """Return file, line, function and code of each stack's user frame, null where it has none."""
+    frames = _one(stacks["frames"])
+    starts = frames.offsets.to_numpy()[:-1].astype(np.int64)
+    user = _keys(stacks["user"])
+    index = pa.array(starts + user, mask=(user < 0) | ~frames.is_valid().to_numpy(zero_copy_only=False))
+    flat = frames.values
+    return pa.table({name: flat.field(name).take(index) for name in _FRAME})
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
+
+
+def _keys(column: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return a column of numbers, null as -1."""
+    numbers: NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), -1).to_numpy()
+    return numbers
+
+
+def _largest(column: pa.ChunkedArray) -> int:
+    return int(pc.max(column).as_py() or 0)
+
+
+def _constant(value: int, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, value, np.int32))
+
+
+def _lookup(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> pa.Array:
+    """Return, for each wanted key, the first row that has it, or null."""
+    if not len(known):
+        return pa.nulls(len(wanted), pa.int64())
+    order = None
+    if np.any(known[1:] < known[:-1]):
+        order = np.argsort(known, kind="stable")
+        known = known[order]
+    rows = np.searchsorted(known, wanted)
+    rows[rows == len(known)] = 0
+    missing = known[rows] != wanted
+    return pa.array(rows if order is None else order[rows], mask=missing)
+
+
+def _take_sketch(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
+    """Return the sketches of those rows: Arrow's own take is slow for lists, numpy's is a copy of memory."""
+    values, valid = sketch_array(column)
+    if not len(values):
+        return pa.nulls(len(rows), pa.list_(pa.float32(), SKETCH))
+    index = rows.fill_null(0).to_numpy()
+    present = valid[index] & rows.is_valid().to_numpy(zero_copy_only=False)
+    flat = pa.array(values[index].reshape(-1))
+    bits = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+    return pa.Array.from_buffers(pa.list_(pa.float32(), SKETCH), len(rows), [bits], children=[flat])
+
+
+def sketch_array(column: pa.ChunkedArray) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Return a sketch column as (rows, 64) numbers and which rows have one."""
+    whole = _one(column)
+    flat = whole.values.slice(whole.offset * SKETCH, len(whole) * SKETCH)
+    values = flat.to_numpy(zero_copy_only=False).reshape(len(whole), SKETCH)
+    return values, whole.is_valid().to_numpy(zero_copy_only=False)

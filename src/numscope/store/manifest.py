@@ -1,0 +1,105 @@
+"""The facts about a job that a run's manifest holds: enough to tell why two runs differ before any tensor is compared.
+
+What is here is for other people's eyes: no host name, no user name, no variable outside the list below, no secret.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numscope.store.git import repository_state
+from numscope.store.schema import FORMAT
+
+# Variables that can change a job's numbers, its speed, or which device and rank it ran on.
+ENVIRONMENT = re.compile(
+    r"""(CUDA|CUBLAS|CUDNN|NVIDIA|NCCL|GLOO|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|INDUCTOR|AOT|OMP|MKL|OPENBLAS|BLIS|DNNL|ONEDNN
+        |ATEN|XLA|JAX|TF_(?:CPP|XLA|ENABLE|CUDNN|DETERMINISTIC)|FLAGS|PADDLE|GLOG|ASCEND|HCCL|NPU|ACL|HIP|ROCM|ROCR|MIOPEN|KMP|GOMP|NUMBA|DEEPSPEED|ACCELERATE)_\w+
+      |PYTHONHASHSEED|OMP\w*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|USE_FLASH_ATTENTION|NVTE_\w+""",
+    re.VERBOSE,
+)
+_SECRET = re.compile(r"(token|secret|passw|credential|api_?key|access_?key|private)", re.IGNORECASE)
+
+
+def collect(
+    *,
+    framework: str = "",
+    framework_version: str = "",
+    devices: Sequence[str] = (),
+    seeds: Mapping[str, int] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    world_size: int = 1,
+) -> dict[str, Any]:
+    """Return the manifest of a run that begins now. Nothing here is slow, and nothing raises."""
+    from numscope import __version__
+
+    script = _script()
+    return {
+        "format": FORMAT,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "numscope": __version__,
+        "framework": framework,
+        "framework_version": framework_version or _version(framework),
+        "python": platform.python_version(),
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "cpus": os.cpu_count(),
+        "devices": list(devices),
+        "world_size": world_size,
+        "argv": _without_secrets(sys.argv),
+        "script": _relative(script),
+        "git": repository_state(script.parent if script else Path.cwd()),
+        "environment": environment(os.environ),
+        "seeds": dict(seeds or {}),
+        "settings": dict(settings or {}),
+    }
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those variables that are listed above and are no secrets."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if ENVIRONMENT.fullmatch(name) and not _SECRET.search(name)
+    }
+
+
+def _version(framework: str) -> str:
+    return str(getattr(sys.modules.get(framework), "__version__", "")) if framework else ""
+
+
+def _script() -> Path | None:
+    """Return the script that runs, where it is a file."""
+    name = getattr(sys.modules.get("__main__"), "__file__", None)
+    return Path(name).absolute() if name else None
+
+
+def _relative(script: Path | None) -> str:
+    if script is None:
+        return ""
+    try:
+        return str(script.relative_to(Path.cwd()))
+    except ValueError:
+        return script.name
+
+
+def _without_secrets(argv: Sequence[str]) -> list[str]:
+    """Return the arguments with the values of those hidden whose name says that they are secret."""
+    shown: list[str] = []
+    hide_next = False
+    for argument in argv:
+        name, equals, _ = argument.partition("=")
+        secret = name.startswith("-") and bool(_SECRET.search(name))
+        if hide_next and not argument.startswith("-"):
+            shown.append("***")
+        elif secret and equals:
+            shown.append(f"{name}=***")
+        else:
+            shown.append(argument)
+        hide_next = secret and not equals
+    return shown

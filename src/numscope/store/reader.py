@@ -1,0 +1,228 @@
+"""Reads a run: `open_run(path)` reads the manifest and the list of steps; tables and tensors are read when asked for.
+
+run = ns.open_run("runs/gpu")
+run.calls.select(["name", "source_file", "source_line"])
+run.tensor("Functional.linear.5.forward.output.0")
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.core.errors import NotKeptError, RunError
+from numscope.core.names import parse_call
+from numscope.store.joins import joined_calls, joined_tensors
+from numscope.store.rundir import rank_directories, read_manifest
+from numscope.store.schema import TABLES
+from numscope.store.shards import Shard
+from numscope.store.tables import RankTables
+
+
+@dataclass(frozen=True)
+class StepTables:
+    """The tables of one step of one rank, as they are on disk."""
+
+    calls: pa.Table
+    slots: pa.Table
+    tensors: pa.Table
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run; one that is still being written shows the steps that are complete now."""
+    return Run(Path(path))
+
+
+class Run:
+    """One captured job: all its ranks and steps.
+
+    `steps` are the complete ones. Where a job was killed inside a step, `incomplete` names it, and what was written of
+    it is in `calls`, `tensors` and `step_tables` too.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.manifest = read_manifest(path)
+        self._ranks = {rank: RankTables(directory) for rank, directory in rank_directories(path).items()}
+        self._shards: dict[tuple[int, str], Shard] = {}
+
+    def __repr__(self) -> str:
+        return f"<Run {str(self.path)!r}: {len(self.steps)} steps, {len(self.ranks)} ranks>"
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that wrote to this run."""
+        return list(self._ranks)
+
+    @cached_property
+    def steps(self) -> list[int]:
+        """The steps that at least one rank completed."""
+        return sorted({line.step for tables in self._ranks.values() for line in tables.lines})
+
+    @cached_property
+    def incomplete(self) -> list[tuple[int, int]]:
+        """(rank, step) of those whose writing was cut off, or is still going on."""
+        found = []
+        for rank, tables in self._ranks.items():
+            steps = {step for table in ("calls", "slots", "tensors") for step in _unique(tables.tail(table)["step"])}
+            found += [(rank, step) for step in sorted(steps)]
+        return found
+
+    @cached_property
+    def calls(self) -> pa.Table:
+        """A row per call, with the innermost frame of the user's own code."""
+        parts = []
+        for rank, tables in self._ranks.items():
+            stacks = self.stacks(rank)
+            parts += [joined_calls(tables.segment(n, "calls"), stacks, rank) for n in tables.segments()]
+        if not parts:
+            parts = [joined_calls(TABLES["calls"].empty_table(), TABLES["stacks"].empty_table(), 0)]
+        return pa.concat_tables(parts)
+
+    @cached_property
+    def tensors(self) -> pa.Table:
+        """A row per slot, with its call's name and its tensor's fingerprint."""
+        parts = [
+            joined_tensors(tables.segment(n, "calls"), tables.segment(n, "slots"), tables.segment(n, "tensors"), rank)
+            for rank, tables in self._ranks.items()
+            for n in tables.segments()
+        ]
+        if not parts:
+            calls, slots, tensors = (TABLES[table].empty_table() for table in ("calls", "slots", "tensors"))
+            parts = [joined_tensors(calls, slots, tensors, 0)]
+        return pa.concat_tables(parts)
+
+    def rank_steps(self, rank: int) -> list[int]:
+        """Return the steps that this rank completed."""
+        return sorted({line.step for line in self._rank(rank).lines})
+
+    def step_tables(self, step: int, rank: int) -> StepTables:
+        """Return the tables of one step of one rank as they are on disk."""
+        tables = self._rank(rank)
+        found = StepTables(*(tables.step(step, table) for table in ("calls", "slots", "tensors")))
+        if not found.calls.num_rows and step not in self.rank_steps(rank):
+            raise RunError(f"{self.path} has no step {step} in rank {rank}: it has {_few(self.rank_steps(rank))}")
+        return found
+
+    def stacks(self, rank: int) -> pa.Table:
+        """Return the stacks of a rank."""
+        tables = self._rank(rank)
+        parts = [tables.segment(n, "stacks") for n in tables.segments()]
+        return pa.concat_tables(parts) if parts else TABLES["stacks"].empty_table()
+
+    def skipped(self, step: int | None = None, rank: int | None = None) -> dict[str, int]:
+        """Return how many calls were not recorded, by reason."""
+        total: dict[str, int] = {}
+        for number, tables in self._ranks.items():
+            for line in tables.lines:
+                if step in (None, line.step) and rank in (None, number):
+                    for reason, count in line.skipped.items():
+                        total[reason] = total.get(reason, 0) + count
+        return total
+
+    def step_seconds(self, step: int, rank: int) -> float | None:
+        """Return how long a complete step took in the job, capture included."""
+        lines = [line for line in self._rank(rank).lines if line.step == step]
+        return sum(line.seconds for line in lines) if lines else None
+
+    def array(self, rank: int, shard: str, key: str, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
+        """Return the data at a place that the tensors table names; read-only, a view of the file where it can be."""
+        known = self._shards.get((rank, shard))
+        if known is not None and key not in known.entries:
+            known = None  # the shard has grown since
+        if known is None:
+            known = self._shards[rank, shard] = Shard(self._rank(rank).directory / shard)
+        return known.array(key, dtype, shape)
+
+    def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> NDArray[Any]:
+        """Return a kept tensor by its name, of the first step and rank that have it unless they are given."""
+        return self._data(name, step, rank, sampled=False)
+
+    def sample(self, name: str, step: int | None = None, rank: int | None = None) -> NDArray[Any]:
+        """Return the kept sample of a tensor, as one row of elements."""
+        return self._data(name, step, rank, sampled=True)
+
+    def _data(self, name: str, step: int | None, rank: int | None, sampled: bool) -> NDArray[Any]:
+        others = ""
+        seen: tuple[str, str] | None = None
+        for number in self.ranks if rank is None else [rank]:
+            for at in self._readable_steps(number) if step is None else [step]:
+                for call, row in self._rows(name, at, number):
+                    seen = seen or (call, f"step {at}, rank {number}")
+                    if row.get("shard") is not None and bool(row["sampled"]) == sampled:
+                        shape = None if sampled else tuple(row["shape"])
+                        return self.array(number, row["shard"], row["key"], row["dtype"], shape)
+                    if row.get("shard") is not None:
+                        others = "run.tensor() gives the whole" if sampled else "run.sample() gives the sample"
+        if seen is None:
+            raise RunError(self._unknown(name, step, rank))
+        what = "a sample of it" if sampled else "its data"
+        if others:
+            raise NotKeptError(f"{name}: {what} was not kept, but {others}")
+        raise NotKeptError(
+            f"{name} has a fingerprint, but {what} was not kept: "
+            f"capture again with {'keep=' + repr('sample') if sampled else f'tensors=[{_pattern(seen[0])!r}]'}"
+        )
+
+    def _rows(self, name: str, step: int, rank: int) -> list[tuple[str, dict[str, Any]]]:
+        """Return (call, row of the tensors table) of the slots of that name in a step, those not measured too."""
+        tables = self.step_tables(step, rank)
+        cuts = [i for i, letter in enumerate(name) if letter == "."]
+        heads = pa.array([name[:i] for i in cuts], pa.string())
+        found = []
+        for row in np.flatnonzero(pc.is_in(tables.calls["name"], heads).to_numpy()):
+            call, order = tables.calls["name"][row].as_py(), tables.calls["order"][row].as_py()
+            match = pc.and_(
+                pc.equal(tables.slots["call"], order), pc.equal(tables.slots["slot"], name[len(call) + 1 :])
+            )
+            for number in tables.slots["tensor"].filter(match).to_pylist():
+                rows = tables.tensors.filter(pc.equal(tables.tensors["tensor"], number)) if number is not None else None
+                narrow = ["dtype", "shape", "shard", "key", "sampled"]
+                found.append((call, rows.select(narrow).to_pylist()[0] if rows is not None and rows.num_rows else {}))
+        return found
+
+    def _readable_steps(self, rank: int) -> list[int]:
+        return sorted({*self.rank_steps(rank), *(step for number, step in self.incomplete if number == rank)})
+
+    def _unknown(self, name: str, step: int | None, rank: int | None) -> str:
+        names = self.tensors["name"].unique().drop_null().to_pylist()
+        where = (f" in step {step}" if step is not None else "") + (f" of rank {rank}" if rank is not None else "")
+        if name in names:
+            return f"{self.path} has no tensor {name}{where}; other steps or ranks have it"
+        near = difflib.get_close_matches(name, names[:50_000], n=3, cutoff=0.6)
+        cure = f"nearest: {', '.join(near)}" if near else "run.tensors['name'] lists them"
+        return f"{self.path} has no tensor {name}{where} ({cure})"
+
+    def _rank(self, rank: int) -> RankTables:
+        if rank not in self._ranks:
+            raise RunError(f"{self.path} has no rank {rank}: it has {_few(self.ranks)}")
+        return self._ranks[rank]
+
+
+def _unique(column: pa.ChunkedArray) -> list[int]:
+    return [value for value in pc.unique(column).to_pylist() if value is not None]
+
+
+def _few(numbers: list[int]) -> str:
+    if not numbers:
+        return "none"
+    return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def _pattern(call: str) -> str:
+    """Return the pattern that keeps this call's tensors, those of its backward too."""
+    name = parse_call(call)
+    if name is None:
+        return f"{call}*"
+    if name.prefix in ("Module", "Optimizer"):
+        return f"{name.prefix}.{name.path + '.' if name.path else ''}{name.op}*"
+    return f"{name.prefix}.{name.op}.{name.index}*"

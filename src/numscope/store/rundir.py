@@ -1,0 +1,121 @@
+"""Which directory a run may be written to, and what overwriting one may delete."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from numscope.core.errors import RunError
+from numscope.store.files import place
+from numscope.store.schema import FORMAT
+
+MANIFEST = "manifest.json"
+_RANK = re.compile(r"rank(\d+)")
+_OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
+
+
+def rank_directories(path: Path) -> dict[int, Path]:
+    """Return the rank directories of a run, by rank."""
+    found = {int(match[1]): entry for entry in path.iterdir() if (match := _RANK.fullmatch(entry.name))}
+    return dict(sorted(found.items()))
+
+
+def listing(path: Path, limit: int = 4) -> str:
+    """Return a few names of what a directory holds, for an error line."""
+    names = sorted(entry.name + "/" * entry.is_dir() for entry in path.iterdir())
+    return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
+
+
+def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
+    """Make the run's directory and this rank's; return this rank's."""
+    try:
+        return _create(path, rank, manifest, overwrite)
+    except OSError as error:
+        reason = error.strerror or error
+        raise RunError(f"cannot write a run to {path} ({reason}): choose another directory") from error
+
+
+def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose a directory for the run")
+    path.mkdir(parents=True, exist_ok=True)
+    if not _is_run(path) and any(not _OURS.fullmatch(entry.name) for entry in path.iterdir()):
+        raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
+    directory = path / f"rank{rank}"
+    if directory.exists():
+        if not overwrite:
+            raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")
+        shutil.rmtree(directory)
+    if overwrite and rank == 0:
+        for stale, entry in rank_directories(path).items():
+            if stale >= int(manifest.get("world_size") or 1):
+                shutil.rmtree(entry, ignore_errors=True)
+    content = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False, default=str).encode()
+    place(path / MANIFEST, content, replace=overwrite and rank == 0)
+    directory.mkdir()
+    facts = {"rank": rank, "pid": os.getpid(), "devices": manifest.get("devices", [])}
+    place(directory / "rank.json", json.dumps(facts, default=str).encode())
+    return directory
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        return str(json.loads((path / MANIFEST).read_bytes())["format"]).startswith("numscope.run/")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Return a run's manifest, or say why the path is no run that can be read."""
+    try:
+        content = (path / MANIFEST).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(_no_manifest(path)) from None
+    except OSError as error:
+        raise RunError(f"{path / MANIFEST} cannot be read ({error.strerror}): check its permissions") from error
+    try:
+        manifest = json.loads(content)
+        written = str(manifest["format"])
+    except (ValueError, KeyError, TypeError):
+        raise RunError(
+            f"{path / MANIFEST} is not a numscope manifest: copy it again from where the run was made"
+        ) from None
+    if written != FORMAT:
+        raise RunError(
+            f"{path} is in the format {written}, this numscope reads {FORMAT}: upgrade numscope, or capture again"
+        )
+    return dict(manifest)
+
+
+def _no_manifest(path: Path) -> str:
+    if not path.exists():
+        return f"{path} does not exist: give the directory that capture wrote"
+    if not path.is_dir():
+        return f"{path} is a file, a run is a directory: give the directory that capture wrote"
+    if _RANK.fullmatch(path.resolve().name) and (path.resolve().parent / MANIFEST).exists():
+        return f"{path} is one rank of a run: give {path.parent}"
+    inner = sorted(entry.name for entry in path.iterdir() if (entry / MANIFEST).exists())
+    if inner:
+        return f"{path} holds runs, it is not one: give {path / inner[0]}" + (
+            f" (or {', '.join(inner[1:4])})" if inner[1:] else ""
+        )
+    if not any(path.iterdir()):
+        return f"{path} is empty: give the directory that capture wrote"
+    layout = _layout(path)
+    hint = f" — {layout}; try `numscope import`" if layout else ""
+    return f"{path} has no {MANIFEST}: is it a numscope run? (found: {listing(path)}{hint})"
+
+
+def _layout(path: Path) -> str:
+    """Return whose layout a directory has, where another tool's is recognised."""
+    for pattern in ("dump.json", "rank*/dump.json", "step*/dump.json", "step*/rank*/dump.json"):
+        if any(path.glob(pattern)):
+            return "msprobe's layout"
+    for pattern in ("*.pkl", "rank*/*.pkl", "step*/rank*/*.pkl", "*/rank*/*.pkl"):
+        if any(path.glob(pattern)):
+            return "ptdbg_ascend's layout"
+    return ""

@@ -1,0 +1,103 @@
+"""A segment: the tables of several steps, as Arrow streams while it is open and as Parquet when it is closed.
+
+    000000.calls.arrows …   open: every write appends one record batch, handed to the system in one call
+    000000.tmp/             being closed: readers ignore it
+    000000/calls.parquet …  closed: appears by one rename; only then are the streams deleted
+
+Readers take the directory where it is there, and the streams otherwise, so each of these states gives the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from numscope.store.files import write_all
+from numscope.store.schema import TABLES
+
+SEGMENT_BYTES = 128 << 20
+_ROW_GROUP = 1 << 15  # rows: small enough to read one step of many, large enough to compress
+_END_OF_STREAM = memoryview(b"\xff\xff\xff\xff\x00\x00\x00\x00")
+
+
+def stream_path(directory: Path, segment: int, table: str) -> Path:
+    """Return where an open segment has that table."""
+    return directory / f"{segment:06d}.{table}.arrows"
+
+
+def parquet_path(directory: Path, segment: int, table: str) -> Path:
+    """Return where a closed segment has that table."""
+    return directory / f"{segment:06d}" / f"{table}.parquet"
+
+
+class SegmentWriter:
+    """The open segment of one rank."""
+
+    def __init__(self, directory: Path, segment: int) -> None:
+        self.segment = segment
+        self.rows = dict.fromkeys(TABLES, 0)
+        self.bytes = 0
+        self._directory = directory
+        self._files: dict[str, int] = {}
+
+    def append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Append a record batch to the table's stream."""
+        if not batch.num_rows:
+            return
+        message = memoryview(batch.serialize())
+        buffers = [message]
+        if table not in self._files:
+            path = stream_path(self._directory, self.segment, table)
+            self._files[table] = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+            buffers.insert(0, memoryview(TABLES[table].serialize()))
+        write_all(self._files[table], buffers)
+        self.rows[table] += batch.num_rows
+        self.bytes += len(message)
+
+    def close(self) -> None:
+        """Turn the streams into Parquet."""
+        for fd in self._files.values():
+            write_all(fd, [_END_OF_STREAM])
+            os.close(fd)
+        if not self._files:
+            return
+        waiting = self._directory / f"{self.segment:06d}.tmp"
+        try:
+            waiting.mkdir()
+            for table in self._files:
+                _to_parquet(stream_path(self._directory, self.segment, table), waiting / f"{table}.parquet")
+            waiting.rename(self._directory / f"{self.segment:06d}")
+        except BaseException:
+            shutil.rmtree(waiting, ignore_errors=True)  # the streams stay, and hold everything
+            raise
+        for table in self._files:
+            stream_path(self._directory, self.segment, table).unlink()
+        self._files = {}
+
+
+def _to_parquet(stream: Path, path: Path) -> None:
+    with pa.memory_map(str(stream)) as source, pa.ipc.open_stream(source) as reader:
+        schema = reader.schema
+        text = [fld.name for fld in schema if pa.types.is_string(fld.type)]
+        with pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=text,
+            write_page_checksum=True,
+        ) as writer:
+            waiting: list[pa.RecordBatch] = []
+            rows = 0
+            for batch in reader:
+                waiting.append(batch)
+                rows += batch.num_rows
+                if rows >= _ROW_GROUP:
+                    writer.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
+                    waiting, rows = [], 0
+            if waiting:
+                writer.write_table(pa.Table.from_batches(waiting), row_group_size=rows)
