@@ -1,0 +1,56 @@
+"""`make bench`: measure, write bench/results/*.json, and print one table of ratios.
+
+python -m bench [part …] [--msprobe PYTHON] [--results DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench.machine import about
+from bench.parts import PARTS, Bench
+from bench.table import lines
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="numscope's benchmarks, msprobe beside it")
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("--msprobe", metavar="PYTHON", type=Path, help="the interpreter of msprobe's environment")
+    parser.add_argument("--results", metavar="DIR", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    unknown = sorted(set(args.part) - set(PARTS))
+    if unknown:
+        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+    msprobe = args.msprobe
+    if msprobe is not None and not shutil.which(msprobe):
+        print(f"bench: no interpreter at {msprobe}: numscope alone is measured", file=sys.stderr)
+        msprobe = None
+    if msprobe is not None:
+        msprobe = Path(os.path.abspath(msprobe))  # not resolved: the link is what makes it that environment's
+
+    began = time.monotonic()
+    rows = []
+    args.results.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="numscope-bench-") as scratch:
+        bench = Bench(Path(scratch), msprobe)
+        for name in args.part or PARTS:
+            found = PARTS[name](bench)
+            result = {"format": "numscope.bench/1", "about": about(), "rows": found}
+            (args.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+            rows += found
+    print("\n".join(lines(rows)))
+    print(f"({time.monotonic() - began:.0f} s; written to {os.path.relpath(args.results)})", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
