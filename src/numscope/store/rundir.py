@@ -30,6 +30,18 @@ def listing(path: Path, limit: int = 4) -> str:
     return ", ".join(names[:limit]) + (", …" if len(names) > limit else "")
 
 
+def check(path: Path, rank: int, overwrite: bool) -> None:
+    """Say early why a run could not be written to a directory; nothing is made or deleted."""
+    if path.exists() and not path.is_dir():
+        raise RunError(f"{path} is a file: choose a directory for the run")
+    if not path.exists():
+        return
+    if not _is_run(path) and any(not _OURS.fullmatch(entry.name) for entry in path.iterdir()):
+        raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
+    if (path / f"rank{rank}").exists() and not overwrite:
+        raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")
+
+
 def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
     """Make the run's directory and this rank's; return this rank's."""
     try:
@@ -40,15 +52,10 @@ def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> 
 
 
 def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
-    if path.exists() and not path.is_dir():
-        raise RunError(f"{path} is a file: choose a directory for the run")
+    check(path, rank, overwrite)
     path.mkdir(parents=True, exist_ok=True)
-    if not _is_run(path) and any(not _OURS.fullmatch(entry.name) for entry in path.iterdir()):
-        raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
     directory = path / f"rank{rank}"
     if directory.exists():
-        if not overwrite:
-            raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")
         shutil.rmtree(directory)
     if overwrite and rank == 0:
         for stale, entry in rank_directories(path).items():

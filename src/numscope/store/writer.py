@@ -40,6 +40,10 @@ class _EndOfStep:
         self.step, self.skipped, self.seconds, self.time = step, dict(skipped), seconds, time.time()
 
 
+class _Settle:
+    """Close the open segment, and go on with a new one when more comes."""
+
+
 class RunWriter:
     """The writer of one rank of a run.
 
@@ -62,7 +66,7 @@ class RunWriter:
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
         self._files = _Files(directory, segment_bytes, shard_bytes)
-        self._queue: deque[Batch | _EndOfStep | None] = deque()
+        self._queue: deque[Batch | _EndOfStep | _Settle | None] = deque()
         self._changed = threading.Condition()
         self._limit = queue_bytes
         self._waiting = 0  # bytes in the queue, the batch being written included
@@ -100,6 +104,13 @@ class RunWriter:
                 self._changed.wait(1.0)
             self._check()
 
+    def settle(self) -> None:
+        """Wait until all is written and in its final form; more may follow."""
+        with self._changed:
+            self._check()
+            self._put(_Settle(), 0)
+        self.flush()
+
     def close(self) -> None:
         """Write what is waiting, close the files, and end the thread."""
         if self._closed or os.getpid() != self._pid:
@@ -130,7 +141,7 @@ class RunWriter:
         except RunError as error:
             print(f"numscope: {error}", file=sys.stderr)
 
-    def _put(self, item: Batch | _EndOfStep, size: int) -> None:
+    def _put(self, item: Batch | _EndOfStep | _Settle, size: int) -> None:
         self._queue.append(item)
         self._waiting += size
         self._items += 1
@@ -166,6 +177,8 @@ class RunWriter:
                 elif self._broken is None:
                     if isinstance(item, Batch):
                         self._files.write(item)
+                    elif isinstance(item, _Settle):
+                        self._files.next_segment()
                     else:
                         self._files.end_step(item)
             except OSError as error:  # a full disk stays full: from here on nothing is written
@@ -229,6 +242,10 @@ class _Files:
         os.write(self._steps, json.dumps(line, ensure_ascii=False).encode() + b"\n")
         self._begin = dict(self._segment.rows)
         if self._segment.bytes >= self._segment_bytes:
+            self.next_segment()
+
+    def next_segment(self) -> None:
+        if self._segment.bytes:
             self._segment.close()
             self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
             self._begin = dict(self._segment.rows)

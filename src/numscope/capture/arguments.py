@@ -1,0 +1,57 @@
+"""Non-tensor arguments of a call, as JSON that two runs can compare."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from numscope.core.report import plain
+
+_SIMPLE = (int, float, bool, str, type(None))
+
+
+def key_of(value: Any) -> Any:
+    """Return a hashable stand-in for a non-tensor value, equal only for values that are described alike."""
+    kind = type(value)
+    if kind in (int, bool, str):
+        return (kind, value)
+    if kind is float:
+        return (kind, "nan") if math.isnan(value) else (kind, value, math.copysign(1.0, value))
+    if value is None:
+        return None
+    return describe_text(value)
+
+
+def describe_text(value: Any) -> str:
+    """Return the JSON text of one value."""
+    return json.dumps(describe(value), sort_keys=True)
+
+
+def describe(value: Any, depth: int = 0) -> Any:
+    """Return a value as JSON can hold it; what is no number, text or container is described by its type."""
+    if isinstance(value, _SIMPLE):
+        return plain(value)
+    if depth > 4:
+        return f"<{type(value).__name__}>"
+    if isinstance(value, (list, tuple)):
+        return [describe(item, depth + 1) for item in value[:64]]
+    if isinstance(value, dict):
+        return {str(key): describe(item, depth + 1) for key, item in list(value.items())[:64]}
+    if isinstance(value, slice):
+        return {"slice": [describe(part, depth + 1) for part in (value.start, value.stop, value.step)]}
+    if value is Ellipsis:
+        return "..."
+    name = type(value).__name__
+    module = type(value).__module__.partition(".")[0]
+    if name in {"dtype", "device", "layout", "memory_format"} and module == "torch":
+        return str(value).removeprefix("torch.")
+    if name == "Size":
+        return list(value)
+    if isinstance(value, (complex,)):
+        return [plain(value.real), plain(value.imag)]
+    if module == "numpy" and hasattr(value, "item") and getattr(value, "size", 2) == 1:
+        return plain(value.item())
+    if callable(value):
+        return f"<{getattr(value, '__qualname__', name)}>"
+    return f"<{name}>"

@@ -1,0 +1,311 @@
+"""The recorder: column buffers of the step that is running, handed to the writer in batches.
+
+The hot path appends integers. Strings, shapes and arguments are interned: a number stands for each, and columns of text
+are made by the writer's thread from the numbers. Nothing here knows a framework.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from numscope.capture.sites import Sites
+from numscope.fingerprint.columns import Batch as FingerprintBatch
+from numscope.fingerprint.columns import Fingerprints
+from numscope.store.writer import Batch, RunWriter
+
+FLUSH_SLOTS = 60_000
+FLUSH_BYTES = 64 << 20
+
+
+class Strings:
+    """Interned strings, as numbers and as an Arrow dictionary."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._array: pa.Array = pa.array([], pa.string())
+
+    def id(self, text: str) -> int:
+        """Return the number of a text."""
+        found = self._ids.get(text)
+        if found is None:
+            found = self._ids.setdefault(text, len(self._texts))
+            if found == len(self._texts):
+                self._texts.append(text)
+        return found
+
+    def __getitem__(self, number: int) -> str:
+        return self._texts[number]
+
+    def column(self, ids: Any) -> pa.DictionaryArray:
+        """Return a column of texts; a negative number is null."""
+        if len(self._array) < len(self._texts):
+            new = pa.array(self._texts[len(self._array) :], pa.string())
+            self._array = pa.concat_arrays([self._array, new])
+        return pa.DictionaryArray.from_arrays(_nullable(ids), self._array)
+
+
+class Series:
+    """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
+
+    __slots__ = ("_backward", "_counter", "_forward", "_strings", "_template", "epoch", "head")
+
+    def __init__(self, strings: Strings, head: str, template: str) -> None:
+        self.head = head
+        self.epoch = -1
+        self._strings = strings
+        self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
+        self._counter = itertools.count()
+        self._forward: list[int] = []
+        self._backward: list[int] = []
+
+    def next(self, epoch: int) -> int:
+        """Return the next number in this step."""
+        if self.epoch != epoch:
+            self.epoch = epoch
+            self._counter = itertools.count()
+        return next(self._counter)
+
+    def name(self, number: int, phase: str = "forward") -> int:
+        """Return the interned name of the call of that number."""
+        names = self._backward if phase == "backward" else self._forward
+        while len(names) <= number:
+            text = self._template.format(head=self.head, n=len(names), phase=phase)
+            names.append(self._strings.id(text))
+        return names[number]
+
+
+class Recorder:
+    """Buffers calls, slots and tensors, and hands them over as batches."""
+
+    def __init__(
+        self,
+        open_writer: Callable[[], RunWriter],
+        measure: FingerprintBatch | None,
+        to_numpy: Callable[[Any], np.ndarray[Any, Any]],
+    ) -> None:
+        self.strings = Strings()
+        self.sites = Sites()
+        self.step = 0
+        self.epoch = 0  # grows with every step, so that numbering starts anew without touching each series
+        self.skipped: dict[str, int] = {}
+        self._open_writer = open_writer
+        self._writer: RunWriter | None = None
+        self._measure = measure
+        self._to_numpy = to_numpy
+        self._lock = threading.Lock()
+        self._orders = itertools.count()
+        self._tensor_numbers = itertools.count()
+        self._calls: list[tuple[int, ...]] = []
+        self._slots: list[tuple[int, int, int, int]] = []
+        self._tensors: list[tuple[int, int, int, int, int, int]] = []
+        self._data: dict[int, Any] = {}
+        self._data_bytes = 0
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self._shape_list: list[list[int]] = []
+        self._flushed = False  # a part of this step was handed over
+
+    # What the hot path calls ------------------------------------------------------------------------------------
+
+    def order(self) -> int:
+        """Return the place of a call that begins now."""
+        return next(self._orders)
+
+    def call(
+        self,
+        order: int,
+        name: int,
+        kind: int,
+        module: int,
+        module_class: int,
+        phase: int,
+        parent: int,
+        forward: int,
+        arguments: int,
+        stack: int,
+        recompute: bool,
+        error: int,
+        thread: int,
+    ) -> None:
+        """Record a call; a negative number is null."""
+        self._calls.append(
+            (
+                order,
+                name,
+                kind,
+                module,
+                module_class,
+                phase,
+                parent,
+                forward,
+                arguments,
+                stack,
+                recompute,
+                error,
+                thread,
+            )
+        )
+
+    def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
+        """Record that a call shows a tensor in a slot."""
+        self._slots.append((order, slot, tensor, note))
+
+    def tensor(self, tensor: Any, dtype: int, shape: tuple[int, ...], device: int, placement: int = -1) -> int:
+        """Measure a tensor not seen before, and return its number."""
+        number = next(self._tensor_numbers)
+        shape_id = self._shapes.get(shape)
+        if shape_id is None:
+            shape_id = self._shapes.setdefault(shape, len(self._shapes))
+            if shape_id == len(self._shape_list):
+                self._shape_list.append(list(shape))
+        with self._lock:
+            row = self._measure.add(tensor) if self._measure is not None else -1
+            self._tensors.append((number, dtype, shape_id, device, row, placement))
+        return number
+
+    def keep(self, number: int, data: Any, size: int) -> None:
+        """Keep a tensor's data; `data` is the recorder's own copy."""
+        with self._lock:
+            self._data[number] = data
+            self._data_bytes += size
+
+    def skip(self, reason: str) -> None:
+        """Count something that could not be recorded."""
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def is_full(self) -> bool:
+        """Tell whether a flush is due."""
+        return len(self._slots) > FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
+
+    # Handing over -----------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Hand over what is buffered."""
+        with self._lock:
+            calls, self._calls = self._calls, []
+            slots, self._slots = self._slots, []
+            tensors, self._tensors = self._tensors, []
+            data, self._data, self._data_bytes = self._data, {}, 0
+            prints = self._measure.collect() if self._measure is not None and tensors else None
+        stacks = self.sites.take_new()
+        if not (calls or slots or tensors or stacks["stack"]):
+            return
+        self._flushed = True
+        self.writer.write(
+            Batch(
+                calls=self._call_columns(calls),
+                slots=self._slot_columns(slots),
+                tensors=self._tensor_columns(tensors, prints),
+                stacks=stacks,
+                data={number: self._to_numpy(value) for number, value in data.items()},
+            )
+        )
+
+    def end_step(self) -> None:
+        """Hand over the rest of the step, which is then complete; more of it may still follow."""
+        self.flush()
+        self.writer.end_step(self.step, self.skipped)
+        self.skipped = {}
+        self._flushed = False
+
+    def begin_step(self, step: int) -> None:
+        """Start numbering for a step."""
+        self.step = step
+        self.epoch += 1
+        self.skipped = {}
+        self._orders = itertools.count()
+        self._tensor_numbers = itertools.count()
+
+    @property
+    def has_content(self) -> bool:
+        """Tell whether anything was recorded since the step began or was last ended."""
+        return self._flushed or bool(self._calls or self.skipped)
+
+    @property
+    def opened(self) -> bool:
+        """Tell whether anything was handed over."""
+        return self._writer is not None
+
+    @property
+    def writer(self) -> RunWriter:
+        """The writer, opened when first needed: by then the job knows its rank."""
+        if self._writer is None:
+            self._writer = self._open_writer()
+        return self._writer
+
+    def settle(self) -> None:
+        """Wait until all is written."""
+        self.writer.settle()
+
+    def close(self) -> None:
+        """Close the run."""
+        self.writer.close()
+
+    def _call_columns(self, rows: Sequence[tuple[int, ...]]) -> Mapping[str, Any]:
+        table = _matrix(rows, 13)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        text = self.strings.column
+        return {
+            "step": np.full(len(table), self.step, np.int32),
+            "order": table[:, 0].astype(np.int32),
+            "name": text(table[:, 1]),
+            "kind": text(table[:, 2]),
+            "module": text(table[:, 3]),
+            "module_class": text(table[:, 4]),
+            "phase": text(table[:, 5]),
+            "parent": _nullable(table[:, 6]),
+            "forward": _nullable(table[:, 7]),
+            "arguments": text(table[:, 8]),
+            "stack": _nullable(table[:, 9]),
+            "recompute": table[:, 10].astype(bool),
+            "error": text(table[:, 11]),
+            "thread": table[:, 12].astype(np.int32),
+        }
+
+    def _slot_columns(self, rows: Sequence[tuple[int, ...]]) -> Mapping[str, Any]:
+        table = _matrix(rows, 4)
+        return {
+            "step": np.full(len(table), self.step, np.int32),
+            "call": table[:, 0].astype(np.int32),
+            "slot": self.strings.column(table[:, 1]),
+            "tensor": _nullable(table[:, 2]),
+            "note": self.strings.column(table[:, 3]),
+        }
+
+    def _tensor_columns(self, rows: Sequence[tuple[int, ...]], prints: Fingerprints | None) -> Mapping[str, Any]:
+        table = _matrix(rows, 6)
+        shapes = pa.array(self._shape_list, pa.list_(pa.int64()))
+        columns: dict[str, Any] = {
+            "step": np.full(len(table), self.step, np.int32),
+            "tensor": table[:, 0].astype(np.int32),
+            "dtype": self.strings.column(table[:, 1]),
+            "shape": shapes.take(pa.array(table[:, 2])),
+            "device": self.strings.column(table[:, 3]),
+            "placement": self.strings.column(table[:, 5]),
+        }
+        if prints is None:
+            sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in self._shape_list], np.int64)
+            columns["elements"] = sizes[table[:, 2]] if len(table) else np.empty(0, np.int64)
+            return columns
+        row = table[:, 4]
+        for name in ("elements", "nan", "posinf", "neginf", "zero", "hash", "l2", "sketch"):
+            columns[name] = getattr(prints, name)[row]
+        for name in ("min", "max", "mean"):
+            values = getattr(prints, name)[row]
+            columns[name] = pa.array(values, mask=np.isnan(values))
+        return columns
+
+
+def _matrix(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(rows, np.int64) if rows else np.empty((0, width), np.int64)
+
+
+def _nullable(ids: Any) -> pa.Array:
+    numbers = np.asarray(ids, np.int32)
+    return pa.array(numbers, mask=numbers < 0)

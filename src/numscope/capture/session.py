@@ -1,0 +1,219 @@
+"""A capture: the public object that records one run.
+
+with ns.capture("runs/gpu", model, level="mix", keep="stats") as cap:
+    for batch in loader:
+        train_step(batch)
+        cap.step()
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from numscope.capture import ranks
+from numscope.capture.recorder import Recorder
+from numscope.core.errors import CaptureError, NumscopeError, SettingsError
+from numscope.core.settings import CaptureSettings, numbers
+from numscope.store import manifest, rundir
+from numscope.store.writer import RunWriter
+
+
+class Frontend(Protocol):
+    """What watches one framework's calls and feeds them to a recorder."""
+
+    name: str
+    recorder: Recorder
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+    def stop(self) -> None:
+        """Undo everything that start did."""
+
+    def new_step(self) -> None:
+        """Forget what belongs to the step that ended."""
+
+    def end_forward(self) -> None:
+        """Record no further forward call until stop."""
+
+    def save(self, name: str, value: Any, grad: bool) -> None:
+        """Record a value of the user's own."""
+
+    def devices(self) -> list[str]:
+        """Return the devices that the job uses, for the manifest."""
+
+
+_active: Capture | None = None
+
+
+def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) -> Capture:
+    """Return a capture that records a run of `model` into the directory `path`; see CaptureSettings for the rest."""
+    return Capture(path, model, CaptureSettings.of(**settings))
+
+
+class Capture:
+    """Records one run: `start`, `step` after each step, `stop`; or a `with` block."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, steps_by_optimizer: bool = False
+    ) -> None:
+        self.path = Path(path)
+        self.settings = settings
+        self._wants_step = numbers(settings.steps, "steps")
+        self._wants_rank = numbers(settings.ranks, "ranks")
+        self._steps_by_optimizer = steps_by_optimizer
+        rundir.check(self.path, ranks.current()[0], settings.overwrite)
+        self._frontend: Frontend = _frontend(self, model)
+        self._recorder = self._frontend.recorder
+        self._step = 0
+        self._running = False  # between start and stop
+        self._watching = False  # the frontend is installed: running, and this step is wanted
+        self._begun = -1  # the step that the recorder numbers
+        self._touched = False  # that step has been watched since it was last ended
+        self._closed = False
+        self._dead = False  # the writer failed; nothing more is recorded
+
+    # The user's side ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to record, where this step and this rank are wanted."""
+        global _active
+        if _active is not None and _active is not self:
+            raise CaptureError(f"a capture into {_active.path} is active already: stop it before you start another")
+        if self._closed:
+            raise CaptureError(f"the capture into {self.path} is closed: make another with ns.capture")
+        if self._running:
+            return
+        _active = self
+        self._running = True
+        self._watch_if_wanted()
+
+    def stop(self) -> None:
+        """Undo everything and write what is recorded; a later start goes on with the same run."""
+        global _active
+        if not self._running:
+            return
+        self._running = False
+        if _active is self:
+            _active = None
+        self._unwatch()
+        self._end_step()
+        if self._recorder.opened:
+            self._guarded(self._recorder.settle)
+
+    def step(self) -> None:
+        """End one step and begin the next."""
+        self._end_step()
+        self._step += 1
+        if self._running:
+            self._watch_if_wanted()
+
+    def close(self) -> None:
+        """Stop, and close the run for good."""
+        self.stop()
+        if self._recorder.opened and not self._closed:
+            self._closed = True
+            self._guarded(self._recorder.close)
+
+    def save(self, name: str, tensor: Any, grad: bool = False) -> None:
+        """Record a tensor (or a structure of them) under a name of the user's own; its gradient too with grad=True."""
+        if self._watching:
+            self._frontend.save(name, tensor, grad)
+
+    def forward_end(self) -> None:
+        """Record no calls after this one, up to stop(); their backward part neither."""
+        if self._watching:
+            self._frontend.end_forward()
+
+    def __enter__(self) -> Capture:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Ours -----------------------------------------------------------------------------------------------------------
+
+    def optimizer_stepped(self, optimizer: Any) -> None:
+        """End the step where steps are told by the optimizer (`numscope run`)."""
+        if self._steps_by_optimizer and self._running:
+            self.step()
+
+    def open_writer(self) -> RunWriter:
+        """Open the run's directory; called when the first batch is ready, when the job knows its rank."""
+        rank, world = ranks.current()
+        facts = manifest.collect(
+            framework=self._frontend.name,
+            devices=self._frontend.devices(),
+            settings=self.settings.to_dict(),
+            world_size=world,
+        )
+        return RunWriter(self.path, rank=rank, manifest=facts, overwrite=self.settings.overwrite)
+
+    def _watch_if_wanted(self) -> None:
+        wanted = not self._dead and self._wants_step(self._step) and self._wants_rank(ranks.current()[0])
+        if not wanted:
+            self._unwatch()
+            return
+        if self._begun != self._step:
+            self._begun = self._step
+            self._recorder.begin_step(self._step)
+        self._touched = True
+        if not self._watching:
+            self._frontend.start()
+            self._watching = True
+
+    def _unwatch(self) -> None:
+        if self._watching:
+            self._frontend.stop()
+            self._watching = False
+
+    def _end_step(self) -> None:
+        if self._touched and not self._dead and self._recorder.has_content:
+            self._guarded(self._recorder.end_step)
+        self._frontend.new_step()
+        self._touched = False
+
+    def _guarded(self, work: Any) -> None:
+        """Do work of ours that must not stop training."""
+        try:
+            work()
+        except Exception as error:
+            if self.settings.on_error == "raise":
+                raise
+            self._dead = True
+            self._unwatch()
+            text = str(error) if isinstance(error, NumscopeError) else f"{type(error).__name__}: {error}"
+            warnings.warn(f"numscope stopped recording into {self.path}: {text}; training goes on", stacklevel=3)
+
+
+def _frontend(session: Capture, model: Any) -> Frontend:
+    """Return the frontend of the framework that the model, or else the user's imports, speak of."""
+    models = _models(model)
+    kinds = {type(item).__module__.partition(".")[0] for item in models.values()}
+    torch = sys.modules.get("torch")
+    if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
+        from numscope.capture.torch.frontend import TorchFrontend
+
+        return TorchFrontend(session.settings, models, session.open_writer, session.optimizer_stepped)
+    wrong = ", ".join(sorted(kinds)) or "no framework"
+    raise SettingsError(
+        f"cannot tell what to capture (found {wrong}): pass an nn.Module, or import torch before ns.capture"
+    )
+
+
+def _models(model: Any) -> dict[str, Any]:
+    if model is None:
+        return {}
+    if isinstance(model, dict):
+        return {str(name): item for name, item in model.items()}
+    if isinstance(model, (list, tuple)):
+        return {str(index): item for index, item in enumerate(model)}
+    return {"": model}

@@ -1,0 +1,106 @@
+"""Call stacks, interned: a stack is a number, and the same site costs one dictionary lookup.
+
+A site is keyed by the code objects and instruction offsets from the call up to the enclosing module call, and by that
+module call's own site: inside a deep model only a frame or two are walked.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+from typing import Any
+
+Frame = dict[str, Any]
+
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STANDARD = tuple(
+    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+
+
+class Sites:
+    """The distinct stacks of one rank."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[Any, ...], int] = {}
+        self._frames: list[list[Frame]] = []
+        self._users: list[int | None] = []
+        self._written = 0
+        self._frame_cache: dict[tuple[CodeType, int], Frame | None] = {}
+        self._boundaries: set[CodeType] = set()
+
+    def boundary(self, code: CodeType) -> None:
+        """Stop walking at frames of this code: what lies outside is known as the enclosing call's site."""
+        self._boundaries.add(code)
+
+    def intern(self, frame: FrameType | None, base: int) -> int:
+        """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
+        key: list[Any] = [base]
+        boundaries = self._boundaries
+        while frame is not None:
+            code = frame.f_code
+            if code in boundaries and base >= 0:
+                break
+            key.append(code)
+            key.append(frame.f_lasti)
+            frame = frame.f_back
+        found = self._ids.get(tuple(key))
+        return found if found is not None else self._add(tuple(key), base)
+
+    def _add(self, key: tuple[Any, ...], base: int) -> int:
+        frames = list(self._frames[base]) if base >= 0 else []
+        for index in range(len(key) - 2, 0, -2):
+            if frame := self._describe(key[index], key[index + 1]):
+                frames.append(frame)
+        user = next((index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]["file"])), None)
+        number = len(self._frames)
+        self._frames.append(frames)
+        self._users.append(user)
+        self._ids[key] = number
+        return number
+
+    def _describe(self, code: CodeType, lasti: int) -> Frame | None:
+        if (code, lasti) not in self._frame_cache:
+            file = code.co_filename
+            line = _line(code, lasti)
+            hidden = file.startswith(_OWN) or file.endswith(os.path.join("torch", "overrides.py"))
+            text = linecache.getline(file, line).strip()
+            frame = {"file": file, "line": line, "function": code.co_name, "code": text}
+            self._frame_cache[code, lasti] = None if hidden else frame
+        return self._frame_cache[code, lasti]
+
+    def take_new(self) -> dict[str, list[Any]]:
+        """Return the stacks added since the last call, as the columns of the stacks table."""
+        first, self._written = self._written, len(self._frames)
+        return {
+            "stack": list(range(first, self._written)),
+            "frames": self._frames[first : self._written],
+            "user": self._users[first : self._written],
+        }
+
+
+def _line(code: CodeType, lasti: int) -> int:
+    if sys.version_info >= (3, 11):
+        for start, stop, line in code.co_lines():
+            if start <= lasti < stop and line is not None:
+                return line
+        return code.co_firstlineno
+    line_number = code.co_firstlineno
+    for start, stop, line in code.co_lines():
+        if start <= lasti < stop and line is not None:
+            line_number = line
+    return line_number
+
+
+def _is_user(file: str) -> bool:
+    """Tell whether a file is the user's own: not the framework's, not the standard library's, not ours."""
+    if file.startswith(("<", _OWN)):
+        return False
+    parts = file.replace("\\", "/").split("/")
+    if "site-packages" in parts or "dist-packages" in parts:
+        place = parts.index("site-packages") if "site-packages" in parts else parts.index("dist-packages")
+        return parts[place + 1] not in {"torch", "paddle", "jax", "jaxlib", "torch_npu", "numscope"}
+    return not file.startswith(_STANDARD)

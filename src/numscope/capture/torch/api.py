@@ -1,0 +1,226 @@
+"""The API level: a TorchFunctionMode that records every torch function, also those imported before numscope was."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, sequence
+from numscope.capture.torch.names import Api, ApiTable, Function
+from numscope.capture.torch.watch import Open, Slot, Watch
+
+
+class ApiMode(TorchFunctionMode):
+    """Sees each call of a torch function while it is on the mode stack."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+        self._table = ApiTable()
+
+    def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        watch = self._watch
+        api = self._table[func]
+        thread = watch.thread
+        if api.transparent and not thread.busy:
+            return self._inside(api, func, args, kwargs)
+        if api.silent or thread.busy or thread.quiet or not (watch.on and watch.forward_on):
+            return func(*args, **kwargs)
+        if torch.compiler.is_compiling():
+            return func(*args, **kwargs)
+        stack = thread.stack
+        if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
+            return func(*args, **kwargs)  # the composite itself, not a call inside it
+        call = _ApiCall(watch, api)
+        thread.busy = True
+        try:
+            call.before(args, kwargs, sys._getframe(1))
+        except Exception:
+            watch.fault(api.head)
+            call.failed = True
+        finally:
+            thread.busy = False
+        if api.twin is None or call.failed:
+            try:
+                result = func(*args, **kwargs)
+            except Exception as error:
+                call.raised(error)
+                raise
+        else:
+            stack.append(call.open())
+            try:
+                result = self._inside(api, func, args, kwargs)
+            except Exception as error:
+                call.raised(error)
+                raise
+            finally:
+                stack.pop()
+        if not call.failed:
+            thread.busy = True
+            try:
+                call.after(result)
+            except Exception:
+                watch.fault(api.head)
+            finally:
+                thread.busy = False
+        return result
+
+    def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
+        """Run a function so that the torch functions it calls are seen too."""
+        if api.twin is None:
+            return func(*args, **kwargs)
+        with self:
+            return api.twin(*args, **kwargs)
+
+
+def _same_name(outer: str, inner: str) -> bool:
+    outer, inner = outer.strip("_"), inner.strip("_")
+    return inner.startswith(outer) or outer.startswith(inner)
+
+
+class _ApiCall:
+    """One call of a torch function, from before to after."""
+
+    __slots__ = (
+        "_arguments", "_edges", "_first", "_input_tensors", "_inputs", "_name", "_number", "_series", "_site", "_versions",
+        "api", "backward", "failed", "order", "watch",
+    )  # fmt: skip
+
+    def __init__(self, watch: Watch, api: Api) -> None:
+        self.watch = watch
+        self.api = api
+        self.failed = False
+        self.backward: BackwardCall | None = None
+        self._name = -1
+
+    def before(self, args: Any, kwargs: Any, frame: Any) -> None:
+        """Record the inputs as they are before the call."""
+        watch = self.watch
+        recorder = watch.recorder
+        self.order = recorder.order()
+        self._site = watch.site(frame)
+        positional: list[tuple[str, Any]] = []
+        named: list[tuple[str, Any]] = []
+        slots = watch.flatten("input", args, positional)
+        if kwargs:
+            slots += watch.flatten_named("kwargs", kwargs, named)
+        self._arguments = watch.arguments(positional, named)
+        self._input_tensors = slots
+        self._series = watch.series(self.api.head)
+        if self.api.twin is not None or watch._keeps_some:
+            self._take_name()
+        self._inputs = watch.measure(slots, self._name)
+        self._versions = [_version(tensor) for _, tensor in slots]
+        self._edges: list[Edge] = []
+        self._first = 0
+        if watch.settings.backward and torch.is_grad_enabled():
+            self._edges = edges_of(watch, slots)
+            self._first = sequence()
+
+    def _take_name(self) -> None:
+        if self._name < 0:
+            self._number = self._series.next(self.watch.recorder.epoch)
+            self._name = self._series.name(self._number)
+
+    def open(self) -> Open:
+        """Return this call as the parent of the calls inside it."""
+        module, module_class, path = self._module()
+        self.backward = self._backward(module, module_class)
+        return Open(self.order, module, module_class, path, self._site, self.api.op, self.backward)
+
+    def _module(self) -> tuple[int, int, str]:
+        stack = self.watch.thread.stack
+        if stack:
+            return stack[-1].module, stack[-1].module_class, stack[-1].path
+        return self.watch.no_text, self.watch.no_text, ""
+
+    def _backward(self, module: int, module_class: int) -> BackwardCall:
+        stack = self.watch.thread.stack
+        return BackwardCall(
+            self.watch, self._series.name(self._number, "backward"), self.watch.kinds["api"], module, module_class,
+            self.order, self._site, stack[-1].backward if stack else None,
+        )  # fmt: skip
+
+    def after(self, result: Any) -> None:
+        """Record the outputs, and watch for the gradients."""
+        watch = self.watch
+        outputs = watch.flatten_output(result)
+        if not outputs:
+            outputs = self._written()
+            if not outputs:
+                return  # computes no tensor: no call
+        self._take_name()
+        if not watch.in_scope(self._name):
+            return
+        self._row(-1)
+        watch.slots(self.order, self._inputs)
+        if self.api.uninitialized:
+            note = watch.recorder.strings.id("uninitialised memory")
+            watch.slots(self.order, [(slot, -1, note) for slot, _ in outputs])
+        else:
+            watch.slots(self.order, watch.measure(outputs, self._name))
+        if self._edges and any(tensor.requires_grad for _, tensor in outputs):
+            module, module_class, _ = self._module()
+            call = self.backward or self._backward(module, module_class)
+            gradient_in = [(watch.slot_id("input", _tail(watch, slot)), tensor) for slot, tensor in outputs]
+            gradient_out = {slot: watch.slot_id("output", _gradient_tail(watch, slot)) for slot, *_ in self._edges}
+            attach(watch, call, gradient_in, self._edges, self._first, gradient_out)
+        watch.flush_if_full()
+
+    def _written(self) -> list[Slot]:
+        """Return the inputs that the call has written to, as its outputs."""
+        written = [
+            tensor
+            for (_, tensor), version in zip(self._input_tensors, self._versions)
+            if version is not None and _version(tensor) != version
+        ]
+        return [(self.watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
+
+    def _row(self, error: int) -> None:
+        watch = self.watch
+        module, module_class, _ = self._module()
+        stack = watch.thread.stack
+        watch.recorder.call(
+            self.order, self._name, watch.kinds["api"], module, module_class, watch.phases["forward"],
+            stack[-1].order if stack else -1, -1, self._arguments, self._site, in_backward(), error,
+            watch.thread_number(),
+        )  # fmt: skip
+
+    def raised(self, error: Exception) -> None:
+        """Record a call that raised; the user may catch it and go on."""
+        if self.failed:
+            return
+        try:
+            self._take_name()
+            if self.watch.in_scope(self._name):
+                self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+                self.watch.slots(self.order, self._inputs)
+        except Exception:
+            self.watch.fault(self.api.head)
+
+
+def in_backward() -> bool:
+    """Tell whether the autograd engine is running in this thread: a forward call there is a recomputation."""
+    return int(torch._C._current_graph_task_id()) != -1
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
+def _tail(watch: Watch, slot: int) -> str:
+    """Return what follows the group in a slot's name: `output.1.0` → `1.0`."""
+    return watch.recorder.strings[slot].partition(".")[2]
+
+
+def _gradient_tail(watch: Watch, slot: int) -> str:
+    text = watch.recorder.strings[slot]
+    group, _, tail = text.partition(".")
+    return tail if group == "input" else text

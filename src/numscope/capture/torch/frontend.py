@@ -1,0 +1,152 @@
+"""PyTorch's frontend: installs what watches, and takes it away again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from numscope.capture.recorder import Recorder
+from numscope.capture.torch.api import ApiMode
+from numscope.capture.torch.modules import Modules
+from numscope.capture.torch.optimizer import Optimizers
+from numscope.capture.torch.tensors import to_numpy
+from numscope.capture.torch.watch import Undo, Watch
+from numscope.core.settings import CaptureSettings
+from numscope.store.writer import RunWriter
+
+
+class TorchFrontend:
+    """Watches modules, API calls, gradients and optimizers."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        models: dict[str, torch.nn.Module],
+        open_writer: Callable[[], RunWriter],
+        after_optimizer_step: Callable[[Any], None],
+    ) -> None:
+        self.recorder = Recorder(open_writer, _measure(settings), to_numpy)
+        self.watch = Watch(self.recorder, settings)
+        self._models = models
+        self._settings = settings
+        self._mode = ApiMode(self.watch) if settings.level in ("api", "mix") else None
+        self.modules = Modules(self.watch, models)
+        self._optimizers = Optimizers(self.watch, self.modules, after_optimizer_step)
+        self._undo: list[Undo] = []
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._undo = [self.modules.install(self._mode), self._optimizers.install()]
+        if self._mode is not None:
+            _push_mode(self._mode)
+            self._undo.append(self._leave_mode)
+        self.watch.forward_on = True
+        self.watch.on = True
+
+    def stop(self) -> None:
+        """Undo everything that start did."""
+        self.watch.on = False
+        while self._undo:
+            self._undo.pop()()
+        self.watch.thread.stack.clear()
+
+    def new_step(self) -> None:
+        """Forget the tensors of the step that ended."""
+        self.watch.new_step()
+
+    def end_forward(self) -> None:
+        """Record no further forward call until stop."""
+        self.watch.forward_on = False
+
+    def save(self, name: str, value: Any, grad: bool) -> None:
+        """Record a value of the user's own as a call of kind `save`."""
+        watch = self.watch
+        if watch.thread.busy:
+            return
+        watch.thread.busy = True
+        try:
+            with torch._C.DisableTorchFunction():
+                self._save(name, value, grad, sys._getframe(2))
+        except Exception:
+            watch.fault("save")
+        finally:
+            watch.thread.busy = False
+
+    def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
+        watch = self.watch
+        recorder = watch.recorder
+        series = watch.series(f"Save.{name}")
+        number = series.next(recorder.epoch)
+        call = series.name(number)
+        outputs = watch.flatten_output(value)
+        stack = watch.thread.stack
+        order = recorder.order()
+        module = stack[-1].module if stack else watch.no_text
+        recorder.call(
+            order, call, watch.kinds["save"], module, stack[-1].module_class if stack else watch.no_text,
+            watch.phases["forward"], stack[-1].order if stack else -1, -1, -1, watch.site(frame), False, -1,
+            watch.thread_number(),
+        )  # fmt: skip
+        watch.slots(order, watch.measure(outputs, call))
+        if grad:
+            self._save_gradients(series.name(number, "backward"), order, outputs)
+
+    def _save_gradients(self, name: int, forward: int, outputs: list[tuple[int, torch.Tensor]]) -> None:
+        from numscope.capture.torch.backward import BackwardCall
+
+        watch = self.watch
+        call = BackwardCall(watch, name, watch.kinds["save"], watch.no_text, watch.no_text, forward, -1, None)
+        for slot, tensor in outputs:
+            if not tensor.requires_grad:
+                continue
+            tail = watch.recorder.strings[slot].partition(".")[2]
+
+            def seen(gradient: torch.Tensor, slot: int = watch.slot_id("input", tail)) -> None:
+                if watch.on and not watch.thread.busy:
+                    watch.thread.busy = True
+                    try:
+                        with torch.no_grad(), torch._C.DisableTorchFunction():
+                            call.record(slot, gradient)
+                    except Exception:
+                        watch.fault("save")
+                    finally:
+                        watch.thread.busy = False
+
+            tensor.register_hook(seen)
+
+    def devices(self) -> list[str]:
+        """Return the devices of the models' parameters, with their names where torch knows them."""
+        found = sorted({str(p.device) for model in self._models.values() for p in model.parameters()} or {"cpu"})
+        named = []
+        for device in found:
+            module = getattr(torch, device.partition(":")[0], None)
+            try:
+                named.append(f"{device} ({module.get_device_name(device)})" if module is not None else device)
+            except Exception:
+                named.append(device)
+        return named
+
+    def _leave_mode(self) -> None:
+        """Take our mode off the stack, wherever on it the user's own modes have put it."""
+        above = []
+        for mode in reversed(_get_current_function_mode_stack()):
+            _pop_mode()
+            if mode is self._mode:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            _push_mode(mode)
+
+
+def _measure(settings: CaptureSettings) -> Any:
+    if settings.keep == "structure":
+        return None
+    from numscope.fingerprint.torch_form import TorchBatch
+
+    return TorchBatch()

@@ -1,0 +1,259 @@
+"""The module level: every `nn.Module` call, its inputs, parameters, buffers and outputs.
+
+`nn.Module.__call__` is replaced by one that records, while capture is on. Forward hooks would do for most, but they don't
+see keyword arguments before the call, run before the user's own hooks, and miss interrupted calls.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+
+from numscope.capture.torch.api import in_backward
+from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
+from numscope.capture.torch.watch import Open, Undo, Watch
+
+Module = torch.nn.Module
+
+
+class Modules:
+    """Knows the modules of the captured models by path, and records their calls."""
+
+    def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
+        self._watch = watch
+        self._paths: dict[int, tuple[weakref.ref[Module], str]] = {}
+        self._parameters: dict[int, tuple[str, str]] = {}  # id of a parameter → module path, its name there
+        self._handles: list[Any] = []
+        self._backwards: dict[str, BackwardCall] = {}
+        self._roots = 0
+        for prefix, model in models.items():
+            self.register(model, prefix)
+
+    def register(self, model: Module, prefix: str) -> None:
+        """Learn the paths of a model's modules and watch its parameters' gradients."""
+        self._roots += 1
+        for path, module in model.named_modules(prefix=prefix):
+            self._paths[id(module)] = (weakref.ref(module), path)
+            for name, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in self._parameters:
+                    self._parameters[id(parameter)] = (path, name)
+                    self._watch_gradient(parameter, path, name)
+
+    def parameter_name(self, parameter: torch.Tensor) -> str | None:
+        """Return the dotted name of a parameter, or None where it is no model's."""
+        found = self._parameters.get(id(parameter))
+        return ".".join(part for part in found if part) if found else None
+
+    def install(self, mode: TorchFunctionMode | None) -> Undo:
+        """Replace `nn.Module.__call__`; return what puts it back.
+
+        A mode is on in the thread that started the capture; in another thread it is on inside the outermost module.
+        """
+        original = Module.__call__
+        record = self._record
+        home = threading.get_ident()
+
+        def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
+            if mode is not None and threading.get_ident() != home and _get_current_function_mode() is not mode:
+                with mode:
+                    return record(original, module, args, kwargs)
+            return record(original, module, args, kwargs)
+
+        self._watch.recorder.sites.boundary(__call__.__code__)
+        Module.__call__ = __call__  # type: ignore[method-assign]
+
+        def undo() -> None:
+            if Module.__call__ is __call__:
+                Module.__call__ = original  # type: ignore[method-assign]
+            for handle in self._handles:
+                handle.remove()
+            self._handles.clear()
+
+        return undo
+
+    def _path(self, module: Module) -> str:
+        found = self._paths.get(id(module))
+        if found is not None and found[0]() is module:
+            return found[1]
+        stack = self._watch.thread.stack
+        if stack:  # made while the model runs
+            path = f"{stack[-1].path}.{type(module).__name__}" if stack[-1].path else type(module).__name__
+            self._paths[id(module)] = (weakref.ref(module), path)
+            return path
+        is_first = self._roots == 0 or not any(True for _ in module.children())
+        prefix = "" if is_first else f"{type(module).__name__}{self._roots}"
+        self.register(module, prefix)
+        return prefix
+
+    def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
+        watch = self._watch
+        thread = watch.thread
+        if not watch.on or not watch.forward_on or thread.busy or torch.compiler.is_compiling():
+            return original(module, *args, **kwargs)
+        call = _ModuleCall(watch, module)
+        thread.busy = True
+        try:
+            opened = call.before(self._path(module), args, kwargs, sys._getframe(2), self._backwards)
+        except Exception:
+            watch.fault("module")
+            opened = None
+        finally:
+            thread.busy = False
+        if opened is None:
+            return original(module, *args, **kwargs)
+        thread.stack.append(opened)
+        try:
+            result = original(module, *args, **kwargs)
+        except BaseException as error:
+            call.raised(error)
+            raise
+        finally:
+            thread.stack.pop()
+        thread.busy = True
+        try:
+            call.after(result)
+        except Exception:
+            watch.fault("module")
+        finally:
+            thread.busy = False
+        return result
+
+    def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
+        watch = self._watch
+        if not (watch.settings.parameters and watch.settings.backward) or not parameter.requires_grad:
+            return
+        slot = watch.slot_id("parameters_grad", name)
+
+        def accumulated(tensor: torch.Tensor) -> None:
+            if not watch.on or watch.thread.busy or tensor.grad is None:
+                return
+            watch.thread.busy = True
+            try:
+                call = self._backwards.get(path)
+                if call is not None:
+                    with torch.no_grad(), torch._C.DisableTorchFunction():
+                        rows = watch.measure([(slot, tensor.grad)], call.name)
+                        watch.slots(call.begin(), rows)
+            except Exception:
+                watch.fault("parameters_grad")
+            finally:
+                watch.thread.busy = False
+
+        if parameter.is_leaf:
+            self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
+
+
+class _ModuleCall:
+    """One call of a module, from before to after."""
+
+    __slots__ = ("_backward", "_edges", "_first", "_in_scope", "_module", "_name", "_order", "_recorded", "_watch")
+
+    def __init__(self, watch: Watch, module: Module) -> None:
+        self._watch = watch
+        self._module = module
+        self._recorded = watch.settings.level != "api"
+
+    def before(self, path: str, args: Any, kwargs: Any, frame: Any, backwards: dict[str, BackwardCall]) -> Open:
+        """Record the call with its inputs, parameters and buffers as they are before it."""
+        watch = self._watch
+        recorder = watch.recorder
+        strings = recorder.strings
+        stack = watch.thread.stack
+        parent = stack[-1] if stack else None
+        class_name = type(self._module).__name__
+        module, module_class = strings.id(path), strings.id(class_name)
+        site = watch.site(frame)
+        positional: list[tuple[str, Any]] = []
+        named: list[tuple[str, Any]] = []
+        slots = watch.flatten("input", args, positional) + watch.flatten_named("kwargs", kwargs, named)
+        recompute = in_backward()
+        if not self._recorded:
+            order = parent.order if parent else -1
+            return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
+        if parent is None and not recompute:
+            watch.thread.quiet = False  # an optimizer's step that raised has not told its end
+            self._data(path, class_name, slots, site)
+        head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
+        series = watch.series(head, "{head}.{phase}.{n}")
+        number = series.next(recorder.epoch)
+        self._name = series.name(number)
+        self._in_scope = watch.in_scope(self._name)
+        self._order = recorder.order()
+        self._backward = BackwardCall(
+            watch, series.name(number, "backward"), watch.kinds["module"], module, module_class, self._order, site,
+            parent.backward if parent else None,
+        )  # fmt: skip
+        backwards[path] = self._backward
+        if self._in_scope:
+            recorder.call(
+                self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
+                parent.order if parent else -1, -1, watch.arguments(positional, named), site, recompute, -1,
+                watch.thread_number(),
+            )  # fmt: skip
+            rows = watch.measure(slots, self._name)
+            if watch.settings.parameters:
+                rows += watch.measure(self._state(), self._name)
+            watch.slots(self._order, rows)
+        self._edges = []
+        self._first = 0
+        if watch.settings.backward and torch.is_grad_enabled():
+            self._edges = edges_of(watch, slots)
+            self._first = sequence()
+        return Open(self._order, module, module_class, path, site, "", self._backward)
+
+    def _state(self) -> list[tuple[int, torch.Tensor]]:
+        watch = self._watch
+        found = []
+        for group, values in (("parameters", self._module._parameters), ("buffers", self._module._buffers)):
+            for name, value in values.items():
+                if value is not None:
+                    found.append((watch.slot_id(group, name), value))
+        return found
+
+    def _data(self, path: str, class_name: str, slots: list[tuple[int, torch.Tensor]], site: int) -> None:
+        """Record the batch that enters a root module as a call of its own: data, before any computation."""
+        watch = self._watch
+        recorder = watch.recorder
+        if not slots:
+            return
+        series = watch.series(f"Data.{path or class_name}")
+        number = series.next(recorder.epoch)
+        name = recorder.strings.id(f"{series.head}.{number}.input")
+        order = recorder.order()
+        recorder.call(
+            order, name, watch.kinds["data"], watch.no_text, watch.no_text, watch.phases["input"], -1, -1, -1, site, False,
+            -1, watch.thread_number(),
+        )  # fmt: skip
+        as_output = []
+        for slot, tensor in slots:
+            group, _, tail = recorder.strings[slot].partition(".")
+            as_output.append((watch.slot_id("output", tail if group == "input" else f"{group}.{tail}"), tensor))
+        watch.slots(order, watch.measure(as_output, name))
+
+    def after(self, result: Any) -> None:
+        """Record the outputs, and watch for the gradients."""
+        if not self._recorded:
+            return
+        watch = self._watch
+        outputs = watch.flatten_output(result)
+        if self._in_scope:
+            watch.slots(self._order, watch.measure(outputs, self._name))
+        if watch.settings.backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
+            strings = watch.recorder.strings
+            incoming = [(watch.slot_id("input", strings[slot].partition(".")[2]), tensor) for slot, tensor in outputs]
+            outgoing = {}
+            for slot, *_ in self._edges:
+                group, _, tail = strings[slot].partition(".")
+                outgoing[slot] = watch.slot_id("output", tail if group == "input" else strings[slot])
+            attach(watch, self._backward, incoming, self._edges, self._first, outgoing)
+        watch.flush_if_full()
+
+    def raised(self, error: BaseException) -> None:
+        """Nothing more is known of a call that raised; its row and its inputs are recorded already."""
+        if self._recorded:
+            self._watch.recorder.skip(f"module raised {type(error).__name__}")

@@ -1,0 +1,159 @@
+"""What each torch function is called: `Functional.linear`, `Tensor.permute`, `Torch.exp`, `Linalg.norm`, `Ops.ns.op`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+
+Function = Callable[..., Any]
+
+# Attributes whose getters compute a tensor; all other attributes are no calls.
+_TENSOR_PROPERTIES = {"T", "H", "mT", "mH", "real", "imag"}
+
+# Functions that compute no numbers, or whose result is the input itself.
+_SILENT = {
+    "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "storage_offset", "data_ptr",
+    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_pinned", "is_shared", "is_set_to", "is_tensor",
+    "is_storage", "is_nonzero", "is_inference", "is_conj", "is_neg", "is_same_size", "is_coalesced", "is_distributed",
+    "get_device", "type", "storage", "untyped_storage", "__len__", "__hash__", "__repr__", "__format__", "__str__",
+    "__bool__", "__int__", "__float__", "__index__", "__contains__", "__reduce_ex__", "__reduce__", "__deepcopy__",
+    "__dir__", "__iter__", "__array__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__",
+    "requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook", "detach", "detach_",
+    "tolist", "item", "numpy", "equal", "allclose", "is_same", "apply_", "map_", "share_memory_", "pin_memory",
+    "record_stream", "refine_names", "rename", "rename_", "align_to", "has_names", "dim_order", "result_type",
+    "can_cast", "promote_types", "get_default_dtype", "broadcast_shapes", "manual_seed", "seed", "_assert", "_assert_async",
+    "is_grad_enabled", "is_inference_mode_enabled", "set_grad_enabled", "get_rng_state", "set_rng_state",
+    "_has_compatible_shallow_copy_type", "_is_view", "_make_subclass", "as_subclass", "_nested_tensor_size",
+    "_dimI", "_dimV", "_nnz", "_indices", "_values", "sparse_dim", "dense_dim", "has_torch_function", "data",
+}  # fmt: skip
+
+# The memory these give is not written yet: there is nothing to measure.
+UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"}
+
+# The engine runs inside these; they are no calls, but what happens within is seen.
+TRANSPARENT = {"backward"}
+
+
+class Api:
+    """What numscope knows of one torch function."""
+
+    __slots__ = ("head", "op", "silent", "transparent", "twin", "uninitialized")
+
+    def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
+        self.head = f"{prefix}.{op}"
+        self.op = op
+        self.silent = silent
+        self.uninitialized = op in UNINITIALIZED
+        self.transparent = op in TRANSPARENT
+        self.twin = _twin(function) if isinstance(function, FunctionType) else None
+
+
+class _LiveGlobals(dict[str, Any]):
+    """The globals of a module with a few names replaced; all others are looked up live."""
+
+    def __init__(self, module: dict[str, Any], replaced: dict[str, Any]) -> None:
+        super().__init__(replaced)
+        self._module = module
+
+    def __missing__(self, name: str) -> Any:
+        return self._module[name]
+
+
+def _never(*_: Any, **__: Any) -> bool:
+    return False
+
+
+def _twin(function: FunctionType) -> Function | None:
+    """Return the same Python function without its own override check, or None where it has none.
+
+    A torch function written in Python asks first whether a mode wants it, and hands itself to the mode. Calling it
+    again from there with the mode on would ask for ever; calling it with the mode off hides its inner calls. The twin
+    has the same code and live globals, but its question is answered with no: its inner calls are seen.
+    """
+    asked = [name for name in function.__code__.co_names if name.startswith("has_torch_function")]
+    if not asked:
+        return None
+    replaced = dict.fromkeys(asked, _never)
+    replaced["__builtins__"] = function.__globals__["__builtins__"]
+    scope = _LiveGlobals(function.__globals__, replaced)
+    twin = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
+    twin.__kwdefaults__ = function.__kwdefaults__
+    return twin
+
+
+class ApiTable:
+    """Looks a function up by identity, once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Function, Api] = {}
+        self._places: dict[Any, tuple[str, str]] | None = None
+
+    def __getitem__(self, function: Function) -> Api:
+        found = self._known.get(function)
+        return found if found is not None else self._learn(function)
+
+    def _learn(self, function: Function) -> Api:
+        if self._places is None:
+            self._places = _places()
+        owner = getattr(function, "__self__", None)
+        kind = getattr(function, "__name__", "")
+        if kind in {"__get__", "__set__", "__delete__"} and owner is not None:
+            name = getattr(owner, "__name__", "")
+            api = Api("Tensor", name, function, kind != "__get__" or name not in _TENSOR_PROPERTIES)
+        else:
+            prefix, op = self._place(function)
+            api = Api(prefix, op, function, op in _SILENT)
+        self._known[function] = api
+        return api
+
+    def _place(self, function: Function) -> tuple[str, str]:
+        assert self._places is not None
+        try:
+            if function in self._places:
+                return self._places[function]
+        except TypeError:
+            pass
+        if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+            packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
+            namespace, _, op = packet._qualified_op_name.partition("::")
+            return ("Aten", op) if namespace == "aten" else ("Ops", f"{namespace}.{op}")
+        name = getattr(function, "__name__", type(function).__name__)
+        if getattr(function, "__objclass__", None) is not None:
+            return "Tensor", name
+        module = str(getattr(function, "__module__", "") or "")
+        if module.startswith("torch") or module == "":
+            return "Torch", name
+        return "Custom", f"{module.replace('.', '_')}.{name}"
+
+
+def _places() -> dict[Any, tuple[str, str]]:
+    """Map every torch function to the name its users know; the more specific namespace wins."""
+    places: dict[Any, tuple[str, str]] = {}
+    namespaces: list[tuple[str, Any]] = [
+        ("Functional", torch.nn.functional),
+        ("Functional", torch._C._nn),
+        ("Linalg", torch.linalg),
+        ("Fft", torch.fft),
+        ("Special", torch.special),
+        ("Sparse", torch.sparse),
+        ("Torch", torch),
+        ("Torch", torch.functional),
+        ("Tensor", torch.Tensor),
+        ("Tensor", torch._C.TensorBase),
+        ("VF", torch._C._VariableFunctions),
+    ]
+    for prefix, namespace in namespaces:
+        for name in dir(namespace):
+            if prefix not in {"Tensor"} and name.startswith("__"):
+                continue
+            value = getattr(namespace, name, None)
+            if not callable(value) or isinstance(value, type):
+                continue
+            try:
+                places.setdefault(value, (prefix, name))
+            except TypeError:
+                continue
+    return places

@@ -1,0 +1,105 @@
+"""Optimizer steps: each parameter and gradient before, each parameter after, and the hyperparameters as arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from numscope.capture.torch.modules import Modules
+from numscope.capture.torch.watch import Slot, Undo, Watch
+
+
+class Optimizers:
+    """Records every optimizer's step through torch's global step hooks."""
+
+    def __init__(self, watch: Watch, modules: Modules, after_step: Callable[[Any], None] | None = None) -> None:
+        self._watch = watch
+        self._modules = modules
+        self._after_step = after_step
+        self._open: dict[int, tuple[int, int]] = {}  # id of the optimizer → order, name
+
+    def install(self) -> Undo:
+        """Register the global hooks; return what removes them."""
+        handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        watch = self._watch
+        if not watch.on or not watch.settings.optimizer or watch.thread.busy:
+            return
+        watch.thread.busy = True
+        watch.thread.quiet = True
+        try:
+            with torch.no_grad(), torch._C.DisableTorchFunction():
+                self._record(optimizer)
+        except Exception:
+            watch.fault("optimizer")
+        finally:
+            watch.thread.busy = False
+
+    def _record(self, optimizer: torch.optim.Optimizer) -> None:
+        watch = self._watch
+        recorder = watch.recorder
+        series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
+        name = series.name(series.next(recorder.epoch))
+        if not watch.in_scope(name):
+            return
+        order = recorder.order()
+        groups = [
+            (str(index), {key: value for key, value in group.items() if key != "params"})
+            for index, group in enumerate(optimizer.param_groups)
+        ]
+        recorder.call(
+            order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
+            watch.arguments([], groups), watch.site(_outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
+        )  # fmt: skip
+        before: list[Slot] = []
+        for label, parameter in self._parameters(optimizer):
+            before.append((watch.slot_id("parameters", label), parameter))
+            if parameter.grad is not None:
+                before.append((watch.slot_id("parameters_grad", label), parameter.grad))
+        watch.slots(order, watch.measure(before, name))
+        self._open[id(optimizer)] = (order, name)
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+        found = []
+        for group_index, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter.requires_grad or parameter.grad is not None:
+                    label = self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
+                    found.append((label, parameter))
+        return found
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        watch = self._watch
+        watch.thread.quiet = False
+        opened = self._open.pop(id(optimizer), None)
+        if opened is not None and watch.on and not watch.thread.busy:
+            order, name = opened
+            watch.thread.busy = True
+            try:
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
+                    watch.slots(order, watch.measure(outputs, name))
+                    watch.flush_if_full()
+            except Exception:
+                watch.fault("optimizer")
+            finally:
+                watch.thread.busy = False
+        if self._after_step is not None:
+            self._after_step(optimizer)
+
+
+def _outside_torch(frame: Any) -> Any:
+    while frame is not None and "torch" in frame.f_globals.get("__name__", "").split(".")[:1]:
+        frame = frame.f_back
+    return frame

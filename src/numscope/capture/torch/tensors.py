@@ -1,0 +1,159 @@
+"""Each tensor once: which tensors were seen before, and how a new one is measured and kept.
+
+Identity is storage + view + version. A storage is known by its address in the framework, and a weak reference held until
+the step ends keeps that address from being given to another storage; it keeps no data alive. Where a version cannot be
+trusted (inference tensors, storages written through `.data` or numpy), the tensor is measured again every time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from numscope.capture.recorder import Recorder
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else (
+    torch.Tensor,
+    torch.nn.Parameter,
+)  # fmt: skip
+
+
+class Unmeasured(Exception):
+    """This tensor cannot be measured; the message is the reason that the run will show."""
+
+
+class Tensors:
+    """The tensors of the running step."""
+
+    def __init__(self, recorder: Recorder, keeps: Callable[[int, int], bool] | None, measures: bool) -> None:
+        self._recorder = recorder
+        self._keeps = keeps
+        self._measures = measures
+        self._seen: dict[tuple[Any, ...], int] = {}
+        self._storages: dict[int, Any] = {}
+        self._untrusted: set[int] = set()
+        self._dtypes: dict[torch.dtype, int] = {}
+        self._devices: dict[torch.device, int] = {}
+
+    def number(self, tensor: torch.Tensor) -> int:
+        """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
+        placement = -1
+        if type(tensor) not in _PLAIN:
+            tensor, placement = self._unwrap(tensor)
+        dtype = tensor.dtype
+        try:
+            address = tensor.untyped_storage()._cdata
+            version = tensor._version
+            key: tuple[Any, ...] = (
+                address,
+                tensor.storage_offset(),
+                tensor.shape,
+                tensor.stride(),
+                dtype,
+                version,
+                tensor.is_neg(),
+            )
+            if dtype.is_complex:
+                key += (tensor.is_conj(),)
+        except (RuntimeError, NotImplementedError) as error:
+            if tensor.is_inference():
+                return self._measure(tensor, placement)
+            raise Unmeasured(_why(tensor, error)) from None
+        found = self._seen.get(key)
+        if found is None or address in self._untrusted:
+            if address not in self._storages:
+                self._storages[address] = tensor.untyped_storage()._weak_ref()
+            found = self._seen[key] = self._measure(tensor, placement)
+        return found
+
+    def keep(self, number: int, tensor: torch.Tensor) -> None:
+        """Keep a copy of the tensor's data."""
+        if type(tensor) not in _PLAIN:
+            tensor, _ = self._unwrap(tensor)
+        with torch.no_grad():
+            copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+        self._recorder.keep(number, copy, copy.numel() * copy.element_size())
+
+    def distrust(self, tensor: torch.Tensor) -> None:
+        """Measure this tensor's storage anew each time: something may write to it unseen."""
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            return
+        address = storage._cdata
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+        self._untrusted.add(address)
+
+    def forget(self) -> None:
+        """Forget all: a new step begins."""
+        self._seen.clear()
+        self._untrusted.clear()
+        storages, self._storages = self._storages, {}
+        for reference in storages.values():
+            torch.UntypedStorage._free_weak_ref(reference)
+
+    def _measure(self, tensor: torch.Tensor, placement: int) -> int:
+        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_nested:
+            raise Unmeasured(_why(tensor, None))
+        dtype = self._dtypes.get(tensor.dtype)
+        if dtype is None:
+            dtype = self._dtypes[tensor.dtype] = self._recorder.strings.id(str(tensor.dtype).removeprefix("torch."))
+        device = self._devices.get(tensor.device)
+        if device is None:
+            device = self._devices[tensor.device] = self._recorder.strings.id(str(tensor.device))
+        return self._recorder.tensor(tensor, dtype, tuple(tensor.shape), device, placement)
+
+    def _unwrap(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """Return the plain tensor inside a subclass, and where it lies in the whole."""
+        name = type(tensor).__name__
+        if name in {"FakeTensor", "FunctionalTensor"}:
+            raise Unmeasured(f"{name} has no data")
+        if name == "DTensor":
+            local: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]
+            if type(local).__name__ == "AsyncCollectiveTensor":
+                local = local.wait()  # type: ignore[attr-defined]
+            spec = tensor._spec  # type: ignore[attr-defined]
+            place = {
+                "shape": list(tensor.shape),
+                "mesh": list(spec.mesh.shape),
+                "coordinate": list(spec.mesh.get_coordinate() or ()),
+                "placements": [str(item) for item in spec.placements],
+            }
+            return local, self._recorder.strings.id(json.dumps(place))
+        if name == "AsyncCollectiveTensor":
+            raise Unmeasured("AsyncCollectiveTensor not waited for")
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = tensor.as_subclass(torch.Tensor)
+        if type(plain) is torch.Tensor and plain.layout is torch.strided:
+            return plain, -1
+        raise Unmeasured(f"subclass {name}")
+
+
+def _why(tensor: torch.Tensor, error: Exception | None) -> str:
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    if tensor.device.type == "meta":
+        return "meta tensor"
+    return f"{type(error).__name__} while measuring" if error else "no data"
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a kept tensor as numpy, bit for bit; the dtypes numpy lacks come from ml_dtypes."""
+    import ml_dtypes
+
+    tensor = tensor.cpu()
+    name = str(tensor.dtype).removeprefix("torch.")
+    special = getattr(ml_dtypes, name, None)
+    if special is not None:
+        raw = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+        return raw.numpy().view(special)
+    return tensor.numpy()

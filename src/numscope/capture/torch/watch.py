@@ -1,0 +1,247 @@
+"""The state that all of torch's interposition points share: what is open in which thread, and how a call is recorded."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import torch
+
+from numscope.capture.arguments import describe, key_of
+from numscope.capture.recorder import Recorder, Series
+from numscope.capture.scope import any_of, matcher
+from numscope.capture.torch.tensors import Tensors, Unmeasured
+from numscope.core.settings import CaptureSettings
+
+Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
+
+
+class Open:
+    """A call that has begun and not ended: a module, or a composite function."""
+
+    __slots__ = ("backward", "module", "module_class", "op", "order", "path", "site")
+
+    def __init__(
+        self, order: int, module: int, module_class: int, path: str, site: int, op: str, backward: Any
+    ) -> None:
+        self.order = order
+        self.module = module
+        self.module_class = module_class
+        self.path = path
+        self.site = site
+        self.op = op  # of a composite function; empty for a module
+        self.backward = backward
+
+
+class ThreadState(threading.local):
+    """What is open in this thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[Open] = []
+        self.busy = False  # our own code runs
+        self.quiet = False  # an optimizer's step runs: it is one call, its inside is not recorded
+        self.number = -1
+
+
+class Watch:
+    """Records torch's calls into a recorder, while it is on."""
+
+    def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
+        self.recorder = recorder
+        self.settings = settings
+        self.on = False  # calls are recorded
+        self.forward_on = True  # … forward calls too
+        self.thread = ThreadState()
+        self.tensors = Tensors(recorder, None, settings.keep != "structure")
+        self._threads = 0
+        self._warned: set[str] = set()
+        self._series: dict[str, Series] = {}
+        self._slot_ids: dict[tuple[str, int], int] = {}
+        self._argument_ids: dict[Any, int] = {}
+        self._scope = matcher(settings.scope)
+        self._data_wanted = any_of(settings.tensors)
+        self._keep_all = settings.keep == "tensors"
+        self._keeps_some = self._keep_all or bool(settings.tensors)
+        self._in_scope: dict[int, bool] = {}
+        self._keeps: dict[tuple[int, int], bool] = {}
+        strings = recorder.strings
+        self.no_text = strings.id("")
+        self.kinds = {kind: strings.id(kind) for kind in _KINDS}
+        self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
+
+    # Names --------------------------------------------------------------------------------------------------------
+
+    def series(self, head: str, template: str = "{head}.{n}.{phase}") -> Series:
+        """Return the series of names under a head such as `Functional.linear`."""
+        found = self._series.get(head)
+        if found is None:
+            found = self._series.setdefault(head, Series(self.recorder.strings, head, template))
+        return found
+
+    def slot_id(self, group: str, index: int | str) -> int:
+        """Return the interned slot name `group.index`."""
+        key = (group, index)
+        found = self._slot_ids.get(key)  # type: ignore[arg-type]
+        if found is None:
+            found = self._slot_ids[key] = self.recorder.strings.id(f"{group}.{index}")  # type: ignore[index]
+        return found
+
+    def in_scope(self, name: int) -> bool:
+        """Tell whether calls of this name are recorded."""
+        if self.settings.scope is None:
+            return True
+        found = self._in_scope.get(name)
+        if found is None:
+            found = self._in_scope[name] = self._scope(self.recorder.strings[name])
+        return found
+
+    def thread_number(self) -> int:
+        """Return this thread's number: 0 for the first one seen."""
+        if self.thread.number < 0:
+            self.thread.number = self._threads
+            self._threads += 1
+        return self.thread.number
+
+    def site(self, frame: FrameType | None) -> int:
+        """Return the number of the stack above our own frames."""
+        if not self.settings.stacks:
+            return -1
+        stack = self.thread.stack
+        return self.recorder.sites.intern(frame, stack[-1].site if stack else -1)
+
+    # Values -------------------------------------------------------------------------------------------------------
+
+    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
+        found: list[Slot] = []
+        for index, value in enumerate(values):
+            if isinstance(value, torch.Tensor):
+                found.append((self.slot_id(group, index), value))
+            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
+                found.extend(self._nested(f"{group}.{index}", value, others, 0))
+            else:
+                others.append((str(index), value))
+        return found
+
+    def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors among keyword values with their slots."""
+        found: list[Slot] = []
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                found.append((self.slot_id(group, name), value))
+            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
+                found.extend(self._nested(f"{group}.{name}", value, others, 0))
+            else:
+                others.append((name, value))
+        return found
+
+    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> Iterator[Slot]:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if isinstance(item, torch.Tensor):
+                yield self.slot_id(path, key), item
+            elif isinstance(item, (list, tuple, dict)) and depth < 8:
+                yield from self._nested(f"{path}.{key}", item, others, depth + 1)
+
+    def flatten_output(self, value: Any) -> list[Slot]:
+        """Return the tensors of a result with their slots."""
+        if isinstance(value, torch.Tensor):
+            return [(self.slot_id("output", 0), value)]
+        if isinstance(value, (list, tuple)):
+            return self.flatten("output", value, [])
+        if isinstance(value, dict):
+            return self.flatten_named("output", value, [])
+        if hasattr(value, "__dataclass_fields__"):
+            return self.flatten_named("output", dict(vars(value)), [])
+        return []
+
+    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
+        """Return the interned JSON of a call's non-tensor arguments, or -1."""
+        if not positional and not named:
+            return -1
+        try:
+            key = (tuple((n, key_of(v)) for n, v in positional), tuple((n, key_of(v)) for n, v in named))
+            found = self._argument_ids.get(key)
+        except Exception:
+            return -1
+        if found is None:
+            import json
+
+            shape = {
+                **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
+                **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
+            }
+            found = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
+        return found
+
+    # Recording ----------------------------------------------------------------------------------------------------
+
+    def measure(self, slots: list[Slot], name: int) -> list[tuple[int, int, int]]:
+        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
+        rows = []
+        for slot, tensor in slots:
+            try:
+                number = self.tensors.number(tensor)
+                if self._keeps_some and self._wants_data(name, slot):
+                    self.tensors.keep(number, tensor)
+                rows.append((slot, number, -1))
+            except Unmeasured as why:
+                self.recorder.skip(str(why))
+                rows.append((slot, -1, self.recorder.strings.id(str(why))))
+        return rows
+
+    def _wants_data(self, name: int, slot: int) -> bool:
+        if self._keep_all:
+            return True
+        key = (name, slot)
+        found = self._keeps.get(key)
+        if found is None:
+            strings = self.recorder.strings
+            found = self._keeps[key] = self._data_wanted(f"{strings[name]}.{strings[slot]}")
+        return found
+
+    def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
+        """Record the slots of a call."""
+        record = self.recorder.slot
+        for slot, number, note in rows:
+            record(order, slot, number, note)
+
+    def flush_if_full(self) -> None:
+        """Hand over to the writer where the buffers are full."""
+        if self.recorder.is_full():
+            self.recorder.flush()
+
+    def fault(self, where: str) -> None:
+        """Count a fault of our own; training goes on unless the user wants it raised."""
+        error = sys.exc_info()[1]
+        if self.settings.on_error == "raise":
+            raise
+        reason = f"{where}: {type(error).__name__}: {error}"
+        self.recorder.skip(reason.splitlines()[0][:200])
+        if where not in self._warned:
+            self._warned.add(where)
+            warnings.warn(f"numscope could not record a call ({reason}); training goes on", stacklevel=3)
+
+    def new_step(self) -> None:
+        """Forget the tensors of the step that ended."""
+        self.tensors.forget()
+
+
+_KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
+
+
+def _holds_tensor(value: Any, depth: int = 0) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            return True
+        if isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item, depth + 1):
+            return True
+    return False
+
+
+Undo = Callable[[], None]

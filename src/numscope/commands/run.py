@@ -1,0 +1,80 @@
+"""`numscope run`: capture a training script with no change to it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from typing import Any
+
+from numscope.core.errors import SettingsError
+
+HELP = "capture a training script with no change to it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the capture options, which have the names of ns.capture's arguments."""
+    parser.usage = "numscope run [options] --out RUN -- script.py [args …]"
+    parser.add_argument("--out", required=True, metavar="RUN", help="the run directory to write")
+    parser.add_argument("--level", default=None, help="module, api, mix (default) or aten")
+    parser.add_argument("--keep", default=None, help="structure, stats (default), sample or tensors")
+    parser.add_argument(
+        "--tensors", action="append", metavar="PATTERN", help="keep full tensors of these names; repeat"
+    )
+    parser.add_argument("--scope", action="append", metavar="PATTERN", help="record only these calls; repeat")
+    parser.add_argument("--steps", default=None, help="3, 0,4 or 4-10:2; default all")
+    parser.add_argument("--ranks", default=None, help="which ranks; default all")
+    parser.add_argument("--on-error", default=None, choices=["warn", "raise"], help="what a fault of numscope's does")
+    parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
+    for name in ("backward", "parameters", "optimizer", "stacks"):
+        parser.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=f"leave {name} out")
+    parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the script under capture and pass its exit status on."""
+    command = args.script[1:] if args.script[:1] == ["--"] else args.script
+    if not command:
+        raise SettingsError("no script given: numscope run --out RUN -- script.py args")
+    script = command[0]
+    if not os.path.isfile(script):
+        raise SettingsError(f"{script} is not a file: give the Python script to run after --")
+    names = (
+        "level",
+        "keep",
+        "tensors",
+        "scope",
+        "steps",
+        "ranks",
+        "on_error",
+        "backward",
+        "parameters",
+        "optimizer",
+        "stacks",
+    )
+    chosen: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    import torch  # noqa: F401
+
+    from numscope.capture.session import Capture
+    from numscope.core.settings import CaptureSettings
+
+    settings = CaptureSettings.of(overwrite=args.overwrite, **chosen)
+    capture = Capture(args.out, None, settings, steps_by_optimizer=True)
+    sys.argv = command
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    with capture:
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except SystemExit as leaving:
+            return _status(leaving.code)
+    return 0
+
+
+def _status(code: Any) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1
