@@ -109,3 +109,15 @@ def test_every_package_says_what_it_holds() -> None:
 def test_the_demo_scripts_know_nothing_of_numscope() -> None:
     for script in (ROOT / "src" / "numscope" / "demo").glob("*.py"):
         assert not re.search(r"^\s*(import|from) numscope", script.read_text(), re.MULTILINE), script.name
+
+
+def test_the_readme_has_the_figures_of_the_results_and_no_others() -> None:
+    from bench.readme import README, with_figures
+
+    text = README.read_text()
+    assert with_figures(text) == text, "python -m bench.readme puts the figures in place"
+
+
+def test_results_name_no_machine_and_no_folder() -> None:
+    for path in (ROOT / "bench" / "results").glob("*.json"):
+        assert not re.search(r'"/|/(root|home|tmp|work)/', path.read_text()), path.name
