@@ -15,6 +15,8 @@ _CALLS = ("name", "kind", "module", "phase", "parent", "arguments")
 _CALLS_MORE = ("module_class", "forward", "stack", "recompute", "error", "thread")
 _FRAME = ("file", "line", "function", "code")
 _STATISTICS = ("min", "max", "mean", "l2")
+_OF_TENSOR = ["dtype", "shape", *_STATISTICS, "nan", "posinf", "neginf", "zero", "hash", "elements", "device"]
+_OF_TENSOR += ["sampled", "placement"]
 
 
 def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
@@ -36,19 +38,22 @@ def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
     return pa.table(columns)
 
 
-def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: int) -> pa.Table:
-    """Return `Run.tensors` of one rank: slots with their call's name and their tensor's fingerprint."""
+def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: int, sketch: bool = True) -> pa.Table:
+    """Return `Run.tensors` of one rank: slots with their call's name and their tensor's fingerprint.
+
+    A sketch is 256 bytes a slot: who does not need it saves most of the work by `sketch=False`.
+    """
     span = 1 + max(_largest(calls["order"]), _largest(slots["call"]), _largest(tensors["tensor"]), 0)
     steps = _keys(slots["step"]) * span
     of_call = _lookup(_keys(calls["step"]) * span + _keys(calls["order"]), steps + _keys(slots["call"]))
     numbers = _keys(slots["tensor"])
     wanted = np.where(numbers < 0, -1, steps + numbers)
     of_tensor = _lookup(_keys(tensors["step"]) * span + _keys(tensors["tensor"]), wanted)
-    narrow = tensors.drop_columns(["sketch", "sketch_low"]).combine_chunks()
+    whole = pc.and_(pc.is_valid(tensors["shard"]), pc.invert(pc.fill_null(tensors["sampled"], False)))
+    narrow = tensors.select(_OF_TENSOR).append_column("kept", whole).combine_chunks()
     seen = narrow.take(of_tensor)
     slot = _one(slots["slot"])
     name = pc.binary_join_element_wise(_one(calls["name"]).take(of_call), slot, ".")
-    kept = pc.and_(pc.is_valid(seen["shard"]), pc.invert(pc.fill_null(seen["sampled"], False)))
     columns = {
         "step": slots["step"],
         "rank": _constant(rank, slots.num_rows),
@@ -62,8 +67,8 @@ def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: in
         "inf": pc.add(seen["posinf"], seen["neginf"]),
         "zero": seen["zero"],
         "hash": seen["hash"],
-        "sketch": _take_sketch(tensors["sketch"], of_tensor),
-        "kept": kept,
+        **({"sketch": _take_sketch(tensors["sketch"], of_tensor)} if sketch else {}),
+        "kept": pc.fill_null(seen["kept"], False),
         "posinf": seen["posinf"],
         "neginf": seen["neginf"],
         "elements": seen["elements"],
@@ -127,7 +132,7 @@ def _take_sketch(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
         return pa.nulls(len(rows), pa.list_(pa.float32(), SKETCH))
     index = rows.fill_null(0).to_numpy()
     present = valid[index] & rows.is_valid().to_numpy(zero_copy_only=False)
-    flat = pa.array(values[index].reshape(-1))
+    flat = pa.array(np.take(values, index, axis=0, mode="clip").reshape(-1))
     bits = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
     return pa.Array.from_buffers(pa.list_(pa.float32(), SKETCH), len(rows), [bits], children=[flat])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,6 +101,13 @@ class Run:
             calls, slots, tensors = (TABLES[table].empty_table() for table in ("calls", "slots", "tensors"))
             parts = [joined_tensors(calls, slots, tensors, 0)]
         return pa.concat_tables(parts)
+
+    def scan(self, table: str, columns: list[str], rank: int | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """Give those columns of a table on disk, rank by rank and segment by segment."""
+        for number in self.ranks if rank is None else [rank]:
+            tables = self._rank(number)
+            for n in tables.segments():
+                yield number, tables.segment(n, table, columns)
 
     def rank_steps(self, rank: int) -> list[int]:
         """Return the steps that this rank completed."""

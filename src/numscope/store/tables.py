@@ -14,6 +14,7 @@ from numscope.core.errors import RunError
 from numscope.store.schema import TABLES
 from numscope.store.segments import parquet_path, stream_path
 
+_REMEMBERED = 4  # row groups, at most, that are kept in memory for the next read
 _CURE = "copy it again from where the run was made, or capture again"
 
 
@@ -62,18 +63,20 @@ class RankTables:
         stops = [line.rows[table][1] for line in self.lines if line.segment == segments[-1]]
         return self.read(segments[-1], table, max(stops, default=0), None)
 
-    def segment(self, segment: int, table: str) -> pa.Table:
-        """Return all rows of a segment."""
+    def segment(self, segment: int, table: str, columns: list[str] | None = None) -> pa.Table:
+        """Return all rows of a segment, of those columns only where they are given."""
         stops = [line.rows[table][1] for line in self.lines if line.segment == segment]
-        rows = self.read(segment, table, 0, None)
+        rows = self.read(segment, table, 0, None, columns)
         if rows.num_rows < max(stops, default=0):
             raise self._short(segment, table, rows.num_rows, max(stops))
         return rows
 
-    def read(self, segment: int, table: str, start: int, stop: int | None) -> pa.Table:
+    def read(
+        self, segment: int, table: str, start: int, stop: int | None, columns: list[str] | None = None
+    ) -> pa.Table:
         """Return a range of rows of a segment's table, to its end where stop is None."""
         source = self._source(segment, table, stop or 0)
-        rows = source.read(start, stop) if source else TABLES[table].empty_table()
+        rows = source.read(start, stop, columns) if source else TABLES[table].empty_table()
         if stop is not None and rows.num_rows < stop - start:
             raise self._short(segment, table, start + rows.num_rows, stop)
         return rows
@@ -120,21 +123,23 @@ class _Parquet:
             self._stops.append(count + (self._stops[-1] if self._stops else 0))
         self.rows = self._stops[-1] if self._stops else 0
 
-    def read(self, start: int, stop: int | None) -> pa.Table:
+    def read(self, start: int, stop: int | None, columns: list[str] | None) -> pa.Table:
         stop = self.rows if stop is None else min(stop, self.rows)
         if start >= stop:
             return self._file.schema_arrow.empty_table()
         first = next(i for i, end in enumerate(self._stops) if end > start)
         last = next(i for i, end in enumerate(self._stops) if end >= stop)
         # Steps are read one after the other: the next one is often in the same row groups.
-        if self._last is None or self._last[0] != (first, last):
-            try:
-                groups = self._file.read_row_groups(list(range(first, last + 1)))
-            except (pa.ArrowInvalid, OSError) as error:
-                raise self._damaged(error) from error
-            self._last = ((first, last), groups)
         offset = self._stops[first - 1] if first else 0
-        return self._last[1].slice(start - offset, stop - start)
+        if columns is None and self._last is not None and self._last[0] == (first, last):
+            return self._last[1].slice(start - offset, stop - start)
+        try:
+            groups = self._file.read_row_groups(list(range(first, last + 1)), columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise self._damaged(error) from error
+        if columns is None and last - first < _REMEMBERED:
+            self._last = ((first, last), groups)
+        return groups.slice(start - offset, stop - start)
 
     def _damaged(self, error: Exception) -> RunError:
         return RunError(f"{self._path} is damaged ({str(error).splitlines()[0]}): {_CURE}")
@@ -159,8 +164,9 @@ class _Stream:
         self._table = pa.Table.from_batches(batches, schema)
         self.rows = self._table.num_rows
 
-    def read(self, start: int, stop: int | None) -> pa.Table:
-        return self._table.slice(start, None if stop is None else stop - start)
+    def read(self, start: int, stop: int | None, columns: list[str] | None) -> pa.Table:
+        table = self._table if columns is None else self._table.select(columns)
+        return table.slice(start, None if stop is None else stop - start)
 
 
 def _read_lines(path: Path) -> list[StepLine]:
