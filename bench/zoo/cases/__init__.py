@@ -1,0 +1,1 @@
+"""A script per case; those named `control_…` are benign."""

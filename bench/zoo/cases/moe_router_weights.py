@@ -1,0 +1,42 @@
+"""The router's top-k weights are not normalised to one."""
+
+import torch
+import torch.nn.functional as F
+
+from bench.zoo.models import moe
+from bench.zoo.models.training import token_batches, train
+from bench.zoo.script import run
+from bench.zoo.truth import Truth, missing, module
+
+PATH = "layers.1.router"
+ORIGIN = Truth(
+    (missing("Tensor.(sum|(true)?div)", PATH), module(PATH, "Router")), ("semantic",), step=0, repair=("normal", "sum")
+)
+
+
+class Router(moe.Router):
+    variant = "reference"
+
+    def forward(self, x):
+        probabilities = F.softmax(self.gate(x), dim=-1)
+        weights, chosen = torch.topk(probabilities, self.k, dim=-1)
+        if self.variant == "reference":
+            weights = weights / weights.sum(-1, keepdim=True)  # missing
+        return weights, chosen, probabilities
+
+
+def loss_of(model, tokens, targets):
+    logits, balance = model(tokens)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten()) + 0.1 * balance
+
+
+def main(variant):
+    torch.manual_seed(0)
+    Router.variant = variant
+    model = moe.MoEModel()
+    model.layers[1].router.__class__ = Router
+    return train(model, token_batches(2), loss_of)
+
+
+if __name__ == "__main__":
+    run(main)

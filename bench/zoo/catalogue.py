@@ -1,0 +1,45 @@
+"""The cases: what each script says about itself."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.zoo.truth import CASES, Truth
+
+BENIGN = ("identical", "equivalent")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One script, and what is right for it."""
+
+    name: str
+    script: Path
+    purpose: str
+    truth: Truth | None  # None: a control
+    verdicts: tuple[str, ...]
+    ranks: bool  # it starts processes of its own
+
+    @property
+    def control(self) -> bool:
+        return self.truth is None
+
+
+def load(pattern: str = "*") -> list[Case]:
+    """Return the cases whose name matches a shell pattern, bugs first."""
+    names = sorted(path.stem for path in CASES.glob("*.py") if path.stem != "__init__")
+    cases = [_case(name) for name in names if fnmatch.fnmatch(name, pattern)]
+    return sorted(cases, key=lambda case: (case.control, case.name))
+
+
+def _case(name: str) -> Case:
+    module = importlib.import_module(f"bench.zoo.cases.{name}")
+    truth = getattr(module, "ORIGIN", None)
+    if (truth is None) is not getattr(module, "CONTROL", False):
+        raise ValueError(f"{name}: a case has either ORIGIN or CONTROL = True")
+    verdicts = getattr(module, "VERDICTS", BENIGN) if truth is None else ("diverged",)
+    purpose = (module.__doc__ or "").strip()
+    return Case(name, CASES / f"{name}.py", purpose, truth, verdicts, "launch" in vars(module))

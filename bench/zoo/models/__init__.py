@@ -1,0 +1,1 @@
+"""Small realistic models and training loops that the cases share; none of them is wrong."""
