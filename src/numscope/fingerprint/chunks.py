@@ -1,0 +1,198 @@
+"""The fingerprint of one content of any size on the CPU, chunk by chunk, at memory speed.
+
+Each pass over a chunk is one numpy call on at most 256 KB, which stays in the cache. BLAS sees less than 9000 elements
+at a time: it then starts no threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.fingerprint import constants
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW
+from numscope.fingerprint.kinds import Kind, Values
+
+PIECE = 16384  # words of the hash at a time: factors, words and products stay in the second-level cache
+_WIDTH = ROW * BUCKETS  # both a row's place and the bucket follow from the index modulo this
+_DEEP = -(-CHUNK // _WIDTH)
+_MASK = (1 << 64) - 1
+
+# Where the largest magnitude lies in here, squares and sums neither overflow nor lose anything that counts.
+SAFE = {np.dtype(np.float32): (2.0**-40, 2.0**50), np.dtype(np.float64): (2.0**-400, 2.0**400)}
+
+
+class Scratch:
+    """The buffers of one measuring thread, made once."""
+
+    def __init__(self) -> None:
+        self.words = np.empty(PIECE, np.int64)
+        self.mask = np.empty(CHUNK, np.bool_)
+        self.values: dict[np.dtype[Any], Values] = {}
+        self.clean: dict[np.dtype[Any], Values] = {}
+        self.product: dict[np.dtype[Any], Values] = {}
+        self.signs: dict[np.dtype[Any], Values] = {}
+        self.ones: dict[np.dtype[Any], Values] = {}
+        for real in (np.dtype(np.float32), np.dtype(np.float64)):
+            self.values[real] = np.empty(CHUNK, real)
+            self.clean[real] = np.empty(CHUNK, real)
+            self.product[real] = np.empty(_DEEP * _WIDTH, real)
+            self.signs[real] = constants.sign_table().astype(real, copy=False)
+            self.ones[real] = np.ones(2048, real)
+
+
+class Measure:
+    """The running fingerprint of one content, fed with its chunks in order."""
+
+    def __init__(self, kind: Kind, elements: int, scratch: Scratch) -> None:
+        self.kind, self.elements, self.scratch = kind, elements, scratch
+        self.at = 0  # chunks taken so far
+        self.nan = self.posinf = self.neginf = self.zero = self.hash = 0
+        self.min, self.max = math.inf, -math.inf
+        self.share = 0.0  # sum of the finite elements over `elements`: cannot overflow
+        self.l2 = 0.0
+        self.sketch = np.zeros(constants.SKETCH)
+
+    def take(self, raw: NDArray[np.uint8]) -> None:
+        """Take the next chunk: 65536 elements, fewer only in the last."""
+        kind, scratch = self.kind, self.scratch
+        self._hash(raw, self.at * (CHUNK * kind.size // 4))
+        count = raw.size // kind.size
+        with np.errstate(all="ignore"):
+            self._values(kind.load(raw, scratch.values[kind.real][:count]))
+        self.at += 1
+
+    def mean(self) -> float:
+        finite = self.elements - self.nan - self.posinf - self.neginf
+        return self.share * (self.elements / finite) if finite else math.nan
+
+    def _hash(self, raw: NDArray[np.uint8], first: int) -> None:
+        tail = raw.size % 4
+        if tail:
+            raw = np.concatenate([raw, np.zeros(4 - tail, np.uint8)])
+        self.hash = (self.hash + hash_words(raw.view(np.int32), first, self.scratch.words)) & _MASK
+
+    def _values(self, x: Values) -> None:
+        low, high = float(x.min()), float(x.max())
+        if not math.isfinite(low) or not math.isfinite(high):  # NaN in any place makes both of them NaN
+            x, low, high = self._leave_out(x)
+            if low > high:
+                return
+        self.min, self.max = min(self.min, low), max(self.max, high)
+        mask = np.not_equal(x, 0, out=self.scratch.mask[: x.size])
+        self.zero += x.size - int(np.count_nonzero(mask))
+        size = max(-low, high)
+        if size == 0:
+            return
+        exponent = 0
+        least, most = SAFE[x.dtype]
+        if not least <= size <= most:
+            exponent = math.frexp(size)[1]
+            x = np.ldexp(x, -exponent, out=self.scratch.clean[x.dtype][: x.size])
+        self.share += math.ldexp(self._sum(x) / self.elements, exponent)
+        self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(self._squares(x)), exponent)))
+        bucket = self._buckets(x)
+        self.sketch[:BUCKETS] += np.ldexp(bucket, exponent) if exponent else bucket
+
+    def _leave_out(self, x: Values) -> tuple[Values, float, float]:
+        """Count the non-finite elements; return the chunk with 0 for them, and min and max of the others."""
+        finite = np.isfinite(x)
+        nan = int(np.count_nonzero(np.isnan(x)))
+        positive = int(np.count_nonzero(np.isposinf(x)))
+        negative = x.size - int(np.count_nonzero(finite)) - nan - positive
+        self.nan, self.posinf, self.neginf = self.nan + nan, self.posinf + positive, self.neginf + negative
+        self.zero -= nan + positive + negative  # they are about to be counted as zeros
+        low = float(np.min(x, where=finite, initial=np.inf))
+        high = float(np.max(x, where=finite, initial=-np.inf))
+        if low > high:
+            self.zero += x.size
+            return x, low, high
+        clean = self.scratch.clean[x.dtype][: x.size]
+        clean.fill(0)
+        np.copyto(clean, x, where=finite)
+        return clean, low, high
+
+    def _sum(self, x: Values) -> float:
+        whole = x.size & -1024
+        total = float(x[whole:].sum(dtype=np.float64))
+        if whole:
+            part = x[:whole].reshape(-1, 1, 1024) @ self.scratch.ones[x.dtype][:1024, None]
+            total += float(part.sum(dtype=np.float64))
+        return total
+
+    def _squares(self, x: Values) -> float:
+        whole = x.size & -1024
+        total = float(np.dot(x[whole:], x[whole:]))
+        if whole:
+            part = x[:whole].reshape(-1, 1024)
+            total += float((part[:, None, :] @ part[:, :, None]).sum(dtype=np.float64))
+        return total
+
+    def _buckets(self, x: Values) -> NDArray[np.float64]:
+        start, flip = constants.chunk_signs(self.at)
+        deep = -(-x.size // _WIDTH)
+        product = self.scratch.product[x.dtype][: deep * _WIDTH]
+        np.multiply(x, self.scratch.signs[x.dtype][start : start + x.size], out=product[: x.size])
+        product[x.size :].fill(0)
+        parts = product.reshape(deep, 8, _WIDTH // 8).transpose(1, 0, 2)
+        folded = (self.scratch.ones[x.dtype][None, :deep] @ parts).astype(np.float64).reshape(-1)
+        if flip is not None:
+            np.multiply(folded.reshape(BUCKETS, ROW), flip, out=folded.reshape(BUCKETS, ROW))
+        bucket = self.scratch.ones[np.dtype(np.float64)][:ROW] @ folded.reshape(ROW, BUCKETS)
+        return np.roll(bucket, self.at * CHUNK % BUCKETS)
+
+
+def hash_words(words: NDArray[np.int32], first: int, buffer: NDArray[np.int64]) -> int:
+    """Return the hash of these words, of which the first is the content's word number `first`, a multiple of PIECE."""
+    total = 0
+    table = constants.factors()
+    for start in range(0, words.size, PIECE):
+        piece = words[start : start + PIECE]
+        product = buffer[: piece.size]
+        np.copyto(product, piece)
+        chunk, place = divmod(first + start, CHUNK)
+        np.multiply(product, table[place : place + piece.size], out=product)
+        total += int(np.add.reduce(product)) * constants.chunk_factor(chunk)
+    return total & _MASK
+
+
+def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of an array of plain dtype in row-major order, a chunk at a time, copying one chunk at most.
+
+    `size` is the bytes of one real element: half of the array's, for a complex one.
+    """
+    step = CHUNK * size // array.dtype.itemsize
+    if array.flags.c_contiguous:
+        raw = array.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, CHUNK * size):
+            yield raw[start : start + CHUNK * size]
+        return
+    iterator = np.nditer(array, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=step)
+    held = np.empty(step, array.dtype)
+    filled = 0
+    part: NDArray[Any]
+    for part in iterator:  # type: ignore[assignment]  # usually `step` elements each, but numpy promises no more than that they come in order
+        while part.size:
+            if filled == 0 and part.size == step:
+                yield np.ascontiguousarray(part).view(np.uint8)
+                break
+            taken = part[: step - filled]
+            held[filled : filled + taken.size] = taken
+            filled, part = filled + taken.size, part[taken.size :]
+            if filled == step:
+                yield held.view(np.uint8)
+                filled = 0
+    if filled:
+        yield held[:filled].view(np.uint8)
+
+
+def measure(array: NDArray[Any], kind: Kind, scratch: Scratch) -> Measure:
+    """Return the finished measure of an array whose dtype is plain and holds elements of this kind."""
+    result = Measure(kind, array.size * (array.dtype.itemsize // kind.size), scratch)
+    for raw in raw_chunks(array, kind.size):
+        result.take(raw)
+    return result

@@ -1,0 +1,40 @@
+"""The fingerprint of numpy arrays, fast: for other frameworks' arrays, imported dumps and saved data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from numscope.fingerprint.chunks import Scratch, measure
+from numscope.fingerprint.columns import Fingerprints
+from numscope.fingerprint.kinds import kind_of
+from numscope.fingerprint.rows import Rows
+
+
+class NumpyBatch:
+    """Measures numpy arrays (ml_dtypes too) one after the other; several threads may share it."""
+
+    def __init__(self) -> None:
+        self._rows = Rows()
+        self._scratch = Scratch()
+
+    def add(self, array: NDArray[Any]) -> int:
+        """Measure the array as it is now; return its row in the next `collect`."""
+        kind = kind_of(array.dtype)
+        if kind is None:
+            raise TypeError(f"no fingerprint is defined for numpy dtype {array.dtype}")
+        if array.dtype.byteorder == ">":
+            array = array.astype(array.dtype.newbyteorder("<"))
+        plain = array if array.dtype.kind == "c" else array.view(kind.storage)
+        rows = self._rows
+        with rows.lock:
+            row = rows.count
+            rows.count += 1
+            rows.set(row, array.size, measure(plain, kind, self._scratch))
+        return row
+
+    def collect(self) -> Fingerprints:
+        """Return the rows added since the last `collect`."""
+        with self._rows.lock:
+            return self._rows.hand_over()

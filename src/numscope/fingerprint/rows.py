@@ -1,0 +1,72 @@
+"""Growing columns in which the forms leave their results, row by row or many rows at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.fingerprint.chunks import Measure
+from numscope.fingerprint.columns import Fingerprints
+from numscope.fingerprint.constants import SKETCH
+
+_INTEGERS = ("elements", "nan", "posinf", "neginf", "zero")
+_FLOATS = ("min", "max", "mean", "l2")
+
+
+class Rows:
+    """The results of one batch, in any order of writing; rows never written are those of an empty tensor."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self._allocate(capacity)
+
+    def _allocate(self, capacity: int) -> None:
+        self.integers = np.zeros((capacity, len(_INTEGERS)), np.int64)
+        self.floats = np.empty((capacity, len(_FLOATS)), np.float64)
+        self.floats[:] = (np.nan, np.nan, np.nan, 0.0)
+        self.hash = np.zeros(capacity, np.uint64)
+        self.sketch = np.zeros((capacity, SKETCH), np.float64)
+
+    def reserve(self) -> None:
+        """Make room for all rows counted so far."""
+        if self.count <= len(self.hash):
+            return
+        old = self.integers, self.floats, self.hash, self.sketch
+        self._allocate(max(self.count, 2 * len(self.hash)))
+        for before, now in zip(old, (self.integers, self.floats, self.hash, self.sketch)):
+            now[: len(before)] = before
+
+    def set(self, row: int, elements: int, result: Measure) -> None:
+        """Write the result of one measure; `elements` is the tensor's own number of them."""
+        self.reserve()
+        self.integers[row] = (elements, result.nan, result.posinf, result.neginf, result.zero)
+        mean = result.mean()
+        none = mean != mean
+        self.floats[row] = (np.nan if none else result.min, np.nan if none else result.max, mean, result.l2)
+        self.hash[row] = result.hash
+        self.sketch[row] = result.sketch
+
+    def set_many(self, rows: NDArray[np.int64], columns: Fingerprints) -> None:
+        """Write many rows at once."""
+        self.reserve()
+        for at, name in enumerate(_INTEGERS):
+            self.integers[rows, at] = getattr(columns, name)
+        for at, name in enumerate(_FLOATS):
+            self.floats[rows, at] = getattr(columns, name)
+        self.hash[rows] = columns.hash
+        self.sketch[rows] = columns.sketch
+
+    def hand_over(self) -> Fingerprints:
+        """Return all rows and begin anew."""
+        self.reserve()
+        count = self.count
+        integers, floats = self.integers[:count], self.floats[:count]
+        columns: list[NDArray[Any]] = [np.ascontiguousarray(column) for part in (integers, floats) for column in part.T]
+        result = Fingerprints(*columns, self.hash[:count], self.sketch[:count])
+        self.count = 0
+        self._allocate(max(256, count))
+        return result

@@ -1,0 +1,98 @@
+"""The content of a torch tensor: which elements it has, and its bytes in row-major order, a chunk at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from numscope.fingerprint.kinds import KINDS, Kind
+
+Tensor = torch.Tensor
+
+_COMPLEX = {torch.complex32: "float16", torch.complex64: "float32", torch.complex128: "float64"}
+_PACKED = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}  # torch packs them, ml_dtypes does not
+
+
+def _kinds() -> dict[torch.dtype, tuple[Kind, int]]:
+    """Map every dtype to its kind and the number of real elements per element; packed ones are taken as bytes."""
+    table = {}
+    for name in dir(torch):
+        dtype = getattr(torch, name)
+        if not isinstance(dtype, torch.dtype) or str(dtype).startswith("torch.q"):
+            continue
+        short = str(dtype).removeprefix("torch.")
+        if dtype in _COMPLEX:
+            table[dtype] = KINDS[_COMPLEX[dtype]], 2
+        elif short in KINDS and KINDS[short].size == dtype.itemsize and short not in _PACKED:
+            table[dtype] = KINDS[short], 1
+        else:
+            table[dtype] = KINDS["uint8"], dtype.itemsize
+    return table
+
+
+KIND_OF = _kinds()
+
+
+def refuse(tensor: Tensor) -> str | None:
+    """Return why the tensor has no content to measure, or None."""
+    if tensor.layout is not torch.strided:
+        return f"a tensor of layout {tensor.layout} has no strided content"
+    if tensor.is_nested:
+        return "a nested tensor has no row-major content"
+    if tensor.is_meta:
+        return "a meta tensor has no data"
+    if tensor.dtype not in KIND_OF:
+        return f"no fingerprint is defined for {tensor.dtype}"
+    try:
+        if tensor.numel() and tensor.data_ptr() == 0:
+            return f"a {type(tensor).__name__} has no data of its own"
+    except RuntimeError:  # fake, functional and batched tensors, as torch's tracers and vmap use them
+        return f"a {type(tensor).__name__} without storage has no data"
+    return None
+
+
+def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:
+    """Yield the elements in row-major order as contiguous 1-d tensors of `step` elements (fewer in the last).
+
+    Contiguous tensors are not copied. Of others a chunk at most is, and conjugation and negation that torch has put
+    off are carried out on the copy.
+    """
+    if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
+        flat = tensor.view(-1)
+        for start in range(0, flat.numel(), step):
+            yield flat.narrow(0, start, min(step, flat.numel() - start))
+        return
+    held = torch.empty(min(step, tensor.numel()), dtype=tensor.dtype, device=tensor.device)
+    filled = 0
+    for piece in _pieces(tensor, step):
+        source = piece.reshape(-1) if piece.dim() != 1 else piece
+        while source.numel():
+            taken = min(step - filled, source.numel())
+            held.narrow(0, filled, taken).copy_(source.narrow(0, 0, taken))
+            filled, source = filled + taken, source.narrow(0, taken, source.numel() - taken)
+            if filled == step:
+                yield held
+                filled = 0
+    if filled:
+        yield held.narrow(0, 0, filled)
+
+
+def _pieces(tensor: Tensor, step: int) -> Iterator[Tensor]:
+    """Yield parts of at most `step` elements that follow one another in row-major order."""
+    if tensor.numel() <= step:
+        yield tensor
+        return
+    inner = tensor.numel() // tensor.shape[0]
+    if inner > step:
+        for index in range(tensor.shape[0]):
+            yield from _pieces(tensor.select(0, index), step)
+        return
+    many = step // inner
+    for start in range(0, tensor.shape[0], many):
+        yield tensor.narrow(0, start, min(many, tensor.shape[0] - start))
+
+
+def raw_bytes(chunk: Tensor) -> Tensor:
+    """Return a contiguous 1-d chunk as its bytes."""
+    return chunk.view(torch.uint8) if chunk.dtype is not torch.uint8 else chunk
