@@ -113,7 +113,7 @@ class _ApiCall:
         self._series = watch.series(self.api.head)
         if self.api.twin is not None or watch._keeps_some:
             self._take_name()
-        self._inputs = watch.measure(slots, self._name)
+        self._inputs = watch.measure(slots, self._name, self.api.overwrites)
         self._versions = [_version(tensor) for _, tensor in slots]
         self._edges: list[Edge] = []
         self._first = 0
@@ -159,8 +159,7 @@ class _ApiCall:
         self._row(-1)
         watch.slots(self.order, self._inputs)
         if self.api.uninitialized:
-            note = watch.recorder.strings.id("uninitialised memory")
-            watch.slots(self.order, [(slot, -1, note) for slot, _ in outputs])
+            watch.slots(self.order, watch.blank(outputs))
         else:
             watch.slots(self.order, watch.measure(outputs, self._name))
         if self._edges and any(tensor.requires_grad for _, tensor in outputs):

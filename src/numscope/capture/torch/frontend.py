@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+from torch import overrides
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.api import ApiMode
+from numscope.capture.torch.aten import AtenMode
+from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.tensors import to_numpy
@@ -35,16 +38,18 @@ class TorchFrontend:
         self.watch = Watch(self.recorder, settings)
         self._models = models
         self._settings = settings
-        self._mode = ApiMode(self.watch) if settings.level in ("api", "mix") else None
+        self._mode = _mode(self.watch, settings.level)
         self.modules = Modules(self.watch, models)
         self._optimizers = Optimizers(self.watch, self.modules, after_optimizer_step)
+        self._collectives = Collectives(self.watch)
         self._undo: list[Undo] = []
 
     def start(self) -> None:
         """Begin to watch."""
-        self._undo = [self.modules.install(self._mode), self._optimizers.install()]
+        self._undo = [self.modules.install(self._mode), self._optimizers.install(), self._collectives.install()]
         if self._mode is not None:
-            _push_mode(self._mode)
+            self._mode.__enter__()
+            self.watch.thread.entered = True
             self._undo.append(self._leave_mode)
         self.watch.forward_on = True
         self.watch.on = True
@@ -134,14 +139,23 @@ class TorchFrontend:
 
     def _leave_mode(self) -> None:
         """Take our mode off the stack, wherever on it the user's own modes have put it."""
+        assert self._mode is not None
+        self.watch.thread.entered = False
+        stack = overrides._get_current_function_mode_stack if isinstance(self._mode, ApiMode) else _dispatch_modes
         above = []
-        for mode in reversed(_get_current_function_mode_stack()):
-            _pop_mode()
+        for mode in reversed(stack()):
+            mode.__exit__(None, None, None)
             if mode is self._mode:
                 break
             above.append(mode)
         for mode in reversed(above):
-            _push_mode(mode)
+            mode.__enter__()
+
+
+def _mode(watch: Watch, level: str) -> ApiMode | AtenMode | None:
+    if level == "module":
+        return None
+    return AtenMode(watch) if level == "aten" else ApiMode(watch)
 
 
 def _measure(settings: CaptureSettings) -> Any:

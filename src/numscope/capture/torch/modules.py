@@ -7,12 +7,10 @@ see keyword arguments before the call, run before the user's own hooks, and miss
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from numscope.capture.torch.api import in_backward
 from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
@@ -49,20 +47,24 @@ class Modules:
         found = self._parameters.get(id(parameter))
         return ".".join(part for part in found if part) if found else None
 
-    def install(self, mode: TorchFunctionMode | None) -> Undo:
+    def install(self, mode: Any) -> Undo:
         """Replace `nn.Module.__call__`; return what puts it back.
 
         A mode is on in the thread that started the capture; in another thread it is on inside the outermost module.
         """
         original = Module.__call__
         record = self._record
-        home = threading.get_ident()
+        thread = self._watch.thread
 
         def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if mode is not None and threading.get_ident() != home and _get_current_function_mode() is not mode:
+            if mode is None or thread.entered:
+                return record(original, module, args, kwargs)
+            thread.entered = True
+            try:
                 with mode:
                     return record(original, module, args, kwargs)
-            return record(original, module, args, kwargs)
+            finally:
+                thread.entered = False
 
         self._watch.recorder.sites.boundary(__call__.__code__)
         Module.__call__ = __call__  # type: ignore[method-assign]

@@ -40,15 +40,21 @@ TRANSPARENT = {"backward"}
 class Api:
     """What numscope knows of one torch function."""
 
-    __slots__ = ("head", "op", "silent", "transparent", "twin", "uninitialized")
+    __slots__ = ("head", "op", "overwrites", "silent", "transparent", "twin", "uninitialized")
 
     def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
         self.head = f"{prefix}.{op}"
         self.op = op
         self.silent = silent
         self.uninitialized = op in UNINITIALIZED
+        self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
+
+
+def is_in_place(op: str) -> bool:
+    """Tell whether an operator of this name writes to its first argument."""
+    return (op.endswith("_") and not op.endswith("__")) or op == "__setitem__"
 
 
 class _LiveGlobals(dict[str, Any]):
@@ -119,6 +125,8 @@ class ApiTable:
         if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
             packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
             namespace, _, op = packet._qualified_op_name.partition("::")
+            if namespace.startswith("_c10d_functional"):
+                return "Distributed", op
             return ("Aten", op) if namespace == "aten" else ("Ops", f"{namespace}.{op}")
         name = getattr(function, "__name__", type(function).__name__)
         if getattr(function, "__objclass__", None) is not None:

@@ -36,6 +36,7 @@ class Tensors:
         self._seen: dict[tuple[Any, ...], int] = {}
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
+        self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
         self._dtypes: dict[torch.dtype, int] = {}
         self._devices: dict[torch.device, int] = {}
 
@@ -64,7 +65,7 @@ class Tensors:
                 return self._measure(tensor, placement)
             raise Unmeasured(_why(tensor, error)) from None
         found = self._seen.get(key)
-        if found is None or address in self._untrusted:
+        if found is None or address in self._untrusted or (self._blank and self._blank.get(address) == version):
             if address not in self._storages:
                 self._storages[address] = tensor.untyped_storage()._weak_ref()
             found = self._seen[key] = self._measure(tensor, placement)
@@ -89,10 +90,34 @@ class Tensors:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
 
+    def mark_blank(self, tensor: torch.Tensor) -> None:
+        """Remember that this tensor's memory is not written yet.
+
+        While its version stays, only a kernel that tells nobody can have written to it: it is measured each time.
+        """
+        try:
+            storage = tensor.untyped_storage()
+            version = tensor._version
+        except (RuntimeError, NotImplementedError):
+            return
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = storage._weak_ref()
+        self._blank[storage._cdata] = version
+
+    def is_blank(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
+        if not self._blank:
+            return False
+        try:
+            return self._blank.get(tensor.untyped_storage()._cdata) == tensor._version
+        except (RuntimeError, NotImplementedError):
+            return False
+
     def forget(self) -> None:
         """Forget all: a new step begins."""
         self._seen.clear()
         self._untrusted.clear()
+        self._blank.clear()
         storages, self._storages = self._storages, {}
         for reference in storages.values():
             torch.UntypedStorage._free_weak_ref(reference)

@@ -44,6 +44,7 @@ class ThreadState(threading.local):
         self.stack: list[Open] = []
         self.busy = False  # our own code runs
         self.quiet = False  # an optimizer's step runs: it is one call, its inside is not recorded
+        self.entered = False  # the mode is on in this thread
         self.number = -1
 
 
@@ -70,16 +71,18 @@ class Watch:
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
         self.no_text = strings.id("")
+        self._uninitialized = strings.id("uninitialised memory")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
         self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
 
     # Names --------------------------------------------------------------------------------------------------------
 
-    def series(self, head: str, template: str = "{head}.{n}.{phase}") -> Series:
-        """Return the series of names under a head such as `Functional.linear`."""
-        found = self._series.get(head)
+    def series(self, key: str, template: str | None = None, head: str = "") -> Series:
+        """Return the series of names under a head such as `Functional.linear`; the key is the head unless given."""
+        found = self._series.get(key)
         if found is None:
-            found = self._series.setdefault(head, Series(self.recorder.strings, head, template))
+            new = Series(self.recorder.strings, head or key, template or "{head}.{n}.{phase}")
+            found = self._series.setdefault(key, new)
         return found
 
     def slot_id(self, group: str, index: int | str) -> int:
@@ -180,10 +183,23 @@ class Watch:
 
     # Recording ----------------------------------------------------------------------------------------------------
 
-    def measure(self, slots: list[Slot], name: int) -> list[tuple[int, int, int]]:
-        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
+    def blank(self, slots: list[Slot]) -> list[tuple[int, int, int]]:
+        """Return rows for results whose memory is not written yet: there is nothing to measure."""
+        for _, tensor in slots:
+            self.tensors.mark_blank(tensor)
+        return [(slot, -1, self._uninitialized) for slot, _ in slots]
+
+    def measure(self, slots: list[Slot], name: int, overwritten: bool = False) -> list[tuple[int, int, int]]:
+        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place.
+
+        `overwritten`: the call writes to its first tensor; if that holds nothing yet, nothing is measured.
+        """
         rows = []
         for slot, tensor in slots:
+            if overwritten and self.tensors.is_blank(tensor):
+                rows.append((slot, -1, self._uninitialized))
+                continue
+            overwritten = False
             try:
                 number = self.tensors.number(tensor)
                 if self._keeps_some and self._wants_data(name, slot):
