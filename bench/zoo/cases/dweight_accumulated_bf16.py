@@ -28,7 +28,7 @@ class ChunkedLoss(torch.autograd.Function):
         dtype = torch.bfloat16 if ChunkedLoss.variant == "target" else torch.float32
         grad_weight = torch.zeros(weight.shape, dtype=dtype)  # accumulator
         grad_x, total = [], torch.zeros(())
-        for rows, labels in zip(x.split(2), targets.split(2), strict=True):
+        for rows, labels in zip(x.split(4), targets.split(4), strict=True):
             logits = (rows @ weight.t()).float()
             total += F.cross_entropy(logits, labels, reduction="sum") / len(x)
             grad = (F.softmax(logits, dim=-1) - F.one_hot(labels, weight.shape[0])) / len(x)
@@ -54,7 +54,7 @@ def main(variant):
     model = GPT().to(torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     values = []
-    for tokens, targets in token_batches(2, batch=4, length=32):
+    for tokens, targets in token_batches(2, batch=2, length=32):
         optimizer.zero_grad()
         loss = ChunkedLoss.apply(model(tokens).flatten(0, 1), model.head.weight, targets.flatten())
         loss.backward()

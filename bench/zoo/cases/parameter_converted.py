@@ -5,9 +5,9 @@ import torch
 from bench.zoo.models.gpt import GPT
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, parameter
+from bench.zoo.truth import Truth, extra, parameter
 
-ORIGIN = Truth((parameter("blocks.0.attn.k.weight"),), ("parameter",), step=0)
+ORIGIN = Truth((parameter("blocks.0.attn.k.weight"), extra("Tensor.(getitem|setitem)")), ("parameter",), step=0)
 
 
 def main(variant):
@@ -16,7 +16,7 @@ def main(variant):
     if variant == "target":
         weight = model.blocks[0].attn.k.weight
         with torch.no_grad():
-            weight[[3, 4]] = weight[[4, 3]]
+            weight[[3, 4]] = weight[[4, 3]]  # origin
     return train(model, token_batches(2))
 
 

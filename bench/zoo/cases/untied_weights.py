@@ -6,11 +6,12 @@ from torch import nn
 from bench.zoo.models import classic
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Answer, Truth, module, optimizer, parameter
+from bench.zoo.truth import Answer, Truth, extra, module, optimizer, parameter
 
 ORIGIN = Truth(
     (
         parameter("head.weight"),
+        extra("Tensor.(clone|detach)"),
         parameter("embed.weight"),
         module("embed", "Embedding", phase="backward"),
         Answer(r".*parameters_grad\.(embed|head)\.weight", marker=None),
