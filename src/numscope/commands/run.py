@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
         "stacks",
     )
     chosen: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    import torch  # noqa: F401
-
+    import numscope.capture.torch.frontend  # noqa: F401  (the framework that the session then finds loaded)
     from numscope.capture.session import Capture
     from numscope.core.settings import CaptureSettings
 
