@@ -8,7 +8,12 @@ from bench.zoo.models.training import image_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Functional.interpolate", ""),), ("semantic",), step=0, repair=("align_corners",))
+ORIGIN = Truth(
+    (call("Functional.interpolate", ""), call("Functional.upsample_bilinear2d", "")),
+    ("semantic",),
+    step=0,
+    repair=("align_corners",),
+)
 
 
 class UNet(vision.UNet):
