@@ -21,6 +21,8 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "open_run": "numscope.store.reader",
+    "seed_all": "numscope.diagnose.seeds",
+    "to_cpu": "numscope.diagnose.reroute",
     "NumscopeError": "numscope.core.errors",
     "SettingsError": "numscope.core.errors",
     "RunError": "numscope.core.errors",
@@ -53,4 +55,6 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
+    from numscope.diagnose.reroute import to_cpu as to_cpu
+    from numscope.diagnose.seeds import seed_all as seed_all
     from numscope.store.reader import open_run as open_run

@@ -1,0 +1,220 @@
+"""Runs a callable on the CPU, or in another dtype, as if nothing had moved.
+
+Arguments are moved there, results back; what the callable writes to in place is written to the original; autograd goes
+through, because moving is itself differentiable. Tensors that the callable reaches by other ways (a module's parameters,
+globals, closures) are moved when a torch function meets them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+CPU = torch.device("cpu")
+_TO_DEVICE = {"cuda", "npu", "xpu", "mps", "hpu", "mlu", "musa"}
+_CASTS = {"float", "double", "half", "bfloat16"}
+_WRITE_UNSEEN = {"batch_norm", "instance_norm", "native_batch_norm"}  # their kernels don't count versions up
+
+
+class Moving:
+    """Moves tensors to the CPU, in a dtype if one is given, and remembers where they came from."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self.dtype = dtype
+        self.device: torch.device | None = None  # where the first moved tensor came from
+        self.nominal: torch.dtype | None = None  # the dtype that results would have had
+        self._copies: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}  # id → original, copy, its version
+        self._originals: dict[int, torch.Tensor] = {}
+        self._containers: list[tuple[Any, Any, list[Any]]] = []  # a list or dict, what stands for it, its items
+
+    def there(self, value: Any) -> Any:
+        """Return a value with its tensors moved."""
+        moved = map_tensors(value, self._there)
+        self._remember(value, moved)
+        return moved
+
+    def _remember(self, value: Any, moved: Any) -> None:
+        """Remember the lists and dicts in a value: the callable may put something into them (a cache)."""
+        if isinstance(value, (list, tuple, dict)):
+            if not isinstance(value, tuple):
+                self._containers.append((value, moved, list(_items(moved))))
+            for item, counterpart in zip(_items(value), _items(moved)):
+                self._remember(item, counterpart)
+
+    def _there(self, tensor: torch.Tensor) -> torch.Tensor:
+        known = self._copies.get(id(tensor))
+        if known is not None:
+            return known[1]
+        dtype = self._lifted(tensor.dtype)
+        if tensor.device.type == "cpu" and dtype == tensor.dtype:
+            return tensor
+        if self.device is None and tensor.device.type != "cpu":
+            self.device = tensor.device
+        if dtype != tensor.dtype:
+            self.nominal = torch.promote_types(self.nominal, tensor.dtype) if self.nominal else tensor.dtype
+        moved = tensor.to(CPU, dtype)
+        self._copies[id(tensor)] = (tensor, moved, moved._version)
+        self._originals[id(moved)] = tensor
+        return moved
+
+    def _lifted(self, dtype: torch.dtype) -> torch.dtype:
+        return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
+
+    def write_back(self, unseen: bool = False) -> None:
+        """Write to the originals what was written to their copies; `unseen`: versions don't tell."""
+        for original, moved, version in self._copies.values():
+            if moved._version != version or (
+                unseen and not moved.requires_grad and not torch.equal(original.to(moved), moved)
+            ):
+                original.copy_(moved)
+        for container, used, before in self._containers:
+            now = list(_items(used))
+            if len(now) == len(before) and all(new is old for new, old in zip(now, before)):
+                continue
+            back = self.back(list(used.items()) if isinstance(used, dict) else list(used))
+            if isinstance(container, dict):
+                container.clear()
+                container.update(back)
+            else:
+                container[:] = back
+
+    def back(self, value: Any) -> Any:
+        """Return a result with its tensors where they would have been."""
+        return map_tensors(value, self._back)
+
+    def _back(self, tensor: torch.Tensor) -> torch.Tensor:
+        original = self._originals.get(id(tensor))
+        if original is not None:
+            return original
+        dtype = tensor.dtype
+        if self.dtype is not None and dtype == self.dtype:
+            dtype = self.nominal or torch.get_default_dtype()
+        return tensor.to(self.device or tensor.device, dtype)
+
+
+class OnCpu(TorchFunctionMode):
+    """Makes every torch function run on the CPU, in a dtype if one is given."""
+
+    def __init__(self, moving: Moving) -> None:
+        super().__init__()
+        self._outer = moving
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _TO_DEVICE:
+            return args[0]
+        dtype = self._outer.dtype
+        if dtype is not None and name in _CASTS and len(args) == 1 and not kwargs:
+            return args[0] if args[0].dtype == dtype else args[0].to(dtype)
+        moving = Moving(dtype)
+        with untraced():
+            args = map_leaves(moving.there(args), self._argument)
+            kwargs = map_leaves(moving.there(kwargs), self._argument)
+        if name == "to" or "device" in kwargs:
+            args, kwargs = _cpu_for_device(args), _cpu_for_device(kwargs)
+        result = func(*args, **kwargs)
+        with untraced():
+            moving.write_back(unseen=name in _WRITE_UNSEEN)
+        if self._outer.device is None:
+            self._outer.device = moving.device
+        return result
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, torch.dtype):
+            return self._outer._lifted(value)
+        if isinstance(value, torch.device) and value.type not in ("cpu", "meta"):
+            if self._outer.device is None:
+                self._outer.device = value
+            return CPU
+        return value
+
+
+def _cpu_for_device(value: Any) -> Any:
+    """Replace the names of devices, where an argument is known to be one."""
+
+    def change(item: Any) -> Any:
+        return CPU if isinstance(item, str) and item.partition(":")[0] in _TO_DEVICE else item
+
+    return map_leaves(value, change)
+
+
+def run_on_cpu(function: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype | None = None) -> Any:
+    """Call a function on the CPU, in a dtype if one is given; the result is where it would have been."""
+    moving = Moving(dtype)
+    with untraced():
+        moved_args, moved_kwargs = moving.there(args), moving.there(kwargs)
+    with _autocast(moving), OnCpu(moving):
+        result = function(*moved_args, **moved_kwargs)
+    with untraced():
+        moving.write_back(unseen=getattr(function, "__name__", "") in _WRITE_UNSEEN)
+        return moving.back(result)
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Do work of our own that no capture records; autograd sees it."""
+    with torch._C.DisableTorchFunction():
+        yield
+
+
+@contextlib.contextmanager
+def _autocast(moving: Moving) -> Iterator[None]:
+    """Give the CPU the device's autocast, so that only the place changes; none where a dtype is asked for."""
+    if moving.dtype is not None:
+        with torch.autocast("cpu", enabled=False):
+            yield
+    elif moving.device is not None and torch.is_autocast_enabled(moving.device.type):
+        with torch.autocast("cpu", dtype=torch.get_autocast_dtype(moving.device.type)):
+            yield
+    else:
+        yield
+
+
+def _items(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """Return a nested structure with its tensors changed; the structure itself is returned where nothing changed."""
+    return map_leaves(value, lambda item: change(item) if isinstance(item, torch.Tensor) else item)
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a nested structure of lists, tuples, dicts and dataclasses with its leaves changed."""
+    if isinstance(value, dict):
+        changed = {key: map_leaves(item, change) for key, item in value.items()}
+        if all(changed[key] is item for key, item in value.items()):
+            return value
+        return _like(value, changed)
+    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        items = [map_leaves(item, change) for item in value]
+        if all(new is old for new, old in zip(items, value)):
+            return value
+        if hasattr(value, "_fields"):  # a named tuple
+            return type(value)(*items)
+        if type(value).__module__ == "torch.return_types":
+            return type(value)(items)
+        return type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        changed = {name: map_leaves(item, change) for name, item in fields.items()}
+        if all(changed[name] is item for name, item in fields.items()):
+            return value
+        return dataclasses.replace(value, **changed)
+    return change(value)
+
+
+def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
+    if type(value) is dict:
+        return changed
+    if dataclasses.is_dataclass(value):  # the outputs of transformers are both
+        return type(value)(**changed)
+    copy = value.copy()
+    copy.update(changed)
+    return copy

@@ -1,0 +1,199 @@
+"""What a name means to `to_cpu`: a torch function, a module's path, or a Python function and where it is bound."""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib
+import sys
+import types
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from numscope.core.errors import SettingsError
+
+_NAMESPACES: dict[str, tuple[Any, ...]] = {
+    "Functional": (torch.nn.functional, torch._C._nn),
+    "Torch": (torch, torch.functional),
+    "Tensor": (torch.Tensor,),
+    "Linalg": (torch.linalg,),
+    "Fft": (torch.fft,),
+    "Special": (torch.special,),
+    "Sparse": (torch.sparse,),
+    "VF": (torch._C._VariableFunctions,),
+}
+_DOTTED = (
+    ("torch.nn.functional", torch.nn.functional),
+    ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft),
+    ("torch.special", torch.special),
+    ("torch.Tensor", torch.Tensor),
+    ("torch", torch),
+)
+_MARKS = "*?["
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A Python function at one place where it is bound: a module's global, or a class's attribute."""
+
+    owner: Any
+    name: str
+    value: Any
+
+
+@dataclass
+class Places:
+    """All that one `to_cpu` reroutes."""
+
+    functions: set[Any] = field(default_factory=set)  # torch functions
+    modules: list[torch.nn.Module] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)  # module paths and patterns of them
+    bindings: list[Binding] = field(default_factory=list)
+
+
+def find(what: Any) -> Places:
+    """Return what a function, module, name, pattern or list of them stands for."""
+    places = Places()
+    items = what if isinstance(what, (list, tuple)) and not callable(what) else [what]
+    for item in items:
+        if isinstance(item, str):
+            _find_name(item, places)
+        elif isinstance(item, torch.nn.Module):
+            places.modules.append(item)
+        elif callable(item):
+            _find_callable(item, places)
+        else:
+            raise SettingsError(f"to_cpu({item!r}): give a function, a module, or a name")
+    return places
+
+
+def torch_functions(head: str) -> list[Any]:
+    """Return the torch functions that a call's head names: `Functional.softmax`."""
+    prefix, _, op = head.partition(".")
+    found = []
+    for namespace in _NAMESPACES.get(prefix, ()):
+        value = getattr(namespace, op, None)
+        if callable(value) and not isinstance(value, type):
+            found.append(value)
+    return found
+
+
+def _find_callable(function: Callable[..., Any], places: Places) -> None:
+    if _is_torch(function):
+        places.functions.add(function)
+        return
+    bound = getattr(function, "__self__", None)
+    if isinstance(bound, torch.nn.Module) and getattr(function, "__name__", "") in ("forward", "__call__"):
+        places.modules.append(bound)
+        return
+    bindings = list(_bindings(function))
+    if not bindings:
+        name = getattr(function, "__qualname__", repr(function))
+        raise SettingsError(
+            f"to_cpu({name}): no module or class holds it, so it can't be rerouted from outside; "
+            f"call it as ns.to_cpu({name})(…)"
+        )
+    places.bindings.extend(bindings)
+
+
+def _find_name(name: str, places: Places) -> None:
+    if any(mark in name for mark in _MARKS):
+        functions = list(_matching(name))
+        if functions:
+            places.functions.update(functions)
+        else:
+            places.paths.append(name)
+        return
+    if functions := torch_functions(name):
+        places.functions.update(functions)
+        return
+    found = _resolve(name)
+    if found is None:
+        places.paths.append(name)  # known only when the model runs
+    elif isinstance(found, type) and issubclass(found, torch.nn.Module):
+        places.bindings.append(Binding(found, "forward", found.forward))
+    else:
+        _find_callable(found, places)
+
+
+def _matching(pattern: str) -> Iterable[Any]:
+    """Return the torch functions whose dotted name, or whose calls' name, fits a pattern."""
+    for prefix, namespaces in _NAMESPACES.items():
+        if pattern.startswith(f"{prefix}."):
+            for namespace in namespaces:
+                yield from _members(namespace, pattern.partition(".")[2])
+            return
+    for dotted, namespace in _DOTTED:
+        if pattern.startswith(f"{dotted}."):
+            yield from _members(namespace, pattern[len(dotted) + 1 :])
+            return
+
+
+def _members(namespace: Any, pattern: str) -> Iterable[Any]:
+    for name in fnmatch.filter(dir(namespace), pattern):
+        value = getattr(namespace, name, None)
+        if not name.startswith("_") and callable(value) and not isinstance(value, type) and _is_torch(value):
+            yield value
+
+
+def _resolve(name: str) -> Any:
+    """Return what a dotted name leads to, importing the longest part of it that is a module; None where nothing is."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        module = _module(".".join(parts[:length]))
+        if module is None:
+            continue
+        value: Any = module
+        for part in parts[length:]:
+            value = getattr(value, part, None)
+            if value is None:
+                break
+        else:
+            return value if callable(value) else None
+    return None
+
+
+def _module(name: str) -> types.ModuleType | None:
+    if name in sys.modules:
+        return sys.modules[name]
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def _is_torch(function: Any) -> bool:
+    """Tell whether a torch function mode sees the calls of this callable."""
+    if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return True
+    module = str(getattr(function, "__module__", "") or getattr(function, "__objclass__", ""))
+    if isinstance(function, types.FunctionType):
+        return module.partition(".")[0] == "torch" and any(
+            name.startswith("has_torch_function") for name in function.__code__.co_names
+        )
+    return callable(function) and any(
+        getattr(namespace, getattr(function, "__name__", ""), None) is function
+        for namespaces in _NAMESPACES.values()
+        for namespace in namespaces
+    )
+
+
+def _bindings(function: Any) -> Iterable[Binding]:
+    """Return every place where a Python function is bound: module globals, and attributes of classes there."""
+    seen: set[tuple[int, str]] = set()
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(module, types.ModuleType) or not names:
+            continue
+        for name, value in list(names.items()):
+            if value is function:
+                yield Binding(module, name, value)
+            elif issubclass(type(value), type) and value.__module__ == getattr(function, "__module__", None):
+                for attribute, member in list(vars(value).items()):
+                    plain = getattr(member, "__func__", member)
+                    if (plain is function or member is function) and (id(value), attribute) not in seen:
+                        seen.add((id(value), attribute))
+                        yield Binding(value, attribute, member)

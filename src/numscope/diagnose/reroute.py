@@ -1,0 +1,216 @@
+"""Reroute: run a function, a module or a name on the CPU, or in another dtype, inside the live job.
+
+    with ns.to_cpu("torch.nn.functional.softmax"):          # every call of it, wherever it is called from
+        train_step(batch)
+
+    with ns.to_cpu(model.blocks[3].attn, dtype=torch.float64):
+        train_step(batch)
+
+    logits_warper = ns.to_cpu(logits_warper)                 # a third-party callable between modules
+
+    @ns.to_cpu                                               # or on a function of your own
+    def warp(input_ids, scores): ...
+
+If the fault goes away, it is proven where it was. Results come back on the source device, in the source dtype; autograd
+goes through; everything is undone on leaving.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from numscope.capture.scope import matcher
+from numscope.core.errors import CaptureError, SettingsError
+from numscope.diagnose.moving import run_on_cpu
+from numscope.diagnose.places import Binding, Places, find
+
+Undo = Callable[[], None]
+
+
+def to_cpu(what: Any = None, dtype: Any = None) -> Any:
+    """Return a reroute of a function, a module, a name or a pattern: call it, decorate with it, or enter it."""
+    chosen = _dtype(dtype)
+    if what is None:
+        return functools.partial(to_cpu, dtype=chosen)
+    return Reroute(what, chosen)
+
+
+class Reroute:
+    """Runs something on the CPU: called itself, or everywhere while it is entered."""
+
+    def __init__(self, what: Any, dtype: torch.dtype | None) -> None:
+        self._what = what
+        self._dtype = dtype
+        self._undo: list[Undo] = []
+        self._names = isinstance(what, str) or (isinstance(what, (list, tuple)) and not callable(what))
+        if not self._names and not callable(what):
+            raise SettingsError(
+                f"to_cpu({what!r}): give a function, a module, or a name: 'torch.nn.functional.softmax', 'blocks.*.attn'"
+            )
+        self.used = 0  # how often something was rerouted
+        if not self._names and not isinstance(what, torch.nn.Module):
+            functools.update_wrapper(self, what, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what is rerouted; a reroute of names decorates a function, inside which they are rerouted."""
+        if self._names:
+            if len(args) != 1 or kwargs or not callable(args[0]):
+                raise SettingsError("to_cpu of a name is a decorator or a context manager: `with ns.to_cpu(name): …`")
+            return self._around(args[0])
+        if self._undo:  # entered: the callable reroutes by itself
+            return self._what(*args, **kwargs)
+        return self.run(self._what, args, kwargs)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind as a function does, so that methods can be decorated."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def __enter__(self) -> Reroute:
+        if self._undo:
+            raise CaptureError("this reroute is entered already: make another with ns.to_cpu")
+        places = find(self._what)
+        if places.functions:
+            self._undo.append(_push(FunctionReroute(self, places)))
+        if places.modules or places.paths:
+            self._undo.append(_replace_module_call(self, places))
+        for binding in places.bindings:
+            self._undo.append(self._bind(binding))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run a callable rerouted."""
+        self.used += 1
+        return run_on_cpu(function, args, kwargs, self._dtype)
+
+    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with Reroute(self._what, self._dtype):
+                return function(*args, **kwargs)
+
+        return inside
+
+    def _bind(self, binding: Binding) -> Undo:
+        original = binding.value
+        function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
+
+        @functools.wraps(function)
+        def rerouted(*args: Any, **kwargs: Any) -> Any:
+            return self.run(function, args, kwargs)
+
+        replacement: Any = type(original)(rerouted) if function is not original else rerouted
+        setattr(binding.owner, binding.name, replacement)
+
+        def undo() -> None:
+            if vars(binding.owner).get(binding.name) is replacement:
+                setattr(binding.owner, binding.name, original)
+
+        return undo
+
+
+class FunctionReroute(TorchFunctionMode):
+    """Reroutes chosen torch functions, also where they were imported by name before."""
+
+    def __init__(self, reroute: Reroute, places: Places) -> None:
+        super().__init__()
+        self._reroute = reroute
+        self._functions = places.functions
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in self._functions:
+            return self._reroute.run(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+def _push(mode: TorchFunctionMode) -> Undo:
+    _push_mode(mode)
+
+    def undo() -> None:
+        """Take our mode off the stack, wherever on it others have put it."""
+        above = []
+        for found in reversed(_get_current_function_mode_stack()):
+            _pop_mode()
+            if found is mode:
+                break
+            above.append(found)
+        for other in reversed(above):
+            _push_mode(other)
+
+    return undo
+
+
+class _Inside(threading.local):
+    """What this thread is inside of: a rerouted module's own calls are not rerouted again."""
+
+    def __init__(self) -> None:
+        self.depth = 0
+        self.rerouted = False
+
+
+def _replace_module_call(reroute: Reroute, places: Places) -> Undo:
+    """Reroute chosen modules: by identity, or by path below the outermost module that is called."""
+    original = torch.nn.Module.__call__
+    wanted = {id(module) for module in places.modules}
+    matches = _path_matcher(places.paths)
+    learned: set[int] = set()
+    inside = _Inside()
+    active = True
+
+    def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not active or inside.rerouted:
+            return original(module, *args, **kwargs)
+        if matches is not None and inside.depth == 0 and id(module) not in learned:
+            learned.add(id(module))
+            wanted.update(id(child) for path, child in module.named_modules() if matches(path))
+        if id(module) not in wanted:
+            inside.depth += 1
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                inside.depth -= 1
+        inside.rerouted = True
+        try:
+            return reroute.run(functools.partial(original, module), args, kwargs)
+        finally:
+            inside.rerouted = False
+
+    torch.nn.Module.__call__ = __call__  # type: ignore[method-assign]
+
+    def undo() -> None:
+        nonlocal active
+        active = False  # where something else has replaced it since, ours stays in the chain and does nothing
+        if torch.nn.Module.__call__ is __call__:
+            torch.nn.Module.__call__ = original  # type: ignore[method-assign]
+
+    return undo
+
+
+def _path_matcher(paths: Sequence[str]) -> Callable[[str], bool] | None:
+    if not paths:
+        return None
+    exact = {path for path in paths if not any(mark in path for mark in "*?[")}
+    globs = [path for path in paths if path not in exact]
+    glob = matcher(globs) if globs else (lambda path: False)
+    return lambda path: path in exact or glob(path)
+
+
+def _dtype(dtype: Any) -> torch.dtype | None:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    found = getattr(torch, str(dtype).removeprefix("torch."), None)
+    if not isinstance(found, torch.dtype):
+        raise SettingsError(f"dtype={dtype!r} is no torch dtype: try 'float64' or 'float32'")
+    return found

@@ -1,0 +1,51 @@
+"""Seeds every random-number generator of the job, and asks the frameworks to be deterministic.
+
+    ns.seed_all(1234, deterministic=True)
+
+Only what the job has already imported is touched; nothing is imported for it, but torch's CUDA generators are seeded
+even before CUDA is first used.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+
+def seed_all(seed: int = 1234, deterministic: bool = True) -> None:
+    """Seed Python, numpy, torch (all devices) and paddle; with `deterministic`, forbid kernels that don't repeat."""
+    random.seed(seed)
+    # Read by child processes only: this process has drawn its hash seed already.
+    os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
+    if (torch := sys.modules.get("torch")) is not None:
+        _torch(torch, seed, deterministic)
+    if (paddle := sys.modules.get("paddle")) is not None:
+        paddle.seed(seed)
+        if deterministic:
+            _paddle_flags(paddle)
+
+
+def _torch(torch: Any, seed: int, deterministic: bool) -> None:
+    torch.manual_seed(seed)  # the CPU's, and those of CUDA, MPS, XPU and registered devices
+    npu = getattr(torch, "npu", None)
+    if npu is not None and hasattr(npu, "manual_seed_all"):
+        npu.manual_seed_all(seed)
+    if not deterministic:
+        return
+    # cuBLAS needs a workspace of fixed size to repeat its sums; it reads this when CUDA is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False
+
+
+def _paddle_flags(paddle: Any) -> None:
+    for flag in ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic"):
+        try:
+            paddle.set_flags({flag: True})
+        except ValueError:  # this build of paddle has no such flag
+            continue
