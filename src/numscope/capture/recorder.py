@@ -54,7 +54,7 @@ class Strings:
 class Series:
     """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
 
-    __slots__ = ("_backward", "_counter", "_forward", "_strings", "_template", "epoch", "head")
+    __slots__ = ("_backward", "_counter", "_forward", "_spare", "_strings", "_template", "epoch", "head")
 
     def __init__(self, strings: Strings, head: str, template: str) -> None:
         self.head = head
@@ -62,6 +62,7 @@ class Series:
         self._strings = strings
         self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
         self._counter = itertools.count()
+        self._spare: list[int] = []
         self._forward: list[int] = []
         self._backward: list[int] = []
 
@@ -70,7 +71,12 @@ class Series:
         if self.epoch != epoch:
             self.epoch = epoch
             self._counter = itertools.count()
-        return next(self._counter)
+            self._spare.clear()
+        return self._spare.pop() if self._spare else next(self._counter)
+
+    def give_back(self, number: int) -> None:
+        """Give a number back that no call will have."""
+        self._spare.append(number)
 
     def name(self, number: int, phase: str = "forward") -> int:
         """Return the interned name of the call of that number."""

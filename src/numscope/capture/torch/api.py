@@ -10,6 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, sequence
 from numscope.capture.torch.names import Api, ApiTable, Function
+from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.watch import Open, Slot, Watch
 
 
@@ -38,35 +39,31 @@ class ApiMode(TorchFunctionMode):
         call = _ApiCall(watch, api)
         thread.busy = True
         try:
-            call.before(args, kwargs, sys._getframe(1))
+            wanted = call.before(args, kwargs, sys._getframe(1))
         except Exception:
             watch.fault(api.head)
-            call.failed = True
+            wanted = False
         finally:
             thread.busy = False
-        if api.twin is None or call.failed:
-            try:
-                result = func(*args, **kwargs)
-            except Exception as error:
-                call.raised(error)
-                raise
-        else:
+        if not wanted:
+            return self._inside(api, func, args, kwargs)
+        if api.twin is not None:
             stack.append(call.open())
-            try:
-                result = self._inside(api, func, args, kwargs)
-            except Exception as error:
-                call.raised(error)
-                raise
-            finally:
+        try:
+            result = self._inside(api, func, args, kwargs)
+        except Exception as error:
+            call.raised(error)
+            raise
+        finally:
+            if api.twin is not None:
                 stack.pop()
-        if not call.failed:
-            thread.busy = True
-            try:
-                call.after(result)
-            except Exception:
-                watch.fault(api.head)
-            finally:
-                thread.busy = False
+        thread.busy = True
+        try:
+            call.after(result)
+        except Exception:
+            watch.fault(api.head)
+        finally:
+            thread.busy = False
         return result
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
@@ -86,22 +83,28 @@ class _ApiCall:
     """One call of a torch function, from before to after."""
 
     __slots__ = (
-        "_arguments", "_edges", "_first", "_input_tensors", "_inputs", "_name", "_number", "_series", "_site", "_versions",
-        "api", "backward", "failed", "order", "watch",
+        "_arguments", "_edges", "_first", "_first_order", "_input_tensors", "_inputs", "_name", "_number", "_recompute",
+        "_series", "_site", "_versions", "api", "backward", "order", "watch",
     )  # fmt: skip
 
     def __init__(self, watch: Watch, api: Api) -> None:
         self.watch = watch
         self.api = api
-        self.failed = False
         self.backward: BackwardCall | None = None
-        self._name = -1
 
-    def before(self, args: Any, kwargs: Any, frame: Any) -> None:
-        """Record the inputs as they are before the call."""
+    def before(self, args: Any, kwargs: Any, frame: Any) -> bool:
+        """Record the inputs as they are before the call; tell whether the call is to be recorded."""
         watch = self.watch
-        recorder = watch.recorder
-        self.order = recorder.order()
+        epoch = watch.recorder.epoch
+        self._series = series = watch.series(self.api.head)
+        self._recompute = is_recomputing()
+        self._first_order = -1
+        if not self._recompute:
+            self._number = series.next(epoch)
+            self._name = series.name(self._number)
+            if not watch.in_scope(self._name):
+                return False
+        self.order = watch.recorder.order()
         self._site = watch.site(frame)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
@@ -110,21 +113,23 @@ class _ApiCall:
             slots += watch.flatten_named("kwargs", kwargs, named)
         self._arguments = watch.arguments(positional, named)
         self._input_tensors = slots
-        self._series = watch.series(self.api.head)
-        if self.api.twin is not None or watch._keeps_some:
-            self._take_name()
-        self._inputs = watch.measure(slots, self._name, self.api.overwrites)
+        self._inputs = watch.measure(slots, self.api.overwrites)
+        if self._recompute:
+            found = watch.executions.find(series, self._inputs)
+            self._number, self._first_order = found or (series.next(epoch), -1)
+            self._name = series.name(self._number)
+            if not watch.in_scope(self._name):
+                return False
+        else:
+            watch.executions.note(series, self._number, self.order, self._inputs)
+        watch.keep(slots, self._inputs, self._name)
         self._versions = [_version(tensor) for _, tensor in slots]
         self._edges: list[Edge] = []
         self._first = 0
         if watch.settings.backward and torch.is_grad_enabled():
-            self._edges = edges_of(watch, slots)
+            self._edges = edges_of(slots)
             self._first = sequence()
-
-    def _take_name(self) -> None:
-        if self._name < 0:
-            self._number = self._series.next(self.watch.recorder.epoch)
-            self._name = self._series.name(self._number)
+        return True
 
     def open(self) -> Open:
         """Return this call as the parent of the calls inside it."""
@@ -148,26 +153,21 @@ class _ApiCall:
     def after(self, result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
         watch = self.watch
-        outputs = watch.flatten_output(result)
-        if not outputs:
-            outputs = self._written()
-            if not outputs:
-                return  # computes no tensor: no call
-        self._take_name()
-        if not watch.in_scope(self._name):
+        outputs = watch.flatten_output(result) or self._written()
+        if not outputs:  # computes no tensor: no call
+            if not self._recompute:
+                self._series.give_back(self._number)
             return
         self._row(-1)
         watch.slots(self.order, self._inputs)
         if self.api.uninitialized:
             watch.slots(self.order, watch.blank(outputs))
         else:
-            watch.slots(self.order, watch.measure(outputs, self._name))
+            watch.slots(self.order, watch.measure_and_keep(outputs, self._name))
         if self._edges and any(tensor.requires_grad for _, tensor in outputs):
             module, module_class, _ = self._module()
             call = self.backward or self._backward(module, module_class)
-            gradient_in = [(watch.slot_id("input", _tail(watch, slot)), tensor) for slot, tensor in outputs]
-            gradient_out = {slot: watch.slot_id("output", _gradient_tail(watch, slot)) for slot, *_ in self._edges}
-            attach(watch, call, gradient_in, self._edges, self._first, gradient_out)
+            attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
         watch.flush_if_full()
 
     def _written(self) -> list[Slot]:
@@ -185,26 +185,19 @@ class _ApiCall:
         stack = watch.thread.stack
         watch.recorder.call(
             self.order, self._name, watch.kinds["api"], module, module_class, watch.phases["forward"],
-            stack[-1].order if stack else -1, -1, self._arguments, self._site, in_backward(), error,
+            stack[-1].order if stack else -1, self._first_order, self._arguments, self._site, self._recompute, error,
             watch.thread_number(),
         )  # fmt: skip
 
     def raised(self, error: Exception) -> None:
         """Record a call that raised; the user may catch it and go on."""
-        if self.failed:
+        if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
         try:
-            self._take_name()
-            if self.watch.in_scope(self._name):
-                self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
-                self.watch.slots(self.order, self._inputs)
+            self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+            self.watch.slots(self.order, self._inputs)
         except Exception:
             self.watch.fault(self.api.head)
-
-
-def in_backward() -> bool:
-    """Tell whether the autograd engine is running in this thread: a forward call there is a recomputation."""
-    return int(torch._C._current_graph_task_id()) != -1
 
 
 def _version(tensor: torch.Tensor) -> int | None:
@@ -212,14 +205,3 @@ def _version(tensor: torch.Tensor) -> int | None:
         return tensor._version
     except RuntimeError:
         return None
-
-
-def _tail(watch: Watch, slot: int) -> str:
-    """Return what follows the group in a slot's name: `output.1.0` → `1.0`."""
-    return watch.recorder.strings[slot].partition(".")[2]
-
-
-def _gradient_tail(watch: Watch, slot: int) -> str:
-    text = watch.recorder.strings[slot]
-    group, _, tail = text.partition(".")
-    return tail if group == "input" else text

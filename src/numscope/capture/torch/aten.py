@@ -99,7 +99,9 @@ class AtenMode(TorchDispatchMode):
             watch.phases[phase], parent.order if parent else -1, forward, watch.arguments(positional, named),
             watch.site(sys._getframe(2)) if node is None else -1, False, -1, watch.thread_number(),
         )  # fmt: skip
-        watch.slots(order, watch.measure(slots, name, is_in_place(op)))
+        rows = watch.measure(slots, is_in_place(op))
+        watch.keep(slots, rows, name)
+        watch.slots(order, rows)
         return order, name, slots, [_version(tensor) for _, tensor in slots]
 
     def _link(self, order: int, node: Any) -> int:
@@ -123,7 +125,7 @@ class AtenMode(TorchDispatchMode):
         if op in UNINITIALIZED:
             watch.slots(order, watch.blank(outputs))
         else:
-            watch.slots(order, watch.measure(outputs, name))
+            watch.slots(order, watch.measure_and_keep(outputs, name))
         watch.flush_if_full()
 
 

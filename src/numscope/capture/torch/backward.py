@@ -74,7 +74,7 @@ class BackwardCall:
             self._epoch = -2
             order = self.begin()
         self._seen.add(slot)
-        self._watch.slots(order, self._watch.measure([(slot, gradient)], self.name))
+        self._watch.slots(order, self._watch.measure_and_keep([(slot, gradient)], self.name))
 
 
 class Sink:
@@ -134,7 +134,7 @@ class NodeHook:
                 call.record(slot, gradients[number])
 
 
-def edges_of(watch: Watch, slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
+def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
     """Return where the gradients of these inputs will go; to be asked before the call, which may change them."""
     edges: list[Edge] = []
     for slot, tensor in slots:
@@ -153,17 +153,13 @@ def sequence() -> int:
 
 
 def attach(
-    watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], inputs: list[Edge], first: int,
-    input_slots: dict[int, int],
-) -> None:  # fmt: skip
-    """Watch the backward of a call that made the nodes from number `first` on.
-
-    `input_slots` maps an input's forward slot to the slot of its gradient.
-    """
+    watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], inputs: list[Edge], first: int
+) -> None:
+    """Watch the backward of a call that made the nodes from number `first` on; outputs have their gradients' slots."""
     targets: dict[tuple[int, int], list[Sink]] = {}
     for slot, node, number, leaf in inputs:
         key = (id(leaf), -1) if leaf is not None else (id(node), number)
-        targets.setdefault(key, []).append(Sink(call, input_slots[slot]))
+        targets.setdefault(key, []).append(Sink(call, watch.gradient_slot(slot)))
     pending: list[Node] = []
     visited: set[Node] = set()
     for slot, tensor in outputs:

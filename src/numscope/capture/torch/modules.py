@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.api import in_backward
 from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
+from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.watch import Open, Undo, Watch
 
 Module = torch.nn.Module
@@ -139,7 +139,7 @@ class Modules:
                 call = self._backwards.get(path)
                 if call is not None:
                     with torch.no_grad(), torch._C.DisableTorchFunction():
-                        rows = watch.measure([(slot, tensor.grad)], call.name)
+                        rows = watch.measure_and_keep([(slot, tensor.grad)], call.name)
                         watch.slots(call.begin(), rows)
             except Exception:
                 watch.fault("parameters_grad")
@@ -173,7 +173,7 @@ class _ModuleCall:
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots = watch.flatten("input", args, positional) + watch.flatten_named("kwargs", kwargs, named)
-        recompute = in_backward()
+        recompute = is_recomputing()
         if not self._recorded:
             order = parent.order if parent else -1
             return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
@@ -182,10 +182,14 @@ class _ModuleCall:
             self._data(path, class_name, slots, site)
         head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
         series = watch.series(head, "{head}.{phase}.{n}")
-        number = series.next(recorder.epoch)
+        rows = watch.measure(slots)
+        self._order = recorder.order()
+        number, first_order = (watch.executions.find(series, rows) if recompute else None) or (-1, -1)
+        if number < 0:
+            number = series.next(recorder.epoch)
+            watch.executions.note(series, number, self._order, rows)
         self._name = series.name(number)
         self._in_scope = watch.in_scope(self._name)
-        self._order = recorder.order()
         self._backward = BackwardCall(
             watch, series.name(number, "backward"), watch.kinds["module"], module, module_class, self._order, site,
             parent.backward if parent else None,
@@ -194,17 +198,17 @@ class _ModuleCall:
         if self._in_scope:
             recorder.call(
                 self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
-                parent.order if parent else -1, -1, watch.arguments(positional, named), site, recompute, -1,
+                parent.order if parent else -1, first_order, watch.arguments(positional, named), site, recompute, -1,
                 watch.thread_number(),
             )  # fmt: skip
-            rows = watch.measure(slots, self._name)
+            watch.keep(slots, rows, self._name)
             if watch.settings.parameters:
-                rows += watch.measure(self._state(), self._name)
+                rows += watch.measure_and_keep(self._state(), self._name)
             watch.slots(self._order, rows)
         self._edges = []
         self._first = 0
         if watch.settings.backward and torch.is_grad_enabled():
-            self._edges = edges_of(watch, slots)
+            self._edges = edges_of(slots)
             self._first = sequence()
         return Open(self._order, module, module_class, path, site, "", self._backward)
 
@@ -235,7 +239,7 @@ class _ModuleCall:
         for slot, tensor in slots:
             group, _, tail = recorder.strings[slot].partition(".")
             as_output.append((watch.slot_id("output", tail if group == "input" else f"{group}.{tail}"), tensor))
-        watch.slots(order, watch.measure(as_output, name))
+        watch.slots(order, watch.measure_and_keep(as_output, name))
 
     def after(self, result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
@@ -244,18 +248,12 @@ class _ModuleCall:
         watch = self._watch
         outputs = watch.flatten_output(result)
         if self._in_scope:
-            watch.slots(self._order, watch.measure(outputs, self._name))
+            watch.slots(self._order, watch.measure_and_keep(outputs, self._name))
         if watch.settings.backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
-            strings = watch.recorder.strings
-            incoming = [(watch.slot_id("input", strings[slot].partition(".")[2]), tensor) for slot, tensor in outputs]
-            outgoing = {}
-            for slot, *_ in self._edges:
-                group, _, tail = strings[slot].partition(".")
-                outgoing[slot] = watch.slot_id("output", tail if group == "input" else strings[slot])
-            attach(watch, self._backward, incoming, self._edges, self._first, outgoing)
+            attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
         watch.flush_if_full()
 
     def raised(self, error: BaseException) -> None:
         """Nothing more is known of a call that raised; its row and its inputs are recorded already."""
-        if self._recorded:
+        if self._recorded and type(error).__name__ != "_StopRecomputationError":  # how checkpoint ends a recomputation
             self._watch.recorder.skip(f"module raised {type(error).__name__}")

@@ -67,7 +67,7 @@ class Optimizers:
             before.append((watch.slot_id("parameters", label), parameter))
             if parameter.grad is not None:
                 before.append((watch.slot_id("parameters_grad", label), parameter.grad))
-        watch.slots(order, watch.measure(before, name))
+        watch.slots(order, watch.measure_and_keep(before, name))
         self._open[id(optimizer)] = (order, name)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
@@ -89,7 +89,7 @@ class Optimizers:
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
-                    watch.slots(order, watch.measure(outputs, name))
+                    watch.slots(order, watch.measure_and_keep(outputs, name))
                     watch.flush_if_full()
             except Exception:
                 watch.fault("optimizer")

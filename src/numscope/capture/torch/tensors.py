@@ -36,6 +36,7 @@ class Tensors:
         self._seen: dict[tuple[Any, ...], int] = {}
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
+        self._kept: set[int] = set()
         self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
         self._dtypes: dict[torch.dtype, int] = {}
         self._devices: dict[torch.device, int] = {}
@@ -72,7 +73,10 @@ class Tensors:
         return found
 
     def keep(self, number: int, tensor: torch.Tensor) -> None:
-        """Keep a copy of the tensor's data."""
+        """Keep a copy of the tensor's data, once."""
+        if number in self._kept:
+            return
+        self._kept.add(number)
         if type(tensor) not in _PLAIN:
             tensor, _ = self._unwrap(tensor)
         with torch.no_grad():
@@ -118,6 +122,7 @@ class Tensors:
         self._seen.clear()
         self._untrusted.clear()
         self._blank.clear()
+        self._kept.clear()
         storages, self._storages = self._storages, {}
         for reference in storages.values():
             torch.UntypedStorage._free_weak_ref(reference)

@@ -14,6 +14,7 @@ import torch
 from numscope.capture.arguments import describe, key_of
 from numscope.capture.recorder import Recorder, Series
 from numscope.capture.scope import any_of, matcher
+from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors, Unmeasured
 from numscope.core.settings import CaptureSettings
 
@@ -58,11 +59,14 @@ class Watch:
         self.forward_on = True  # … forward calls too
         self.thread = ThreadState()
         self.tensors = Tensors(recorder, None, settings.keep != "structure")
+        self.executions = Executions()
         self._threads = 0
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
         self._slot_ids: dict[tuple[str, int], int] = {}
         self._argument_ids: dict[Any, int] = {}
+        self._gradient_in: dict[int, int] = {}
+        self._gradient_out: dict[int, int] = {}
         self._scope = matcher(settings.scope)
         self._data_wanted = any_of(settings.tensors)
         self._keep_all = settings.keep == "tensors"
@@ -189,7 +193,7 @@ class Watch:
             self.tensors.mark_blank(tensor)
         return [(slot, -1, self._uninitialized) for slot, _ in slots]
 
-    def measure(self, slots: list[Slot], name: int, overwritten: bool = False) -> list[tuple[int, int, int]]:
+    def measure(self, slots: list[Slot], overwritten: bool = False) -> list[tuple[int, int, int]]:
         """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place.
 
         `overwritten`: the call writes to its first tensor; if that holds nothing yet, nothing is measured.
@@ -201,14 +205,45 @@ class Watch:
                 continue
             overwritten = False
             try:
-                number = self.tensors.number(tensor)
-                if self._keeps_some and self._wants_data(name, slot):
-                    self.tensors.keep(number, tensor)
-                rows.append((slot, number, -1))
+                rows.append((slot, self.tensors.number(tensor), -1))
             except Unmeasured as why:
                 self.recorder.skip(str(why))
                 rows.append((slot, -1, self.recorder.strings.id(str(why))))
         return rows
+
+    def measure_and_keep(self, slots: list[Slot], name: int) -> list[tuple[int, int, int]]:
+        """Measure the tensors of a call of this name, and keep the data of those that are wanted."""
+        rows = self.measure(slots)
+        self.keep(slots, rows, name)
+        return rows
+
+    def keep(self, slots: list[Slot], rows: list[tuple[int, int, int]], name: int) -> None:
+        """Keep the data of those tensors of a call that are wanted."""
+        if not self._keeps_some:
+            return
+        for (slot, tensor), (_, number, _) in zip(slots, rows):
+            if number >= 0 and self._wants_data(name, slot):
+                self.tensors.keep(number, tensor)
+
+    def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
+        """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
+        found = []
+        for slot, tensor in slots:
+            known = self._gradient_in.get(slot)
+            if known is None:
+                tail = self.recorder.strings[slot].partition(".")[2]
+                known = self._gradient_in[slot] = self.slot_id("input", tail)
+            found.append((known, tensor))
+        return found
+
+    def gradient_slot(self, slot: int) -> int:
+        """Return the slot that the gradient of an input has in the call's backward: `output`."""
+        known = self._gradient_out.get(slot)
+        if known is None:
+            text = self.recorder.strings[slot]
+            group, _, tail = text.partition(".")
+            known = self._gradient_out[slot] = self.slot_id("output", tail if group == "input" else text)
+        return known
 
     def _wants_data(self, name: int, slot: int) -> bool:
         if self._keep_all:
@@ -245,6 +280,7 @@ class Watch:
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""
         self.tensors.forget()
+        self.executions.forget()
 
 
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")

@@ -1,0 +1,55 @@
+"""Checkpoint recomputation: a forward call that runs again inside backward is linked to its first execution.
+
+It takes the first execution's name and is no new call in the numbering. The first call of a recomputed stretch is found
+by its inputs, which are the very tensors of the first time; the calls after it follow in the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numscope.capture.recorder import Series
+
+Row = tuple[int, int, int]  # slot, tensor number, note
+
+
+def is_recomputing() -> bool:
+    """Tell whether a forward call that runs now is a recomputation: the engine runs, and gradients are recorded."""
+    return int(torch._C._current_graph_task_id()) != -1 and torch.is_grad_enabled()
+
+
+class Executions:
+    """The forward calls of a step in the order of their first execution."""
+
+    def __init__(self) -> None:
+        self._log: list[tuple[Series, int, int]] = []
+        self._by_inputs: dict[Any, int] = {}
+        self._cursor = -1
+        self._task = -1
+
+    def note(self, series: Series, number: int, order: int, inputs: list[Row]) -> None:
+        """Remember a first execution."""
+        self._by_inputs[series, tuple([row[1] for row in inputs])] = len(self._log)
+        self._log.append((series, number, order))
+
+    def find(self, series: Series, inputs: list[Row]) -> tuple[int, int] | None:
+        """Return (number, order) of the first execution of a call that is recomputed now."""
+        task = int(torch._C._current_graph_task_id())
+        if task != self._task:
+            self._task, self._cursor = task, -1
+        place = self._by_inputs.get((series, tuple([row[1] for row in inputs])))
+        if place is None and 0 <= self._cursor < len(self._log) and self._log[self._cursor][0] is series:
+            place = self._cursor
+        if place is None:
+            return None
+        self._cursor = place + 1
+        _, number, order = self._log[place]
+        return number, order
+
+    def forget(self) -> None:
+        """Forget all: a new step begins."""
+        self._log.clear()
+        self._by_inputs.clear()
+        self._cursor = -1
