@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -46,6 +47,9 @@ class Frontend(Protocol):
 
     def devices(self) -> list[str]:
         """Return the devices that the job uses, for the manifest."""
+
+    def unseen(self) -> AbstractContextManager[None]:
+        """Return a context in which work of our own is not recorded."""
 
 
 _active: Capture | None = None
@@ -184,7 +188,8 @@ class Capture:
     def _guarded(self, work: Any) -> None:
         """Do work of ours that must not stop training."""
         try:
-            work()
+            with self._frontend.unseen():
+                work()
         except Exception as error:
             if self.settings.on_error == "raise":
                 raise

@@ -31,7 +31,7 @@ class AtenMode(TorchDispatchMode):
     """Sees each operator while it is on the mode stack."""
 
     def __init__(self, watch: Watch) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
         self._heads: dict[Any, tuple[str, str, str]] = {}  # operator → head, op, kind
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator

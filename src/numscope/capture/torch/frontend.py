@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,7 +49,7 @@ class TorchFrontend:
         """Begin to watch."""
         self._undo = [self.modules.install(self._mode), self._optimizers.install(), self._collectives.install()]
         if self._mode is not None:
-            self._mode.__enter__()
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
             self.watch.thread.entered = True
             self._undo.append(self._leave_mode)
         self.watch.forward_on = True
@@ -124,6 +125,15 @@ class TorchFrontend:
                         watch.thread.busy = False
 
             tensor.register_hook(seen)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Record nothing of what our own code does inside."""
+        before, self.watch.thread.busy = self.watch.thread.busy, True
+        try:
+            yield
+        finally:
+            self.watch.thread.busy = before
 
     def devices(self) -> list[str]:
         """Return the devices of the models' parameters, with their names where torch knows them."""
