@@ -55,9 +55,11 @@ class Bench:
 
     def worker(self, python: str | Path, module: str, *words: object) -> Row:
         """The line of JSON that a worker prints; a worker that fails gives {"error": its last line}."""
-        done = subprocess.run(
-            [str(python), "-m", f"bench.{module}", *map(str, words)], capture_output=True, text=True, timeout=300
-        )
+        command = [str(python), "-m", f"bench.{module}", *map(str, words)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+        except subprocess.TimeoutExpired:
+            return {"error": "did not end within 180 s"}
         if done.returncode != 0:
             return {"error": last_line(done)}
         result: Row = json.loads(done.stdout.strip().splitlines()[-1])
