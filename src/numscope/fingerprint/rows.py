@@ -65,8 +65,11 @@ class Rows:
         self.reserve()
         count = self.count
         integers, floats = self.integers[:count], self.floats[:count]
-        columns: list[NDArray[Any]] = [np.ascontiguousarray(column) for part in (integers, floats) for column in part.T]
-        result = Fingerprints(*columns, self.hash[:count], self.sketch[:count])
+        columns: dict[str, NDArray[Any]] = {
+            name: np.ascontiguousarray(integers[:, at]) for at, name in enumerate(_INTEGERS)
+        }
+        columns |= {name: np.ascontiguousarray(floats[:, at]) for at, name in enumerate(_FLOATS)}
+        result = Fingerprints(**columns, hash=self.hash[:count], sketch=self.sketch[:count])
         self.count = 0
         self._allocate(max(256, count))
         return result
