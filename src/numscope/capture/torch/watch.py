@@ -151,8 +151,10 @@ class Watch:
         for key, item in items:
             if isinstance(item, torch.Tensor):
                 yield self.slot_id(path, key), item
-            elif isinstance(item, (list, tuple, dict)) and depth < 8:
+            elif isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item):
                 yield from self._nested(f"{path}.{key}", item, others, depth + 1)
+            else:  # beside a tensor, as the slices of an index: without it the call can't be replayed
+                others.append((f"{path}.{key}".partition(".")[2], item))
 
     def flatten_output(self, value: Any) -> list[Slot]:
         """Return the tensors of a result with their slots."""
