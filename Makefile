@@ -25,12 +25,13 @@ MSPROBE     := $(MSPROBE_VENV)/.stamp-$(call hash,requirements/torch.txt require
 
 # The viewer's source. Where it has a package.json, its node modules are installed as the lock file says.
 FRONTEND := frontend
+BUILT    := src/numscope/view/static
 ifneq ($(wildcard $(FRONTEND)/package.json),)
 NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.json $(FRONTEND)/package-lock.json)
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-python check-frontend fix bench clean browser frontend
+.PHONY: help demo test check check-python check-frontend test-frontend fix bench clean browser frontend
 
 help:
 	@sed -n '1,5s/^# //p' Makefile
@@ -39,7 +40,7 @@ demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
 
 # CI=true turns what cannot be had (a browser, Node, msprobe) from skipped tests into a failure.
-test: $(CORE) $(TEST_TOOLS) $(NODE_MODULES) browser
+test: $(CORE) $(TEST_TOOLS) test-frontend browser
 	@$(MAKE) --no-print-directory -s $(MSPROBE) || { \
 	    echo "make test: no msprobe in $(MSPROBE_VENV): the tests that read its fresh dumps are skipped" >&2; test "$(CI)" != true; }
 	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python $(PY) -m pytest $(PYTEST_ARGS)
@@ -69,9 +70,14 @@ frontend: $(NODE_MODULES)
 	npm --prefix $(FRONTEND) run build
 
 check-frontend: $(NODE_MODULES)
-	npm --prefix $(FRONTEND) run check
+	@npm --prefix $(FRONTEND) run --silent build -- --outDir node_modules/.built --emptyOutDir --logLevel warn
+	@diff -r $(FRONTEND)/node_modules/.built $(BUILT) || { \
+	    echo "make check: $(BUILT) is not what $(FRONTEND) builds: run make frontend, and commit the result" >&2; exit 1; }
+
+test-frontend: $(NODE_MODULES)
+	@npm --prefix $(FRONTEND) run --silent test
 else
-frontend check-frontend:
+frontend check-frontend test-frontend:
 endif
 
 $(FRONTEND)/node_modules/.stamp-%: $(FRONTEND)/package.json $(FRONTEND)/package-lock.json
