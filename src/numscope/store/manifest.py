@@ -24,7 +24,10 @@ ENVIRONMENT = re.compile(
       |PYTHONHASHSEED|OMP\w*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|USE_FLASH_ATTENTION|NVTE_\w+""",
     re.VERBOSE,
 )
-_SECRET = re.compile(r"(token|secret|passw|credential|api_?key|access_?key|private)", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(^|[-_])(token|secrets?|passw(or)?d|passphrase|credentials?|auth|(api|access|private|secret)[-_]?key)($|[-_])",
+    re.I,
+)  # whole words: --tokenizer and --max-tokens are no secrets
 
 
 def collect(

@@ -93,9 +93,9 @@ class Run:
     def tensors(self) -> pa.Table:
         """A row per slot, with its call's name and its tensor's fingerprint."""
         parts = [
-            joined_tensors(tables.segment(n, "calls"), tables.segment(n, "slots"), tables.segment(n, "tensors"), rank)
+            joined_tensors(tables.group(n, "calls"), tables.group(n, "slots"), tables.group(n, "tensors"), rank)
             for rank, tables in self._ranks.items()
-            for n in tables.segments()
+            for n in tables.groups()
         ]
         if not parts:
             calls, slots, tensors = (TABLES[table].empty_table() for table in ("calls", "slots", "tensors"))

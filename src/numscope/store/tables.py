@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from numscope.core.errors import RunError
@@ -15,6 +16,7 @@ from numscope.store.schema import TABLES
 from numscope.store.segments import parquet_path, stream_path
 
 _REMEMBERED = 4  # row groups, at most, that are kept in memory for the next read
+_UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
 _CURE = "copy it again from where the run was made, or capture again"
 
 
@@ -35,24 +37,45 @@ class RankTables:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        # Segments first: one that begins between the two looks is then known from the lines, with its complete steps.
+        found = _list_segments(directory)
         self.lines = _read_lines(directory / "steps.jsonl")
-        self._open: dict[tuple[int, str], _Parquet | _Stream] = {}
+        self._segments = sorted(found | {line.segment for line in self.lines})
+        self._open: dict[int, dict[str, _Parquet | _Stream]] = {}
 
     def segments(self) -> list[int]:
         """Return the numbers of the segments, in order."""
-        found = {line.segment for line in self.lines}
-        for entry in self.directory.iterdir():
-            number, _, rest = entry.name.partition(".")
-            if number.isdecimal() and (rest == "" or rest.endswith(".arrows")):
-                found.add(int(number))
-        return sorted(found)
+        return self._segments
+
+    def groups(self) -> list[list[int]]:
+        """Return the segments in groups that can be read apart: a step that was ended twice may be in two of them."""
+        steps: dict[int, set[int]] = {segment: set() for segment in self.segments()}
+        for line in self.lines:
+            steps[line.segment].add(line.step)
+        if steps:
+            steps[max(steps)].update(pc.unique(self.tail("calls")["step"]).to_pylist())
+        groups: list[list[int]] = []
+        seen: set[int] = set()
+        for segment, here in steps.items():
+            if groups and seen & here:
+                groups[-1].append(segment)
+                seen |= here
+            else:
+                groups.append([segment])
+                seen = set(here)
+        return groups
+
+    def group(self, segments: list[int], table: str, columns: list[str] | None = None) -> pa.Table:
+        """Return all rows of some segments."""
+        parts = [self.segment(segment, table, columns) for segment in segments]
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def step(self, step: int, table: str) -> pa.Table:
         """Return the rows of a step; those that were written so far where it is not complete."""
         parts = [self.read(line.segment, table, *line.rows[table]) for line in self.lines if line.step == step]
         if not parts:
             tail = self.tail(table)
-            parts = [tail.filter(pa.compute.equal(tail["step"], step))]
+            parts = [tail.filter(pc.equal(tail["step"], step))]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def tail(self, table: str) -> pa.Table:
@@ -75,29 +98,28 @@ class RankTables:
         self, segment: int, table: str, start: int, stop: int | None, columns: list[str] | None = None
     ) -> pa.Table:
         """Return a range of rows of a segment's table, to its end where stop is None."""
-        source = self._source(segment, table, stop or 0)
+        source = self._source(segment, table)
         rows = source.read(start, stop, columns) if source else TABLES[table].empty_table()
         if stop is not None and rows.num_rows < stop - start:
             raise self._short(segment, table, start + rows.num_rows, stop)
         return rows
 
-    def _source(self, segment: int, table: str, least: int) -> _Parquet | _Stream | None:
-        known = self._open.get((segment, table))
-        if known is not None and known.rows >= least:
-            return known
-        # A segment may be closed by its writer between two looks: then its stream is gone and its Parquet file there.
-        for _ in range(2):
-            for path, kind in (
-                (parquet_path(self.directory, segment, table), _Parquet),
-                (stream_path(self.directory, segment, table), _Stream),
-            ):
-                try:
-                    source = kind(path)
-                except FileNotFoundError:
-                    continue
-                self._open[segment, table] = source
-                return source
-        return None
+    def _source(self, segment: int, table: str) -> _Parquet | _Stream | None:
+        if segment not in self._open:
+            # All tables at once, what refers before what is referred to: while a job goes on writing, a slot that is
+            # seen has its call and its tensor.
+            found = {name: self._find(segment, name) for name in ("slots", "calls", "tensors", "stacks")}
+            self._open[segment] = {name: source for name, source in found.items() if source is not None}
+        return self._open[segment].get(table)
+
+    def _find(self, segment: int, table: str) -> _Parquet | _Stream | None:
+        closed, stream = parquet_path(self.directory, segment, table), stream_path(self.directory, segment, table)
+        if not closed.parent.exists():
+            try:
+                return _Stream(stream)
+            except FileNotFoundError:
+                pass  # not begun, or closed between the two looks
+        return _Parquet(closed) if closed.exists() else None
 
     def _short(self, segment: int, table: str, found: int, wanted: int) -> RunError:
         path = parquet_path(self.directory, segment, table)
@@ -109,15 +131,14 @@ class RankTables:
 
 class _Parquet:
     def __init__(self, path: Path) -> None:
-        if not path.exists():
-            raise FileNotFoundError(path)
         self._path = path
         self._last: tuple[tuple[int, int], pa.Table] | None = None
         try:
             self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
-        except (pa.ArrowInvalid, OSError) as error:
+            _conform(self._file.schema_arrow.empty_table(), path.stem)
+            counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
+        except _UNREADABLE as error:
             raise self._damaged(error) from error
-        counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
         self._stops: list[int] = []
         for count in counts:
             self._stops.append(count + (self._stops[-1] if self._stops else 0))
@@ -126,7 +147,7 @@ class _Parquet:
     def read(self, start: int, stop: int | None, columns: list[str] | None) -> pa.Table:
         stop = self.rows if stop is None else min(stop, self.rows)
         if start >= stop:
-            return self._file.schema_arrow.empty_table()
+            return TABLES[self._path.stem].empty_table()
         first = next(i for i, end in enumerate(self._stops) if end > start)
         last = next(i for i, end in enumerate(self._stops) if end >= stop)
         # Steps are read one after the other: the next one is often in the same row groups.
@@ -135,14 +156,16 @@ class _Parquet:
             return self._last[1].slice(start - offset, stop - start)
         try:
             groups = self._file.read_row_groups(list(range(first, last + 1)), columns)
-        except (pa.ArrowInvalid, OSError) as error:
+            if columns is None:
+                groups = _conform(groups, self._path.stem)
+        except _UNREADABLE as error:
             raise self._damaged(error) from error
         if columns is None and last - first < _REMEMBERED:
             self._last = ((first, last), groups)
         return groups.slice(start - offset, stop - start)
 
     def _damaged(self, error: Exception) -> RunError:
-        return RunError(f"{self._path} is damaged ({str(error).splitlines()[0]}): {_CURE}")
+        return RunError(f"{self._path} is damaged ({str(error).splitlines()[0][:200]}): {_CURE}")
 
 
 class _Stream:
@@ -158,15 +181,36 @@ class _Stream:
                 for batch in reader:
                     batch.validate()
                     batches.append(batch)
-            except (pa.ArrowInvalid, OSError):
+            except _UNREADABLE:
                 pass
-        schema = schema or TABLES[path.name.split(".")[1]]
-        self._table = pa.Table.from_batches(batches, schema)
+        table = path.name.split(".")[1]
+        self._table = _conform(pa.Table.from_batches(batches, schema or TABLES[table]), table)
         self.rows = self._table.num_rows
 
     def read(self, start: int, stop: int | None, columns: list[str] | None) -> pa.Table:
         table = self._table if columns is None else self._table.select(columns)
         return table.slice(start, None if stop is None else stop - start)
+
+
+def _conform(rows: pa.Table, table: str) -> pa.Table:
+    """Return rows in the schema of their table: a column that a run of this format did not have yet is null."""
+    schema = TABLES[table]
+    if rows.schema.equals(schema):
+        return rows
+    missing = [name for name in schema.names if name not in rows.column_names]
+    extra = [name for name in rows.column_names if name not in schema.names]
+    if missing and extra:
+        raise ValueError(f"it has a column {extra[0]!r} and no column {missing[0]!r}")
+    for name in set(schema.names) - set(missing):
+        if rows.schema.field(name).type != schema.field(name).type:
+            raise ValueError(f"its column {name!r} is {rows.schema.field(name).type}, not {schema.field(name).type}")
+    columns = [pa.nulls(rows.num_rows, fld.type) if fld.name in missing else rows[fld.name] for fld in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _list_segments(directory: Path) -> set[int]:
+    names = [entry.name.partition(".") for entry in directory.iterdir()]
+    return {int(number) for number, _, rest in names if number.isdecimal() and (not rest or rest.endswith(".arrows"))}
 
 
 def _read_lines(path: Path) -> list[StepLine]:

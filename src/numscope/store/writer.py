@@ -245,7 +245,8 @@ class _Files:
             self.next_segment()
 
     def next_segment(self) -> None:
-        if self._segment.bytes:
+        """Close the segment and begin another, unless a step is under way: its rows must be in one piece."""
+        if self._segment.bytes and self._segment.rows == self._begin:
             self._segment.close()
             self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
             self._begin = dict(self._segment.rows)
