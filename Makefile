@@ -80,10 +80,12 @@ else
 frontend check-frontend test-frontend:
 endif
 
+# `install --no-save` instead of `ci`: it keeps to the lock file too, and does not refuse one that leaves out the optional
+# binaries of platforms that the registry did not offer when it was written.
 $(FRONTEND)/node_modules/.stamp-%: $(FRONTEND)/package.json $(FRONTEND)/package-lock.json
 	@command -v npm >/dev/null || { echo "make: npm is missing: install Node 20 or later" >&2; exit 1; }
 	@echo "installing the front end's packages into $(FRONTEND)/node_modules" >&2
-	@npm --prefix $(FRONTEND) ci --no-audit --no-fund --loglevel=error
+	@cd $(FRONTEND) && npm install --no-save --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@
 
 # A browser for the end-to-end tests: the system's chromium, installed where we may.
