@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
-from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SPAN
 from numscope.fingerprint.kinds import Kind, Values
 
-PIECE = 16384  # words of the hash at a time: factors, words and products stay in the second-level cache
 _WIDTH = ROW * BUCKETS  # both a row's place and the bucket follow from the index modulo this
+_RUN = 2048  # elements that BLAS sums at a time: some 32 in each lane of its kernels
 _DEEP = -(-CHUNK // _WIDTH)
 _MASK = (1 << 64) - 1
 
@@ -30,7 +30,7 @@ class Scratch:
     """The buffers of one measuring thread, made once."""
 
     def __init__(self) -> None:
-        self.words = np.empty(PIECE, np.int64)
+        self.words = np.empty(SPAN, np.int64)
         self.mask = np.empty(CHUNK, np.bool_)
         self.values: dict[np.dtype[Any], Values] = {}
         self.clean: dict[np.dtype[Any], Values] = {}
@@ -44,6 +44,12 @@ class Scratch:
             self.signs[real] = constants.sign_table().astype(real, copy=False)
             self.ones[real] = np.ones(2048, real)
 
+    def wide(self, real: np.dtype[Any], size: int) -> Values:
+        """Return a buffer of `size` numbers; a block of short rows, filled up to whole buckets, may need a longer one."""
+        if self.product[real].size < size:
+            self.product[real] = np.empty(size, real)
+        return self.product[real][:size]
+
 
 class Measure:
     """The running fingerprint of one content, fed with its chunks in order."""
@@ -55,7 +61,7 @@ class Measure:
         self.min, self.max = math.inf, -math.inf
         self.share = 0.0  # sum of the finite elements over `elements`: cannot overflow
         self.l2 = 0.0
-        self.sketch = np.zeros(constants.SKETCH)
+        self.folded = np.zeros(_WIDTH)  # signed sums by index modulo 64 * 61
 
     def take(self, raw: NDArray[np.uint8]) -> None:
         """Take the next chunk: 65536 elements, fewer only in the last."""
@@ -65,6 +71,11 @@ class Measure:
         with np.errstate(all="ignore"):
             self._values(kind.load(raw, scratch.values[kind.real][:count]))
         self.at += 1
+
+    def sketch(self) -> NDArray[np.float64]:
+        result = np.zeros(constants.SKETCH)
+        result[:BUCKETS] = self.folded.reshape(ROW, BUCKETS).sum(0)
+        return result
 
     def mean(self) -> float:
         finite = self.elements - self.nan - self.posinf - self.neginf
@@ -95,8 +106,13 @@ class Measure:
             x = np.ldexp(x, -exponent, out=self.scratch.clean[x.dtype][: x.size])
         self.share += math.ldexp(self._sum(x) / self.elements, exponent)
         self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(self._squares(x)), exponent)))
-        bucket = self._buckets(x)
-        self.sketch[:BUCKETS] += np.ldexp(bucket, exponent) if exponent else bucket
+        folded = self._fold(x)
+        if exponent:
+            folded = np.ldexp(folded, exponent)
+        start = self.at * CHUNK % _WIDTH
+        self.folded[start:] += folded[: _WIDTH - start]
+        if start:
+            self.folded[:start] += folded[_WIDTH - start :]
 
     def _leave_out(self, x: Values) -> tuple[Values, float, float]:
         """Count the non-finite elements; return the chunk with 0 for them, and min and max of the others."""
@@ -117,22 +133,23 @@ class Measure:
         return clean, low, high
 
     def _sum(self, x: Values) -> float:
-        whole = x.size & -1024
+        whole = x.size & -_RUN
         total = float(x[whole:].sum(dtype=np.float64))
         if whole:
-            part = x[:whole].reshape(-1, 1, 1024) @ self.scratch.ones[x.dtype][:1024, None]
+            part = x[:whole].reshape(-1, 1, _RUN) @ self.scratch.ones[x.dtype][:_RUN, None]
             total += float(part.sum(dtype=np.float64))
         return total
 
     def _squares(self, x: Values) -> float:
-        whole = x.size & -1024
+        whole = x.size & -_RUN
         total = float(np.dot(x[whole:], x[whole:]))
         if whole:
-            part = x[:whole].reshape(-1, 1024)
+            part = x[:whole].reshape(-1, _RUN)
             total += float((part[:, None, :] @ part[:, :, None]).sum(dtype=np.float64))
         return total
 
-    def _buckets(self, x: Values) -> NDArray[np.float64]:
+    def _fold(self, x: Values) -> NDArray[np.float64]:
+        """Return the signed sums by index in the chunk modulo 64 * 61, from which both a sign's flip and the bucket follow."""
         start, flip = constants.chunk_signs(self.at)
         deep = -(-x.size // _WIDTH)
         product = self.scratch.product[x.dtype][: deep * _WIDTH]
@@ -141,22 +158,20 @@ class Measure:
         parts = product.reshape(deep, 8, _WIDTH // 8).transpose(1, 0, 2)
         folded = (self.scratch.ones[x.dtype][None, :deep] @ parts).astype(np.float64).reshape(-1)
         if flip is not None:
-            np.multiply(folded.reshape(BUCKETS, ROW), flip, out=folded.reshape(BUCKETS, ROW))
-        bucket = self.scratch.ones[np.dtype(np.float64)][:ROW] @ folded.reshape(ROW, BUCKETS)
-        return np.roll(bucket, self.at * CHUNK % BUCKETS)
+            folded.reshape(BUCKETS, ROW)[...] *= flip
+        return folded
 
 
 def hash_words(words: NDArray[np.int32], first: int, buffer: NDArray[np.int64]) -> int:
-    """Return the hash of these words, of which the first is the content's word number `first`, a multiple of PIECE."""
+    """Return the hash of these words, of which the first is the content's word number `first`, a multiple of SPAN."""
     total = 0
     table = constants.factors()
-    for start in range(0, words.size, PIECE):
-        piece = words[start : start + PIECE]
+    for start in range(0, words.size, SPAN):
+        piece = words[start : start + SPAN]
         product = buffer[: piece.size]
         np.copyto(product, piece)
-        chunk, place = divmod(first + start, CHUNK)
-        np.multiply(product, table[place : place + piece.size], out=product)
-        total += int(np.add.reduce(product)) * constants.chunk_factor(chunk)
+        np.multiply(product, table[: piece.size], out=product)
+        total += int(np.add.reduce(product)) * constants.span_factor((first + start) // SPAN)
     return total & _MASK
 
 

@@ -13,20 +13,22 @@ from numpy.typing import NDArray
 
 SKETCH = 64  # numbers in a stored sketch
 BUCKETS = 61  # of which these are used: a prime, so that no usual tensor width puts a whole column into one bucket
-CHUNK = 65536  # elements per chunk of the sketch, words per chunk of the hash
+CHUNK = 65536  # elements per chunk of the sketch
 ROW = 64  # elements whose signs are the bits of one word
 ROWS = CHUNK // ROW
+ROLLS = 64  # rolls are below this
+SPAN = 16384  # words per span of the hash: the 128 KB of their factors stay in a core's own cache
 
-_BLOCK = 1024  # words that share one factor `blocks[d]`
+_BLOCK = 1024  # words per block of a span
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
 SEED_PLACES = 1  # place[k]: factor of the k-th word of a block
-SEED_BLOCKS = 2  # block[k]: factor of the k-th block of a chunk
-SEED_CHUNKS = 3  # chunk_factor(c)
+SEED_BLOCKS = 2  # block[k]: factor of the k-th block of a span
+SEED_SPANS = 3  # span_factor(s)
 SEED_SIGNS = 1089  # rows of signs; chosen among 4000: constant differences of any length in a chunk are right to 9 %
-SEED_FLIPS = 5056  # flips(c); with the rolls chosen among 60: constant and column differences over 96 chunks, 10 %
-SEED_ROLLS = 6056  # roll(c)
+SEED_FLIPS = 5044  # flips(c); with the rolls chosen among 20: constant and column differences over 96 chunks, 13 %
+SEED_ROLLS = 6044  # roll(c)
 
 
 def splitmix(seed: int, index: int) -> int:
@@ -54,24 +56,18 @@ def places() -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def factors() -> NDArray[np.int64]:
-    """Return the 65536 factors of the words of one chunk: place times block, mod 2**64."""
-    blocks = (splitmix_array(SEED_BLOCKS, np.arange(CHUNK // _BLOCK)) | np.uint64(1)).view(np.int64)
+    """Return the 16384 factors of the words of one span: place times block, mod 2**64."""
+    blocks = (splitmix_array(SEED_BLOCKS, np.arange(SPAN // _BLOCK)) | np.uint64(1)).view(np.int64)
     with np.errstate(over="ignore"):
         table = (blocks[:, None] * places()[None, :]).reshape(-1)
     table.flags.writeable = False
     return table
 
 
-def chunk_factors(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the odd factor of each chunk of words; chunk 0 has 1."""
-    factor = (splitmix_array(SEED_CHUNKS, chunks) | np.uint64(1)).view(np.int64)
-    return np.where(chunks == 0, np.int64(1), factor)
-
-
-@lru_cache(maxsize=4096)
-def chunk_factor(chunk: int) -> int:
-    """Return `chunk_factors` of one chunk as an unsigned number."""
-    return (splitmix(SEED_CHUNKS, chunk) | 1) if chunk else 1
+def span_factors(spans: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the odd factor of each span of words; span 0 has 1."""
+    factor = (splitmix_array(SEED_SPANS, spans) | np.uint64(1)).view(np.int64)
+    return np.where(spans == 0, np.int64(1), factor)
 
 
 @lru_cache(maxsize=1)
@@ -84,7 +80,7 @@ def sign_rows() -> NDArray[np.uint64]:
 
 def rolls(chunks: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return by how many rows the sign rows are rolled in each chunk; chunk 0 by none."""
-    return np.where(chunks == 0, 0, (splitmix_array(SEED_ROLLS, chunks) % np.uint64(ROWS)).astype(np.int64))
+    return np.where(chunks == 0, 0, (splitmix_array(SEED_ROLLS, chunks) % np.uint64(ROLLS)).astype(np.int64))
 
 
 def flips(chunks: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -103,18 +99,34 @@ def signs(index: NDArray[np.int64]) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=1)
 def sign_table() -> NDArray[np.float32]:
-    """Return two chunks of signs, flips apart: chunk c's are the slice that starts at row roll(c)."""
+    """Return a chunk of signs, and its first rows again: chunk c's, flips apart, are the slice that starts at row roll(c)."""
     one = signs(np.arange(CHUNK)).astype(np.float32)
-    table = np.concatenate([one, one])
+    table = np.concatenate([one, one[: ROLLS * ROW]])
     table.flags.writeable = False
     return table
 
 
-@lru_cache(maxsize=1024)
 def chunk_signs(chunk: int) -> tuple[int, NDArray[np.float64] | None]:
-    """Return where chunk c's slice of `sign_table` starts, and the 64 signs of its flips (None for none)."""
+    """Return where chunk c's slice of `sign_table` starts, and its flips as 64 signs (None: none)."""
     if chunk == 0:
         return 0, None
-    at = np.array([chunk])
-    bits = (flips(at) >> np.arange(ROW, dtype=np.uint64)) & np.uint64(1)
-    return int(rolls(at)[0]) * ROW, 1.0 - 2.0 * bits.astype(np.float64)
+    starts, flipped = _many_chunk_signs(chunk >> 8)
+    return starts[chunk & 255], flipped[chunk & 255]
+
+
+@lru_cache(maxsize=256)
+def _many_chunk_signs(group: int) -> tuple[list[int], NDArray[np.float64]]:
+    chunks = np.arange(256 * group, 256 * group + 256)
+    bits = (flips(chunks)[:, None] >> np.arange(ROW, dtype=np.uint64)) & np.uint64(1)
+    return (rolls(chunks) * ROW).tolist(), 1.0 - 2.0 * bits.astype(np.float64)
+
+
+def span_factor(span: int) -> int:
+    """Return `span_factors` of one span as an unsigned number."""
+    return _many_span_factors(span >> 10)[span & 1023]
+
+
+@lru_cache(maxsize=256)
+def _many_span_factors(group: int) -> list[int]:
+    factors: list[int] = span_factors(np.arange(1024 * group, 1024 * group + 1024)).view(np.uint64).tolist()
+    return factors

@@ -67,7 +67,7 @@ def hash64(array: Array) -> int:
     word = padded.view("<i4").astype(np.int64)
     index = np.arange(word.size)
     with np.errstate(over="ignore"):
-        factor = constants.factors()[index % constants.CHUNK] * constants.chunk_factors(index // constants.CHUNK)
+        factor = constants.factors()[index % constants.SPAN] * constants.span_factors(index // constants.SPAN)
         return int(np.sum(factor * word)) % 2**64
 
 

@@ -27,6 +27,7 @@ class Kind:
     real: np.dtype[Any]  # float32 or float64: what it is summed in
     load: Load  # (raw bytes, buffer of the right shape) -> the numbers, in the buffer or as a view of the bytes
     storage: np.dtype[Any]  # a plain numpy dtype of the same size, to move elements with
+    blank: bool = True  # bytes of zero are the number zero
 
 
 def _plain(name: str, real: type) -> Kind:
@@ -74,7 +75,7 @@ def _table(name: str) -> Kind:
         np.take(table(), raw, out=out, mode="wrap")
         return out
 
-    return Kind(name, 1, np.dtype(np.float32), load, np.dtype(np.uint8))
+    return Kind(name, 1, np.dtype(np.float32), load, np.dtype(np.uint8), blank=name != "float8_e8m0fnu")
 
 
 def _kinds() -> dict[str, Kind]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from numscope.fingerprint.arena import Arena, place_of
 from numscope.fingerprint.chunks import Scratch, measure
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.kinds import kind_of
@@ -18,6 +20,7 @@ class NumpyBatch:
     def __init__(self) -> None:
         self._rows = Rows()
         self._scratch = Scratch()
+        self._arena = Arena(self._scratch, self._rows)
 
     def add(self, array: NDArray[Any]) -> int:
         """Measure the array as it is now; return its row in the next `collect`."""
@@ -31,10 +34,17 @@ class NumpyBatch:
         with rows.lock:
             row = rows.count
             rows.count += 1
-            rows.set(row, array.size, measure(plain, kind, self._scratch))
+            count = array.nbytes // kind.size
+            block = self._arena.block(kind, count)
+            if block is None:
+                rows.set(row, array.size, measure(plain, kind, self._scratch))
+            else:
+                place = place_of(block, self._arena.take(block, row, count, array.size), count)
+                np.copyto(place.view(plain.dtype).reshape(array.shape), plain)
         return row
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`."""
         with self._rows.lock:
+            self._arena.finish()
             return self._rows.hand_over()

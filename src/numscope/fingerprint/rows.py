@@ -48,7 +48,7 @@ class Rows:
         none = mean != mean
         self.floats[row] = (np.nan if none else result.min, np.nan if none else result.max, mean, result.l2)
         self.hash[row] = result.hash
-        self.sketch[row] = result.sketch
+        self.sketch[row] = result.sketch()
 
     def set_many(self, rows: NDArray[np.int64], columns: Fingerprints) -> None:
         """Write many rows at once."""
@@ -65,11 +65,9 @@ class Rows:
         self.reserve()
         count = self.count
         integers, floats = self.integers[:count], self.floats[:count]
-        columns: dict[str, NDArray[Any]] = {
-            name: np.ascontiguousarray(integers[:, at]) for at, name in enumerate(_INTEGERS)
-        }
-        columns |= {name: np.ascontiguousarray(floats[:, at]) for at, name in enumerate(_FLOATS)}
-        result = Fingerprints(**columns, hash=self.hash[:count], sketch=self.sketch[:count])
+        columns: dict[str, Any] = dict(zip(_INTEGERS + _FLOATS, (*integers.T, *floats.T)))
+        contiguous = {name: np.ascontiguousarray(column) for name, column in columns.items()}
+        result = Fingerprints(**contiguous, hash=self.hash[:count], sketch=self.sketch[:count])
         self.count = 0
         self._allocate(max(256, count))
         return result

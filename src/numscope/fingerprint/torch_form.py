@@ -1,18 +1,24 @@
 """The fingerprint of torch tensors on any device, without a synchronisation per tensor.
 
-CPU tensors are measured by numpy calls on their own memory; those of other devices by torch operations there.
+CPU tensors are measured by numpy calls on their own memory, small ones many at a time; those of other devices by
+torch operations there.
 """
 
 from __future__ import annotations
 
+from ctypes import memmove
+
 import torch
 
+from numscope.fingerprint.arena import Arena, Block, place_of
 from numscope.fingerprint.chunks import Measure, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.constants import CHUNK
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks, raw_bytes, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 class TorchBatch:
@@ -24,10 +30,42 @@ class TorchBatch:
     def __init__(self) -> None:
         self._rows = Rows()
         self._scratch = Scratch()
+        self._arena = Arena(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch] = {}
+        # (dtype, elements) of small contents -> their block, real elements and bytes; what was seen once is found at once
+        self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int]] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
+        elements = tensor.numel()
+        known = self._small.get((tensor.dtype, elements))
+        if (
+            known is None
+            or type(tensor) not in _PLAIN
+            or not tensor.is_cpu
+            or tensor.layout is not torch.strided
+            or tensor.is_nested
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+            or tensor.is_conj()
+        ):
+            return self._add_any(tensor)
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:  # it has no storage: `refuse` says why
+            address = 0
+        if address == 0:
+            return self._add_any(tensor)
+        block, count, size = known
+        rows = self._rows
+        with rows.lock:
+            row = rows.count
+            rows.count = row + 1
+            place = self._arena.take(block, row, count, elements)
+            memmove(block.address + place * block.stride, address, size)
+        return row
+
+    def _add_any(self, tensor: torch.Tensor) -> int:
         why = refuse(tensor)
         if why is not None:
             raise TypeError(why)
@@ -37,14 +75,25 @@ class TorchBatch:
             row = rows.count
             rows.count += 1
             if tensor.device.type == "cpu":
-                kind, parts = KIND_OF[tensor.dtype]
-                result = Measure(kind, tensor.numel() * parts, self._scratch)
-                for chunk in flat_chunks(tensor, CHUNK // parts):
-                    result.take(raw_bytes(chunk).numpy())
-                rows.set(row, tensor.numel(), result)
+                self._add_cpu(row, tensor)
             else:
                 self._device(tensor.device).add(row, tensor)
         return row
+
+    def _add_cpu(self, row: int, tensor: torch.Tensor) -> None:
+        kind, parts = KIND_OF[tensor.dtype]
+        elements = tensor.numel()
+        count = elements * parts
+        block = self._arena.block(kind, count)
+        if block is None:
+            result = Measure(kind, count, self._scratch)
+            for chunk in flat_chunks(tensor, CHUNK // parts):
+                result.take(raw_bytes(chunk).numpy())
+            self._rows.set(row, elements, result)
+            return
+        self._small[tensor.dtype, elements] = block, count, count * kind.size
+        place = torch.from_numpy(place_of(block, self._arena.take(block, row, count, elements), count))
+        place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
     def _device(self, device: torch.device) -> DeviceBatch:
         batch = self._devices.get(device)
@@ -55,6 +104,7 @@ class TorchBatch:
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`, with one copy from each device."""
         with self._rows.lock:
+            self._arena.finish()
             for batch in self._devices.values():
                 batch.finish(self._rows)
             return self._rows.hand_over()

@@ -7,7 +7,7 @@ import torch
 
 from numscope.fingerprint import constants
 from numscope.fingerprint.columns import Fingerprints
-from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH, SPAN
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks, raw_bytes
 
@@ -36,13 +36,13 @@ class DeviceBatch:
         self._know(64)
 
     def _know(self, chunks: int) -> None:
-        """Have the numbers of the first chunks on the device; doubles, so that it happens rarely."""
+        """Have the numbers of the first chunks and spans on the device; doubles, so that it happens rarely."""
         if chunks <= self._known:
             return
         self._known = max(chunks, 2 * self._known)
         index = np.arange(self._known)
         bits = (constants.flips(index)[:, None] >> np.arange(ROW, dtype=np.uint64)) & np.uint64(1)
-        self._chunk_factors = torch.from_numpy(constants.chunk_factors(index)).to(self.device)
+        self._span_factors = torch.from_numpy(constants.span_factors(index)).to(self.device)
         self._starts = torch.from_numpy(constants.rolls(index) * ROW).to(self.device)
         self._flips = torch.from_numpy(1.0 - 2.0 * bits.astype(np.float32)).to(device=self.device, dtype=self.real)
 
@@ -52,7 +52,7 @@ class DeviceBatch:
         elements = tensor.numel() * parts
         if elements == 0:
             return
-        self._know(-(-elements * max(kind.size, 4) // (4 * CHUNK)) + _DEEP)
+        self._know(-(-elements * max(kind.size, 4) // (4 * SPAN)) + _DEEP * CHUNK // SPAN)
         counts = torch.zeros(_COUNTS, dtype=torch.int64, device=self.device)
         sums: Tensor | None = None
         sketch = torch.zeros(SKETCH, dtype=self.real, device=self.device)
@@ -112,12 +112,12 @@ class DeviceBatch:
         if raw.storage_offset() % 4:
             raw = raw.clone()
         word = raw.view(torch.int32).to(torch.int64)
-        chunk, whole = first // CHUNK, word.numel() // CHUNK * CHUNK
+        span, whole = first // SPAN, word.numel() // SPAN * SPAN
         rest = (word[whole:] * self._factors[: word.numel() - whole]).sum()
-        total = rest * self._chunk_factors[chunk + whole // CHUNK]
+        total = rest * self._span_factors[span + whole // SPAN]
         if whole:
-            part = (word[:whole].view(-1, CHUNK) * self._factors).sum(1)
-            total = total + (part * self._chunk_factors[chunk : chunk + whole // CHUNK]).sum()
+            part = (word[:whole].view(-1, SPAN) * self._factors).sum(1)
+            total = total + (part * self._span_factors[span : span + whole // SPAN]).sum()
         return total
 
     def finish(self, rows: Rows) -> None:

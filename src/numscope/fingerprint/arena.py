@@ -1,0 +1,220 @@
+"""Small contents on the CPU: copied aside when they are added, and measured together, many in one numpy call.
+
+A numpy call costs as much as measuring some 2 KB. So contents of at most 64 KB are copied into blocks, where those of
+one dtype and of about one size lie below each other as rows of a matrix, filled up with zeros to a few fixed widths.
+Zeros add nothing to hash, sums and sketch; counts of zeros, min and max are put right for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.fingerprint import constants
+from numscope.fingerprint.chunks import SAFE, Scratch, measure
+from numscope.fingerprint.columns import Fingerprints
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH, SPAN
+from numscope.fingerprint.kinds import Kind, Values
+from numscope.fingerprint.rows import Rows
+
+LARGEST = 16384  # elements of a content that is put into a block, and
+LARGEST_BYTES = 65536
+_WIDTHS: list[int] = sorted({ROW * 2**k for k in range(9)} | {ROW * 3 * 2**k for k in range(7)})
+_RUN = 64  # rows of buckets summed in float32 at a time
+
+
+class Block:
+    """A matrix of contents: one per row, all of one kind."""
+
+    def __init__(self, kind: Kind, width: int) -> None:
+        self.kind, self.width = kind, width
+        self.stride = width * kind.size
+        self.capacity = CHUNK // width
+        self.raw = np.zeros((self.capacity, self.stride), np.uint8)
+        self.address = int(self.raw.ctypes.data)
+        self.used = 0
+        self.stale = 0  # rows up to here may hold bytes of contents measured before
+        self.rows: list[int] = []
+        self.counts: list[int] = []  # real elements of each
+        self.elements: list[int] = []  # the tensors' own
+
+
+def width_of(count: int) -> int:
+    """Return the least width that holds this many elements."""
+    return _WIDTHS[bisect_left(_WIDTHS, count)]
+
+
+class Arena:
+    """The blocks of one batch."""
+
+    def __init__(self, scratch: Scratch, rows: Rows) -> None:
+        self.scratch, self.rows = scratch, rows
+        self.blocks: dict[tuple[str, int], Block] = {}
+
+    def block(self, kind: Kind, count: int) -> Block | None:
+        """Return the block for contents of `count` elements, or None where they are not small, or empty."""
+        if not 0 < count <= LARGEST or count * kind.size > LARGEST_BYTES or not kind.blank:
+            return None
+        key = kind.name, width_of(count)
+        if key not in self.blocks:
+            self.blocks[key] = Block(kind, key[1])
+        return self.blocks[key]
+
+    def take(self, block: Block, row: int, count: int, elements: int) -> int:
+        """Return the place in the block for a content that the caller copies there before it does anything else."""
+        place = block.used
+        if place == block.capacity:
+            self.measure(block)
+            place = 0
+        if place < block.stale and count < block.width:
+            block.raw[place : block.stale].fill(0)
+            block.stale = 0
+        block.used = place + 1
+        block.rows.append(row)
+        block.counts.append(count)
+        block.elements.append(elements)
+        return place
+
+    def finish(self) -> None:
+        """Measure what lies in the blocks."""
+        for block in self.blocks.values():
+            if block.used:
+                self.measure(block)
+
+    def measure(self, block: Block) -> None:
+        """Measure the contents of one block and empty it."""
+        used, counts = block.used, np.array(block.counts)
+        with np.errstate(all="ignore"):
+            columns, odd = self._columns(block, counts)
+        self.rows.set_many(np.array(block.rows), columns)
+        for place in odd:  # magnitudes that need scaling: too rare to do many at a time
+            raw = block.raw[place, : block.counts[place] * block.kind.size]
+            result = measure(raw.view(block.kind.storage), block.kind, self.scratch)
+            self.rows.set(block.rows[place], block.elements[place], result)
+        block.stale = max(block.stale, used)
+        block.used = 0
+        block.rows, block.counts, block.elements = [], [], []
+
+    def _columns(self, block: Block, counts: NDArray[np.int64]) -> tuple[Fingerprints, list[int]]:
+        kind, used = block.kind, block.used
+        raw = block.raw[:used]
+        x = kind.load(raw, self.scratch.values[kind.real][: used * block.width].reshape(used, -1))
+        low, high = x.min(1).astype(np.float64), x.max(1).astype(np.float64)
+        bad = np.zeros((3, used), np.int64)
+        finite = np.isfinite(low) & np.isfinite(high)
+        some = counts > 0
+        every = x
+        if not finite.all():
+            x, some = self._leave_out(x, np.flatnonzero(~finite), counts, low, high, bad)
+        zero = self._zeros(x) - (block.width - counts) - bad.sum(0)
+        self._without_filling(every, counts, low, high)
+        size = np.maximum(-low, high)
+        least, most = SAFE[x.dtype]
+        odd = np.flatnonzero((size > 0) & ~((size >= least) & (size <= most)))
+        total, squares = self._sums(x)
+        columns = Fingerprints(
+            elements=np.array(block.elements),
+            nan=bad[0],
+            posinf=bad[1],
+            neginf=bad[2],
+            zero=zero,
+            min=np.where(some, low, np.nan),
+            max=np.where(some, high, np.nan),
+            mean=np.where(some, total / (counts - bad.sum(0)), np.nan),
+            l2=np.sqrt(squares),
+            hash=self._hashes(raw),
+            sketch=self._sketches(x),
+        )
+        return columns, odd.tolist()
+
+    def _leave_out(
+        self,
+        x: Values,
+        places: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        low: NDArray[np.float64],
+        high: NDArray[np.float64],
+        bad: NDArray[np.int64],
+    ) -> tuple[Values, NDArray[np.bool_]]:
+        """Count the non-finite elements of these contents; return the block with 0 for them, and who has finite ones."""
+        part = x[places]
+        for at, mask in enumerate((part != part, part == np.inf, part == -np.inf)):
+            bad[at, places] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
+        finite = np.isfinite(part)
+        low[places] = np.where(finite, part, np.inf).min(1)
+        high[places] = np.where(finite, part, -np.inf).max(1)
+        some = bad.sum(0) < counts
+        low[~some], high[~some] = 1.0, 1.0  # any number that needs no care; the caller replaces it
+        part[~finite] = 0
+        clean = self.scratch.clean[x.dtype][: x.size].reshape(x.shape)
+        np.copyto(clean, x)
+        clean[places] = part
+        return clean, some
+
+    def _zeros(self, x: Values) -> NDArray[np.int64]:
+        mask = np.equal(x, 0, out=self.scratch.mask[: x.size].reshape(x.shape))
+        if not np.count_nonzero(mask):
+            return np.zeros(len(x), np.int64)
+        zeros: NDArray[np.int64] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
+        return zeros
+
+    @staticmethod
+    def _without_filling(
+        x: Values, counts: NDArray[np.int64], low: NDArray[np.float64], high: NDArray[np.float64]
+    ) -> None:
+        """Where a zero of the filling may pass for the least or greatest element, look again without it."""
+        unsure = (counts < x.shape[1]) & ((low == 0) | (high == 0))
+        for place in np.flatnonzero(unsure):
+            own = x[place, : counts[place]]
+            own = own[np.isfinite(own)]
+            low[place], high[place] = own.min(), own.max()
+
+    def _sums(self, x: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the sum and the sum of squares of each row, in float32 over 1024 elements at most."""
+        run = x.shape[1]
+        while run > 1024:
+            run //= 2
+        part = x.reshape(-1, 1, run)
+        total = part @ self.scratch.ones[x.dtype][:run, None]
+        squares = part @ part.transpose(0, 2, 1)
+        shape = len(x), -1
+        return (
+            total.reshape(shape).sum(1, dtype=np.float64),
+            squares.reshape(shape).sum(1, dtype=np.float64),
+        )
+
+    def _hashes(self, raw: NDArray[np.uint8]) -> NDArray[np.uint64]:
+        words = raw.view(np.int32)
+        count, width = words.shape
+        table = constants.factors()[:width]
+        result = np.empty(count, np.int64)
+        many = SPAN // width
+        for start in range(0, count, many):
+            part = words[start : start + many]
+            product = self.scratch.words[: part.size].reshape(part.shape)
+            np.copyto(product, part)
+            np.multiply(product, table, out=product)
+            np.add.reduce(product, axis=1, out=result[start : start + many])
+        return result.view(np.uint64)
+
+    def _sketches(self, x: Values) -> NDArray[np.float64]:
+        count, width = x.shape
+        deep = -(-width // BUCKETS)
+        product = self.scratch.wide(x.dtype, count * deep * BUCKETS).reshape(count, deep * BUCKETS)
+        np.multiply(x, self.scratch.signs[x.dtype][:width], out=product[:, :width])
+        product[:, width:] = 0
+        tall = product.reshape(count, deep, BUCKETS)
+        sketch = np.zeros((count, SKETCH))
+        for start in range(0, deep, _RUN):
+            part = tall[:, start : start + _RUN]
+            sketch[:, :BUCKETS] += (self.scratch.ones[x.dtype][None, : part.shape[1]] @ part)[:, 0]
+        return sketch
+
+
+def place_of(block: Block, place: int, count: int) -> NDArray[Any]:
+    """Return a block's place as an array of its kind's plain dtype, for numpy to copy into."""
+    view: NDArray[Any] = block.raw[place, : count * block.kind.size].view(block.kind.storage)
+    return view
