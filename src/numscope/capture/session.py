@@ -8,6 +8,7 @@ with ns.capture("runs/gpu", model, level="mix", keep="stats") as cap:
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import warnings
@@ -48,11 +49,24 @@ class Frontend(Protocol):
     def devices(self) -> list[str]:
         """Return the devices that the job uses, for the manifest."""
 
+    def is_helper(self) -> bool:
+        """Tell whether this process only feeds another one, and is no rank: a data loader's worker."""
+
     def unseen(self) -> AbstractContextManager[None]:
         """Return a context in which work of our own is not recorded."""
 
 
 _active: Capture | None = None
+
+
+def abandon_active() -> None:
+    """Forget a capture that this forked process has inherited."""
+    if _active is not None:
+        _active.abandon()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=abandon_active)
 
 
 def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) -> Capture:
@@ -63,15 +77,14 @@ def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) ->
 class Capture:
     """Records one run: `start`, `step` after each step, `stop`; or a `with` block."""
 
-    def __init__(
-        self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, steps_by_optimizer: bool = False
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, job: str = "") -> None:
         self.path = Path(path)
         self.settings = settings
         self._wants_step = numbers(settings.steps, "steps")
         self._wants_rank = numbers(settings.ranks, "ranks")
-        self._steps_by_optimizer = steps_by_optimizer
-        rundir.check(self.path, ranks.current()[0], settings.overwrite)
+        self._job = job  # the job of `numscope run` that this process belongs to; steps are told by the optimizer there
+        if not job:
+            rundir.check(self.path, ranks.current()[0], settings.overwrite)
         self._frontend: Frontend = _frontend(self, model)
         self._recorder = self._frontend.recorder
         self._step = 0
@@ -147,7 +160,7 @@ class Capture:
 
     def optimizer_stepped(self, optimizer: Any) -> None:
         """End the step where steps are told by the optimizer (`numscope run`)."""
-        if self._steps_by_optimizer and self._running:
+        if self._job and self._running:
             self.step()
 
     def open_writer(self) -> RunWriter:
@@ -159,7 +172,21 @@ class Capture:
             settings=self.settings.to_dict(),
             world_size=world,
         )
-        return RunWriter(self.path, rank=rank, manifest=facts, overwrite=self.settings.overwrite)
+        writer = RunWriter(
+            self.path, rank=rank, manifest={**facts, "job": self._job}, overwrite=self.settings.overwrite
+        )
+        atexit.register(self.close)  # registered after the writer's own, so that it runs before it
+        return writer
+
+    def abandon(self) -> None:
+        """Forget this capture in a forked process: it belongs to the process that began it."""
+        global _active
+        self._dead = self._closed = True
+        self._running = False
+        self._unwatch()
+        atexit.unregister(self.close)
+        if _active is self:
+            _active = None
 
     def _watch_if_wanted(self) -> None:
         wanted = not self._dead and self._wants_step(self._step) and self._wants_rank(ranks.current()[0])
@@ -180,10 +207,17 @@ class Capture:
             self._watching = False
 
     def _end_step(self) -> None:
-        if self._touched and not self._dead and self._recorder.has_content:
+        if self._touched and not self._dead and self._recorder.has_content and self._is_ours():
             self._guarded(self._recorder.end_step)
         self._frontend.new_step()
         self._touched = False
+
+    def _is_ours(self) -> bool:
+        """Tell whether this process is one to write; abandon the capture where it is not."""
+        if self._job and self._frontend.is_helper():
+            self.abandon()
+            return False
+        return True
 
     def _guarded(self, work: Any) -> None:
         """Do work of ours that must not stop training."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import os
-import runpy
-import sys
 from typing import Any
 
 from numscope.core.errors import SettingsError
 
 HELP = "capture a training script with no change to it"
+
+_NAMES = (
+    "level", "keep", "tensors", "scope", "steps", "ranks", "on_error", "backward", "parameters", "optimizer", "stacks",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,43 +38,9 @@ def run(args: argparse.Namespace) -> int:
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not command:
         raise SettingsError("no script given: numscope run --out RUN -- script.py args")
-    script = command[0]
-    if not os.path.isfile(script):
-        raise SettingsError(f"{script} is not a file: give the Python script to run after --")
-    names = (
-        "level",
-        "keep",
-        "tensors",
-        "scope",
-        "steps",
-        "ranks",
-        "on_error",
-        "backward",
-        "parameters",
-        "optimizer",
-        "stacks",
-    )
-    chosen: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    import numscope.capture.torch.frontend  # noqa: F401  (the framework that the session then finds loaded)
-    from numscope.capture.session import Capture
+    settings: dict[str, Any] = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
+    from numscope.capture.job import run_script
     from numscope.core.settings import CaptureSettings
 
-    settings = CaptureSettings.of(overwrite=args.overwrite, **chosen)
-    capture = Capture(args.out, None, settings, steps_by_optimizer=True)
-    sys.argv = command
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-    with capture:
-        try:
-            runpy.run_path(script, run_name="__main__")
-        except SystemExit as leaving:
-            return _status(leaving.code)
-    return 0
-
-
-def _status(code: Any) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code
-    print(code, file=sys.stderr)
-    return 1
+    CaptureSettings.of(overwrite=args.overwrite, **settings)
+    return run_script(command[0], command[1:], args.out, {"overwrite": args.overwrite, **settings})

@@ -56,6 +56,8 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
     path.mkdir(parents=True, exist_ok=True)
     directory = path / f"rank{rank}"
     if directory.exists():
+        if manifest.get("job") and manifest["job"] == _job_of(directory):
+            raise RunError(f"rank {rank} of {path} is written by another process of this job")
         shutil.rmtree(directory)
     if overwrite and rank == 0:
         for stale, entry in rank_directories(path).items():
@@ -64,9 +66,16 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
     content = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False, default=str).encode()
     place(path / MANIFEST, content, replace=overwrite and rank == 0)
     directory.mkdir()
-    facts = {"rank": rank, "pid": os.getpid(), "devices": manifest.get("devices", [])}
+    facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
     place(directory / "rank.json", json.dumps(facts, default=str).encode())
     return directory
+
+
+def _job_of(directory: Path) -> str | None:
+    try:
+        return str(json.loads((directory / "rank.json").read_bytes())["job"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _is_run(path: Path) -> bool:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, sequence
+from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, running, sequence
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.recompute import is_recomputing
+from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Open, Slot, Watch
 
 
@@ -29,42 +30,16 @@ class ApiMode(TorchFunctionMode):
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
-        if api.silent or thread.busy or thread.quiet or not (watch.on and watch.forward_on):
+        if api.silent and not (api.cuts and watch.on and args[0].requires_grad):
+            return func(*args, **kwargs)
+        if thread.busy or thread.quiet or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         stack = thread.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
-        call = _ApiCall(watch, api)
-        thread.busy = True
-        try:
-            wanted = call.before(args, kwargs, sys._getframe(1))
-        except Exception:
-            watch.fault(api.head)
-            wanted = False
-        finally:
-            thread.busy = False
-        if not wanted:
-            return self._inside(api, func, args, kwargs)
-        if api.twin is not None:
-            stack.append(call.open())
-        try:
-            result = self._inside(api, func, args, kwargs)
-        except Exception as error:
-            call.raised(error)
-            raise
-        finally:
-            if api.twin is not None:
-                stack.pop()
-        thread.busy = True
-        try:
-            call.after(result)
-        except Exception:
-            watch.fault(api.head)
-        finally:
-            thread.busy = False
-        return result
+        return record_call(watch, api, lambda: self._inside(api, func, args, kwargs), args, kwargs, sys._getframe(1))
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
         """Run a function so that the torch functions it calls are seen too."""
@@ -72,6 +47,40 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **kwargs)
         with self:
             return api.twin(*args, **kwargs)
+
+
+def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
+    """Do the work of a call, recording it; a fault of ours is counted, one of the call's is the user's."""
+    thread = watch.thread
+    call = _ApiCall(watch, api)
+    thread.busy = True
+    try:
+        wanted = call.before(args, kwargs, frame)
+    except Exception:
+        watch.fault(api.head)
+        wanted = False
+    finally:
+        thread.busy = False
+    if not wanted:
+        return work()
+    if api.composite:
+        thread.stack.append(call.open())
+    try:
+        result = work()
+    except Exception as error:
+        call.raised(error)
+        raise
+    finally:
+        if api.composite:
+            thread.stack.pop()
+    thread.busy = True
+    try:
+        call.after(result)
+    except Exception:
+        watch.fault(api.head)
+    finally:
+        thread.busy = False
+    return result
 
 
 def _same_name(outer: str, inner: str) -> bool:
@@ -83,8 +92,8 @@ class _ApiCall:
     """One call of a torch function, from before to after."""
 
     __slots__ = (
-        "_arguments", "_edges", "_first", "_first_order", "_input_tensors", "_inputs", "_name", "_number", "_recompute",
-        "_series", "_site", "_versions", "api", "backward", "order", "watch",
+        "_arguments", "_edges", "_first", "_first_order", "_input_tensors", "_inputs", "_name", "_number", "_parent",
+        "_phase", "_recompute", "_series", "_site", "_versions", "api", "backward", "order", "watch",
     )  # fmt: skip
 
     def __init__(self, watch: Watch, api: Api) -> None:
@@ -99,6 +108,12 @@ class _ApiCall:
         self._series = series = watch.series(self.api.head)
         self._recompute = is_recomputing()
         self._first_order = -1
+        stack = watch.thread.stack
+        self._parent = stack[-1] if stack else None
+        self._phase = "forward"
+        if self._parent is None and not self._recompute:
+            self._parent = running(watch)
+            self._phase = "backward" if self._parent else "forward"
         if not self._recompute:
             self._number = series.next(epoch)
             self._name = series.name(self._number)
@@ -123,7 +138,7 @@ class _ApiCall:
         else:
             watch.executions.note(series, self._number, self.order, self._inputs)
         watch.keep(slots, self._inputs, self._name)
-        self._versions = [_version(tensor) for _, tensor in slots]
+        self._versions = [version_of(tensor) for _, tensor in slots]
         self._edges: list[Edge] = []
         self._first = 0
         if watch.settings.backward and torch.is_grad_enabled():
@@ -133,21 +148,19 @@ class _ApiCall:
 
     def open(self) -> Open:
         """Return this call as the parent of the calls inside it."""
-        module, module_class, path = self._module()
+        module, module_class = self._module()
         self.backward = self._backward(module, module_class)
+        path = self._parent.path if self._parent else ""
         return Open(self.order, module, module_class, path, self._site, self.api.op, self.backward)
 
-    def _module(self) -> tuple[int, int, str]:
-        stack = self.watch.thread.stack
-        if stack:
-            return stack[-1].module, stack[-1].module_class, stack[-1].path
-        return self.watch.no_text, self.watch.no_text, ""
+    def _module(self) -> tuple[int, int]:
+        parent = self._parent
+        return (parent.module, parent.module_class) if parent else (self.watch.no_text, self.watch.no_text)
 
     def _backward(self, module: int, module_class: int) -> BackwardCall:
-        stack = self.watch.thread.stack
         return BackwardCall(
             self.watch, self._series.name(self._number, "backward"), self.watch.kinds["api"], module, module_class,
-            self.order, self._site, stack[-1].backward if stack else None,
+            self.order, self._site, self._parent.backward if self._parent else None,
         )  # fmt: skip
 
     def after(self, result: Any) -> None:
@@ -165,7 +178,7 @@ class _ApiCall:
         else:
             watch.slots(self.order, watch.measure_and_keep(outputs, self._name))
         if self._edges and any(tensor.requires_grad for _, tensor in outputs):
-            module, module_class, _ = self._module()
+            module, module_class = self._module()
             call = self.backward or self._backward(module, module_class)
             attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
         watch.flush_if_full()
@@ -175,17 +188,16 @@ class _ApiCall:
         written = [
             tensor
             for (_, tensor), version in zip(self._input_tensors, self._versions)
-            if version is not None and _version(tensor) != version
+            if version is not None and version_of(tensor) != version
         ]
         return [(self.watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
 
     def _row(self, error: int) -> None:
         watch = self.watch
-        module, module_class, _ = self._module()
-        stack = watch.thread.stack
+        module, module_class = self._module()
         watch.recorder.call(
-            self.order, self._name, watch.kinds["api"], module, module_class, watch.phases["forward"],
-            stack[-1].order if stack else -1, self._first_order, self._arguments, self._site, self._recompute, error,
+            self.order, self._name, watch.kinds["api"], module, module_class, watch.phases[self._phase],
+            self._parent.order if self._parent else -1, self._first_order, self._arguments, self._site, self._recompute, error,
             watch.thread_number(),
         )  # fmt: skip
 
@@ -198,10 +210,3 @@ class _ApiCall:
             self.watch.slots(self.order, self._inputs)
         except Exception:
             self.watch.fault(self.api.head)
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    try:
-        return tensor._version
-    except RuntimeError:
-        return None

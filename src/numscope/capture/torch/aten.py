@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.names import UNINITIALIZED, is_in_place
+from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Watch
 
 _SILENT = {
@@ -102,7 +103,7 @@ class AtenMode(TorchDispatchMode):
         rows = watch.measure(slots, is_in_place(op))
         watch.keep(slots, rows, name)
         watch.slots(order, rows)
-        return order, name, slots, [_version(tensor) for _, tensor in slots]
+        return order, name, slots, [version_of(tensor) for _, tensor in slots]
 
     def _link(self, order: int, node: Any) -> int:
         """Return the forward operator that a backward one belongs to; remember a forward one."""
@@ -120,17 +121,12 @@ class AtenMode(TorchDispatchMode):
         order, name, slots, versions = row
         outputs = watch.flatten_output(result)
         if not outputs:
-            written = [t for (_, t), version in zip(slots, versions) if version is not None and _version(t) != version]
+            written = [
+                t for (_, t), version in zip(slots, versions) if version is not None and version_of(t) != version
+            ]
             outputs = [(watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
         if op in UNINITIALIZED:
             watch.slots(order, watch.blank(outputs))
         else:
             watch.slots(order, watch.measure_and_keep(outputs, name))
         watch.flush_if_full()
-
-
-def _version(tensor: torch.Tensor) -> int | None:
-    try:
-        return tensor._version
-    except RuntimeError:
-        return None

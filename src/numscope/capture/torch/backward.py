@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Watch
+from numscope.capture.torch.watch import Open, Watch
 
 _KEY = "numscope"
 
@@ -188,6 +188,17 @@ def attach(
             elif following not in visited and _number(following) >= first:
                 visited.add(following)
                 pending.append(following)
+
+
+def running(watch: Watch) -> Open | None:
+    """Return the call whose backward runs in this thread, as the parent of calls made there, or None."""
+    node: Any = torch._C._current_autograd_node()
+    hook = node.metadata.get(_KEY) if node is not None else None
+    calls = [item[0] for item in hook.incoming] if hook is not None else []
+    if not calls:
+        return None
+    call = calls[0]
+    return Open(call.begin(), call.module, call.module_class, "", call.site, "", None)
 
 
 def _number(node: Node) -> int:

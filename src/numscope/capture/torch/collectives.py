@@ -55,10 +55,12 @@ class Collectives:
         if distributed is None or not distributed.is_available():
             return lambda: None
         group, work = distributed.ProcessGroup, distributed.Work
-        originals = [(group, name, getattr(group, name)) for name in _METHODS if hasattr(group, name)]
-        originals.append((work, "wait", work.wait))
-        for owner, name, original in originals:
-            setattr(owner, name, self._waited(original) if owner is work else self._recorded(name, original))
+        # As they stand in the class: read as attributes, methods of C++ classes would no longer be methods.
+        originals = [(group, name, group.__dict__[name]) for name in _METHODS if name in group.__dict__]
+        originals.append((work, "wait", work.__dict__["wait"]))
+        for owner, name, _ in originals:
+            plain = getattr(owner, name)
+            setattr(owner, name, self._waited(plain) if owner is work else self._recorded(name, plain))
 
         def undo() -> None:
             for owner, name, original in originals:
@@ -108,7 +110,7 @@ class Collectives:
         options = next((item for item in args if hasattr(item, "reduceOp")), None)
         facts: list[tuple[str, Any]] = [("group_size", group.size()), ("group_rank", group.rank())]
         if options is not None:
-            facts.append(("op", str(options.reduceOp).rpartition(".")[2]))
+            facts.append(("op", _operation(options.reduceOp)))
         root = getattr(next((item for item in args if hasattr(item, "rootRank")), None), "rootRank", None)
         if root is not None:
             facts.append(("root", root))
@@ -144,3 +146,9 @@ class Collectives:
             return None
         finally:
             thread.busy = False
+
+
+def _operation(operation: Any) -> str:
+    """Return the name of a reduction; its own text holds an address."""
+    kinds = torch.distributed.ReduceOp.RedOpType.__members__
+    return next((name for name, kind in kinds.items() if operation == kind), "unknown")

@@ -15,6 +15,7 @@ from numscope.capture.recorder import Recorder
 from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.collectives import Collectives
+from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.tensors import to_numpy
@@ -48,6 +49,8 @@ class TorchFrontend:
     def start(self) -> None:
         """Begin to watch."""
         self._undo = [self.modules.install(self._mode), self._optimizers.install(), self._collectives.install()]
+        if self._settings.level in ("api", "mix"):
+            self._undo.append(Functions(self.watch).install())
         if self._mode is not None:
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             self.watch.thread.entered = True
@@ -134,6 +137,10 @@ class TorchFrontend:
             yield
         finally:
             self.watch.thread.busy = before
+
+    def is_helper(self) -> bool:
+        """Tell whether this process only feeds another one: a data loader's worker."""
+        return torch.utils.data.get_worker_info() is not None
 
     def devices(self) -> list[str]:
         """Return the devices of the models' parameters, with their names where torch knows them."""

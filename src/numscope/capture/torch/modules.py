@@ -14,6 +14,7 @@ import torch
 
 from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
 from numscope.capture.torch.recompute import is_recomputing
+from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Open, Undo, Watch
 
 Module = torch.nn.Module
@@ -153,7 +154,18 @@ class Modules:
 class _ModuleCall:
     """One call of a module, from before to after."""
 
-    __slots__ = ("_backward", "_edges", "_first", "_in_scope", "_module", "_name", "_order", "_recorded", "_watch")
+    __slots__ = (
+        "_backward",
+        "_buffers",
+        "_edges",
+        "_first",
+        "_in_scope",
+        "_module",
+        "_name",
+        "_order",
+        "_recorded",
+        "_watch",
+    )
 
     def __init__(self, watch: Watch, module: Module) -> None:
         self._watch = watch
@@ -205,6 +217,9 @@ class _ModuleCall:
             if watch.settings.parameters:
                 rows += watch.measure_and_keep(self._state(), self._name)
             watch.slots(self._order, rows)
+        self._buffers = {
+            name: version_of(buffer) for name, buffer in self._module._buffers.items() if buffer is not None
+        }
         self._edges = []
         self._first = 0
         if watch.settings.backward and torch.is_grad_enabled():
@@ -248,7 +263,12 @@ class _ModuleCall:
         watch = self._watch
         outputs = watch.flatten_output(result)
         if self._in_scope:
-            watch.slots(self._order, watch.measure_and_keep(outputs, self._name))
+            written = [
+                (watch.slot_id("output.buffers", name), buffer)
+                for name, buffer in self._module._buffers.items()
+                if buffer is not None and version_of(buffer) != self._buffers.get(name)
+            ]
+            watch.slots(self._order, watch.measure_and_keep(outputs + written, self._name))
         if watch.settings.backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
             attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
         watch.flush_if_full()

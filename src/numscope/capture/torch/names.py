@@ -40,7 +40,7 @@ TRANSPARENT = {"backward"}
 class Api:
     """What numscope knows of one torch function."""
 
-    __slots__ = ("head", "op", "overwrites", "silent", "transparent", "twin", "uninitialized")
+    __slots__ = ("composite", "cuts", "head", "op", "overwrites", "silent", "transparent", "twin", "uninitialized")
 
     def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
         self.head = f"{prefix}.{op}"
@@ -49,7 +49,9 @@ class Api:
         self.uninitialized = op in UNINITIALIZED
         self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
+        self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
+        self.composite = self.twin is not None  # its inner calls are seen
 
 
 def is_in_place(op: str) -> bool:

@@ -67,6 +67,9 @@ class Optimizers:
             before.append((watch.slot_id("parameters", label), parameter))
             if parameter.grad is not None:
                 before.append((watch.slot_id("parameters_grad", label), parameter.grad))
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    before.append((watch.slot_id(f"state.{label}", key), value))
         watch.slots(order, watch.measure_and_keep(before, name))
         self._open[id(optimizer)] = (order, name)
 

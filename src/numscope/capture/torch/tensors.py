@@ -164,6 +164,14 @@ class Tensors:
         raise Unmeasured(f"subclass {name}")
 
 
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Return a tensor's version, or None where torch keeps none."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
+
+
 def _why(tensor: torch.Tensor, error: Exception | None) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"

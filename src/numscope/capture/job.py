@@ -1,0 +1,183 @@
+"""A captured job: the script that `numscope run` was given, and the processes that it starts.
+
+The first process runs the script itself. Others start on their own (torch.multiprocessing, torchrun, a launcher) and find
+the settings in the environment; they begin to record when they have loaded a framework, and become a rank of the run when
+they have something to write. Which process is which rank is known by then.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import runpy
+import sys
+import traceback
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numscope.core.errors import SettingsError
+
+VARIABLE = "NUMSCOPE_RUN"
+FRAMEWORKS = ("torch", "paddle")
+
+
+def run_script(script: str, arguments: Sequence[str], out: str, settings: dict[str, Any]) -> int:
+    """Run a script under capture in this process; return its exit status."""
+    if not os.path.isfile(script):
+        raise SettingsError(f"{script} is not a file: give the Python script to run after --")
+    capture = _Job(out, settings, _announce(out, settings))
+    _check(out, settings)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    try:
+        with _ImportWatch(capture.start):
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        return _status(leaving.code)
+    except Exception as error:
+        return _show_like_python(error)
+    finally:
+        capture.close()
+    return 0
+
+
+def watch_imports() -> None:
+    """Capture this process, which a captured script has started, once it has loaded a framework."""
+    order = json.loads(os.environ[VARIABLE])
+    if os.environ.get("NUMSCOPE_PID") == str(os.getpid()):
+        return  # the process that runs the script is captured already
+    job = _Job(order["out"], order["settings"], order["job"])
+    atexit.register(job.close)
+    _ImportWatch(job.start).__enter__()
+
+
+def _forked() -> None:
+    """Capture a forked process anew: it may be a rank. What turns out to be a data loader's worker writes nothing."""
+    if VARIABLE in os.environ and "numscope.capture.session" in sys.modules:
+        from multiprocessing import util
+
+        from numscope.capture.session import abandon_active
+
+        abandon_active()
+        order = json.loads(os.environ[VARIABLE])
+        job = _Job(order["out"], order["settings"], order["job"])
+        util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
+        job.start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Job:
+    """The capture of one process of the job."""
+
+    def __init__(self, out: str, settings: dict[str, Any], job: str) -> None:
+        self._order = (out, settings, job)
+        self._capture: Any = None
+
+    def start(self) -> None:
+        """Begin to record; a framework has just been loaded."""
+        if self._capture is None:
+            from numscope.capture.session import Capture
+            from numscope.core.settings import CaptureSettings
+
+            out, settings, job = self._order
+            self._capture = Capture(out, None, CaptureSettings.of(**settings), job=job)
+            self._capture.start()
+
+    def close(self) -> None:
+        """Write what was recorded."""
+        if self._capture is not None:
+            self._capture.close()
+
+
+class _ImportWatch(importlib.abc.MetaPathFinder):
+    """Calls back when the first framework has been imported."""
+
+    def __init__(self, callback: Any) -> None:
+        self._callback = callback
+        self._inside = False
+
+    def __enter__(self) -> _ImportWatch:
+        if any(name in sys.modules for name in FRAMEWORKS):
+            self._callback()
+        else:
+            sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find a framework as it would be found without us, and call back when it has been loaded."""
+        if fullname not in FRAMEWORKS or self._inside:
+            return None
+        self._inside = True
+        try:
+            spec = importlib.util.find_spec(fullname)
+        finally:
+            self._inside = False
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            load = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                load(module)
+                self.__exit__()
+                self._callback()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _check(out: str, settings: dict[str, Any]) -> None:
+    from numscope.capture import ranks
+    from numscope.store import rundir
+
+    rundir.check(Path(out), ranks.current()[0], bool(settings.get("overwrite")))
+
+
+def _announce(out: str, settings: dict[str, Any]) -> str:
+    """Tell the processes that the script will start what to record, through their environment; return the job's name."""
+    from numscope.capture import bootstrap
+
+    job = uuid.uuid4().hex
+    os.environ[VARIABLE] = json.dumps({"out": os.path.abspath(out), "settings": settings, "job": job})
+    os.environ["NUMSCOPE_PID"] = str(os.getpid())
+    here = os.path.dirname(os.path.abspath(bootstrap.__file__))
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # so that a child finds numscope where we did
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [here, *[item for item in known if item and item != here]]
+    if ours not in path and ours in sys.path:
+        path.append(ours)
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
+    return job
+
+
+def _show_like_python(error: Exception) -> int:
+    """Print the script's own error as Python does, without our frames, and return Python's status for it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+    return 1
+
+
+def _status(code: Any) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code
+    print(code, file=sys.stderr)
+    return 1

@@ -1,0 +1,52 @@
+"""autograd.Function: the user's own operators, a call each, with the calls of their forward inside."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from numscope.capture.torch.api import record_call
+from numscope.capture.torch.names import Api
+from numscope.capture.torch.watch import Undo, Watch
+
+# Functions of torch's own that are no operator of the user's.
+_TRANSPARENT = {"CheckpointFunction", "_NoopSaveInputs", "BackwardHookFunction"}
+
+
+class Functions:
+    """Records `Function.apply`, which no mode sees."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._known: dict[type, Api] = {}
+
+    def install(self) -> Undo:
+        """Replace `Function.apply`; return what puts it back."""
+        original = torch.autograd.Function.__dict__["apply"]
+        plain = original.__func__
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            watch = self._watch
+            thread = watch.thread
+            off = thread.busy or thread.quiet or not (watch.on and watch.forward_on)
+            if off or cls.__name__ in _TRANSPARENT or torch.compiler.is_compiling():
+                return plain(cls, *args, **kwargs)
+            return record_call(
+                watch, self._api(cls), lambda: plain(cls, *args, **kwargs), args, kwargs, sys._getframe(1)
+            )
+
+        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
+
+        def undo() -> None:
+            torch.autograd.Function.apply = original  # type: ignore[method-assign]
+
+        return undo
+
+    def _api(self, cls: type) -> Api:
+        found = self._known.get(cls)
+        if found is None:
+            found = self._known[cls] = Api("Function", cls.__name__, cls, False)
+            found.composite = True
+        return found
