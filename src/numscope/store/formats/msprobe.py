@@ -81,23 +81,33 @@ def _calls(folder: Path, trust_pickle: bool) -> list[ForeignCall]:
     stacks = _stacks(folder / "stack.json")
     reader = _Reader(folder / "dump_tensor_data", trust_pickle)
     calls: dict[str, ForeignCall] = {}
+    gradients: list[tuple[str, int, dict[str, Any]]] = []
     for name, entry in (content.get("data") or {}).items():
         if not isinstance(entry, dict):
             continue
-        gradients = _GRADIENTS.match(name)
-        if gradients:
-            backward = f"{gradients['head']}.backward.{gradients['index'] or 0}"
-            call = calls.setdefault(backward, ForeignCall(backward, parent=_parent(parents, backward)))
-            for parameter, values in entry.items():
-                first = values[0] if isinstance(values, list) and values else values
-                call.slots.append((f"parameters_grad.{parameter}", reader.tensor(first)))
+        if gradient := _GRADIENTS.match(name):
+            gradients.append((gradient["head"], int(gradient["index"] or 0), entry))
             continue
         call = calls.setdefault(name, ForeignCall(name, parent=_parent(parents, name), stack=stacks.get(name)))
         reader.fill(call, entry)
+    for head, index, entry in gradients:
+        backward = _accumulating(calls, head, index)
+        call = calls.setdefault(backward, ForeignCall(backward, parent=_parent(parents, backward)))
+        for parameter, values in entry.items():
+            first = values[0] if isinstance(values, list) and values else values
+            call.slots.append((f"parameters_grad.{parameter}", reader.tensor(first)))
     for call in calls.values():
         if ".backward" in call.name:
             _in_argument_order(call, calls.get(call.name.replace(".backward", ".forward")))
     return list(calls.values())
+
+
+def _accumulating(calls: dict[str, ForeignCall], head: str, index: int) -> str:
+    """Return the backward call that a module's parameter gradients belong to: that of its last forward call."""
+    if index == 0:
+        while f"{head}.forward.{index + 1}" in calls:
+            index += 1
+    return f"{head}.backward.{index}"
 
 
 def _parent(parents: dict[str, Any], name: str) -> str | None:

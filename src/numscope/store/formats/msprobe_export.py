@@ -25,7 +25,9 @@ def export(run: Run, destination: Path) -> int:
     world = int(run.manifest.get("world_size") or len(run.ranks))
     kept = any(run.tensors["kept"].to_pylist()) if run.tensors.num_rows else False
     task = "tensor" if kept else "statistics"
-    level = {"module": "L0", "api": "L1", "mix": "mix"}.get((run.manifest.get("settings") or {}).get("level"), "mix")
+    level = {"module": "L0", "api": "L1", "mix": "mix"}.get(
+        str((run.manifest.get("settings") or {}).get("level")), "mix"
+    )
     count = 0
     for rank in run.ranks:
         for step in run.rank_steps(rank):

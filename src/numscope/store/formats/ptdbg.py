@@ -228,7 +228,7 @@ def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
 
 def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
     """Return the data in the tensor's own dtype: the files hold float32, which widens exactly."""
-    array = np.load(file)
+    array: NDArray[Any] = np.load(file)
     kind = numpy_dtype(dtype)
     if kind is not None and array.dtype != kind:
         with np.errstate(invalid="ignore", over="ignore"):

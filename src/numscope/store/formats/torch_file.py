@@ -84,7 +84,8 @@ def _rebuild_tensor(storage: NDArray[Any], offset: int, shape: Any, strides: Any
     if not math.prod(shape):
         return np.empty(shape, storage.dtype)
     steps = tuple(stride * storage.itemsize for stride in strides)
-    return np.ascontiguousarray(np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)).reshape(shape)
+    raw = storage.view(f"V{storage.itemsize}")[offset:]  # numpy's strides don't know the dtypes of ml_dtypes
+    return np.lib.stride_tricks.as_strided(raw, shape, steps).copy().view(storage.dtype).reshape(shape)
 
 
 def _rebuild_tensor_v3(
@@ -253,7 +254,7 @@ class _Writer:
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.storages: list[memoryview[Any]] = []
+        self.storages: list[bytes] = []
 
     def put(self, value: Any) -> None:
         parts = self.parts
@@ -312,4 +313,4 @@ class _Writer:
         if storage is None:
             self._name("torch", dtype)
         self.parts.append(b"tR")
-        self.storages.append(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        self.storages.append(np.ascontiguousarray(array).tobytes())
