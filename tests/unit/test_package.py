@@ -11,8 +11,6 @@ PUBLIC = {
     "open_run",
     "capture",
     "compare",
-    "seed_all",
-    "to_cpu",
     "NumscopeError",
     "SettingsError",
     "RunError",

@@ -1,0 +1,94 @@
+// Opening runs on the server: what it is doing now, line by line, until there is something to show.
+import { signal } from '@preact/signals';
+import { json, post, ServerSource } from './data/source';
+import type { Summary } from './data/types';
+import { source, summary } from './state';
+
+export type State = 'asking' | 'empty' | 'working' | 'failed' | 'ready';
+export const state = signal<State>('asking');
+export const title = signal('');
+export const problem = signal('');
+export const progress = signal<{ seconds: number; text: string }[]>([]);
+export const elapsed = signal(0);
+export const fresh = signal(false); // a run has got new steps since it was opened
+
+interface Answer {
+  state: Exclude<State, 'asking'>;
+  title: string;
+  error: string | null;
+}
+
+export async function openServer(): Promise<void> {
+  try {
+    take(await json<Answer>('state'));
+  } catch (error) {
+    problem.value = String(error);
+    state.value = 'failed';
+  }
+}
+
+function take(answer: Answer): void {
+  title.value = answer.title;
+  problem.value = answer.error ?? '';
+  if (answer.state === 'ready') void show();
+  else state.value = answer.state;
+  if (answer.state === 'working') follow();
+}
+
+async function show(): Promise<void> {
+  const from = new ServerSource();
+  const about: Summary = await from.summary();
+  source.value = from;
+  summary.value = about;
+  fresh.value = false;
+  state.value = 'ready';
+  watch(about.version);
+}
+
+function follow(): void {
+  progress.value = [];
+  const events = new EventSource('api/events');
+  events.onmessage = (message) => {
+    const event = JSON.parse(message.data as string) as {
+      seconds?: number;
+      text?: string;
+      done?: boolean;
+      error?: string;
+    };
+    if (event.seconds !== undefined) elapsed.value = event.seconds;
+    if (event.text) progress.value = [...progress.value, { seconds: event.seconds ?? 0, text: event.text }];
+    if (event.done) {
+      events.close();
+      void openServer();
+    }
+  };
+  events.onerror = () => events.close();
+}
+
+export async function open(target: string, reference: string, options: Record<string, unknown>): Promise<void> {
+  problem.value = '';
+  take(await post<Answer>('open', { target, reference, options }));
+}
+
+export async function again(): Promise<void> {
+  take(await post<Answer>('again', {}));
+}
+
+let watching = 0;
+
+/** A run that is still being written: ask now and then whether there are new steps. */
+function watch(version: string): void {
+  clearInterval(watching);
+  watching = window.setInterval(async () => {
+    if (document.hidden || fresh.value) return;
+    try {
+      const now = await json<{ version: string }>('version');
+      if (now.version !== version) {
+        if (summary.peek()?.mode === 'run') await again();
+        else fresh.value = true;
+      }
+    } catch {
+      clearInterval(watching); // the server has gone
+    }
+  }, 3000);
+}

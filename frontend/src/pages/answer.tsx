@@ -1,0 +1,325 @@
+import { Main } from '../app';
+import { count, ratio, short } from '../data/format';
+import type { Origin, Report, RunAbout, Summary } from '../data/types';
+import { queryOf } from '../data/view';
+import { t } from '../i18n';
+import { Stack } from '../parts/stack';
+import { link } from '../route';
+import { source, summary } from '../state';
+import { Badge, GLYPH, VERDICTS, verdictClass } from '../verdict';
+
+export function Answer() {
+  const about = summary.value!;
+  return about.mode === 'run' ? <Overview about={about} /> : <Compared about={about} report={about.report!} />;
+}
+
+const TITLE: Record<Report['verdict'], string> = {
+  identical: 'The two runs are identical, to the bit.',
+  equivalent: 'The two runs are equivalent: rounding explains every difference.',
+  diverged: 'The two runs diverge.',
+  incomparable: 'The two runs cannot be compared.',
+};
+const COLOUR = { identical: 'identical', equivalent: 'equivalent', diverged: 'origin', incomparable: 'unmatched' };
+
+function Compared({ about, report }: { about: Summary; report: Report }) {
+  const origin = report.origin;
+  return (
+    <Main>
+      <section class={`card verdict v-${COLOUR[report.verdict]}`} data-testid="verdict">
+        <h1>{t(TITLE[report.verdict])}</h1>
+        {origin ? (
+          <p>
+            {t('The first difference that rounding does not explain is at')} <code>{origin.call}</code>
+            {t('.')} {report.prefix.calls > 0 && t('The first {0} calls are identical to the bit.', count(report.prefix.calls))}
+          </p>
+        ) : (
+          report.reason && <p>{report.reason}</p>
+        )}
+        {about.shown && (
+          <p class="small faint" data-testid="cap">
+            {t('This file holds {0} of {1} calls and {2} of {3} tensors: those that matter most. `numscope view` shows all.', count(about.shown.calls), count(about.shown.of_calls), count(about.shown.pairs), count(about.shown.of_pairs))}
+          </p>
+        )}
+      </section>
+      <div class="columns">
+        <div class="stack-y">
+          {origin && <OriginCard origin={origin} row={about.origin_row} stack={about.stack} />}
+          <Suspects report={report} rows={about.suspect_rows} />
+          <Beginning about={about} />
+        </div>
+        <div class="stack-y">
+          <Counts report={report} />
+          <Coverage report={report} />
+          <RunCard title={t('Target')} run={about.target} />
+          {about.reference && <RunCard title={t('Reference')} run={about.reference} />}
+        </div>
+      </div>
+    </Main>
+  );
+}
+
+function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null; stack: Summary['stack'] }) {
+  const frames = stack.length
+    ? stack
+    : origin.source
+      ? [{ file: origin.source.file, line: origin.source.line, function: origin.source.function ?? '', code: origin.source.code ?? '', user: true }]
+      : [];
+  const last = stack.length > 7 ? nearUser(stack) : frames;
+  return (
+    <section class="card" data-testid="origin">
+      <h2>{t('Origin')}</h2>
+      <div class="row">
+        <span class="origin-name grow">{row === null ? origin.call : <a href={link('tensor', [row])}>{origin.call}</a>}</span>
+      </div>
+      <p class="said">{origin.reason}</p>
+      <dl class="facts">
+        {origin.module && <Fact name={t('module')} value={<a href={link('calls', [], queryOf({ module: origin.module }))}>{origin.module}</a>} />}
+        <Fact name={t('where')} value={t('{0}, step {1}, rank {2}', t(origin.phase), origin.step, origin.rank)} />
+        {origin.error?.relative != null && (
+          <Fact
+            name={t('error')}
+            value={
+              <>
+                <b class="mono">{short(origin.error.relative)}</b>
+                {origin.error.expected != null && (
+                  <span class="quiet">
+                    {' '}
+                    {t('relative; rounding explains {0}', short(origin.error.expected))}
+                  </span>
+                )}
+              </>
+            }
+          />
+        )}
+        {origin.mechanism && origin.mechanism !== 'unknown' && <Fact name={t('mechanism')} value={t(origin.mechanism)} />}
+      </dl>
+      {origin.repair && (
+        <p class="repair">
+          <b>{t('Repair')}</b> {origin.repair}
+        </p>
+      )}
+      <Stack frames={last} />
+      {row !== null && (
+        <p class="row" style={{ marginTop: '14px' }}>
+          <a class="button" href={link('tensor', [row])}>{t('Look at its tensors')}</a>
+          {source.value?.live && <a class="button" href={link('model', [], new URLSearchParams({ row: String(row) }))}>{t('Show in the model')}</a>}
+          <a class="button" href={link('story', [], new URLSearchParams({ step: String(origin.step), rank: String(origin.rank) }))}>{t('Show in the story')}</a>
+        </p>
+      )}
+    </section>
+  );
+}
+
+/** The frames around the user's own innermost one: what is deep in the framework or in the launcher can wait. */
+function nearUser(stack: Summary['stack']): Summary['stack'] {
+  const at = stack.findIndex((frame) => frame.user);
+  return at < 0 ? stack.slice(-5) : stack.slice(Math.max(0, at - 4), at + 2);
+}
+
+function Fact({ name, value }: { name: string; value: preact.ComponentChildren }) {
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd>{value}</dd>
+    </>
+  );
+}
+
+function Suspects({ report, rows }: { report: Report; rows: (number | null)[] }) {
+  const others = report.suspects.map((suspect, i) => ({ suspect, row: rows[i] ?? null })).slice(1, 11);
+  if (!others.length) return null;
+  return (
+    <section class="card">
+      <h2>{t('Other suspects')}</h2>
+      <div class="list">
+        {others.map(({ suspect, row }) => (
+          <div key={`${suspect.call}/${suspect.step}/${suspect.rank}`}>
+            <div class="row">
+              <span class="mono wrap grow">{row === null ? suspect.call : <a href={link('tensor', [row])}>{suspect.call}</a>}</span>
+              <span class="mono small quiet">{short(suspect.error?.relative)}</span>
+            </div>
+            <div class="small quiet">{suspect.reason}</div>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function Beginning({ about }: { about: Summary }) {
+  return (
+    <section class="card" data-testid="start">
+      <h2>{t('What differed at the start')}</h2>
+      {about.start.length === 0 && about.differences.length === 0 && <p class="quiet">{t('Nothing: both runs were fed the same data and began with the same parameters.')}</p>}
+      {about.start.length > 0 && (
+        <div class="list">
+          {about.start.map((item) => (
+            <div key={String(item['pair'])}>
+              <div class="row">
+                <Badge word={item['verdict']} />
+                <a class="mono wrap grow" href={link('tensor', [Number(item['pair'])])}>{item['target_name'] ?? item['reference_name']}</a>
+              </div>
+              <div class="small quiet">{item['reason']}</div>
+            </div>
+          ))}
+        </div>
+      )}
+      {about.start.length === 0 && about.differences.length > 0 && <p class="quiet small">{t('The data and the parameters agree; these facts of the two jobs do not:')}</p>}
+      {about.differences.length > 0 && (
+        <div class="scroll">
+          <table class="plain">
+            <thead>
+              <tr>
+                <th />
+                <th>{t('Target')}</th>
+                <th>{t('Reference')}</th>
+              </tr>
+            </thead>
+            <tbody>
+              {about.differences.map((item) => (
+                <tr key={item.name}>
+                  <th>{item.name}</th>
+                  <td class="wrap">{shown(item.target)}</td>
+                  <td class="wrap">{shown(item.reference)}</td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function shown(value: unknown): string {
+  return value === null || value === undefined ? '—' : typeof value === 'string' ? value : JSON.stringify(value);
+}
+
+function Counts({ report }: { report: Report }) {
+  const total = VERDICTS.reduce((sum, word) => sum + (report.counts[word] ?? 0), 0);
+  return (
+    <section class="card" data-testid="counts">
+      <h2>{t('Calls by verdict')}</h2>
+      <div class="bar" role="img" aria-label={t('Calls by verdict')}>
+        {VERDICTS.filter((word) => report.counts[word]).map((word) => (
+          <span key={word} class={verdictClass(word)} style={{ flexGrow: report.counts[word]! }} />
+        ))}
+      </div>
+      <div class="legend">
+        {VERDICTS.map((word) => (
+          <a key={word} class={`badge ${verdictClass(word)}`} href={link('calls', [], queryOf({ verdict: [word] }))}>
+            <i aria-hidden="true">{GLYPH[word]}</i>
+            {t(word)} <b>{count(report.counts[word] ?? 0)}</b>
+          </a>
+        ))}
+      </div>
+      {total > 0 && (
+        <p class="small quiet" style={{ marginTop: '10px' }}>
+          {report.prefix.calls > 0
+            ? t('The first {0} calls are proven identical to the bit, up to {1}.', count(report.prefix.calls), report.prefix.last ?? '')
+            : t('Not even the first call is identical to the bit.')}
+        </p>
+      )}
+    </section>
+  );
+}
+
+function Coverage({ report }: { report: Report }) {
+  const value = (name: string) => Number(report.coverage[name] ?? 0);
+  const skipped = (report.coverage['skipped'] ?? {}) as Record<string, number>;
+  return (
+    <section class="card" data-testid="coverage">
+      <h2>{t('Coverage')}</h2>
+      <dl class="facts">
+        <Fact name={t('matched')} value={`${count(value('matched'))} (${ratio(value('matched'), Math.max(value('target'), value('reference')))})`} />
+        <Fact name={t('calls')} value={t('{0} in the target, {1} in the reference', count(value('target')), count(value('reference')))} />
+        <Fact name={t('unmatched')} value={t('{0} in the target, {1} in the reference', count(value('unmatched_target')), count(value('unmatched_reference')))} />
+        <Fact name={t('tensors')} value={count(value('tensors'))} />
+        {Object.entries(skipped).map(([reason, number]) => (
+          <Fact key={reason} name={t('skipped')} value={`${count(number)}: ${reason}`} />
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+const TOLD = ['framework', 'framework_version', 'devices', 'git.commit', 'git_commit', 'created', 'script', 'settings.level', 'settings.keep', 'python'];
+
+export function RunCard({ title, run }: { title: string; run: RunAbout }) {
+  return (
+    <section class="card">
+      <h2>{title}</h2>
+      <dl class="facts">
+        <Fact name={t('path')} value={<code>{run.path}</code>} />
+        {run.steps.length > 0 && <Fact name={t('steps')} value={span(run.steps)} />}
+        {run.ranks.length > 0 && <Fact name={t('ranks')} value={span(run.ranks)} />}
+        {TOLD.filter((name) => run.manifest[name] !== undefined && run.manifest[name] !== '' && run.manifest[name] !== null).map((name) => (
+          <Fact key={name} name={t(name.split('.').pop()!.replaceAll('_', ' '))} value={shown(run.manifest[name])} />
+        ))}
+        {run.incomplete.length > 0 && <Fact name={t('being written')} value={run.incomplete.map(([rank, step]) => t('step {0} of rank {1}', step, rank)).join(', ')} />}
+        {Object.entries(run.skipped).map(([reason, number]) => (
+          <Fact key={reason} name={t('skipped')} value={`${count(number)}: ${reason}`} />
+        ))}
+      </dl>
+    </section>
+  );
+}
+
+function span(numbers: number[]): string {
+  return numbers.length > 3 ? `${numbers[0]} … ${numbers[numbers.length - 1]} (${numbers.length})` : numbers.join(', ');
+}
+
+function Overview({ about }: { about: Summary }) {
+  const check = about.check;
+  const found = Boolean(check?.found && check.origin);
+  return (
+    <Main>
+      <section class={`card verdict v-${found ? 'origin' : 'identical'}`} data-testid="verdict">
+        <h1>{found ? t('This run has values that are not finite.') : t('Every value of this run is finite.')}</h1>
+        <p>
+          {found ? (
+            <>
+              {t('The first is born at')} <code>{check!.origin!.call}</code>
+              {t('.')}
+            </>
+          ) : (
+            t('No call gave a NaN or an infinity. Give a second run to compare it with.')
+          )}
+        </p>
+      </section>
+      <div class="columns">
+        <div class="stack-y">
+          {found && <OriginCard origin={check!.origin!} row={about.origin_row} stack={about.stack} />}
+          {found && check!.chain.length > 0 && (
+            <section class="card" data-testid="chain">
+              <h2>{t('How it spread')}</h2>
+              <div class="list">
+                {check!.chain.slice(0, 60).map((name, i) => (
+                  <div class="row" key={i}>
+                    <Badge word={i === 0 ? 'origin' : 'inherited'} />
+                    {check!.chain_rows?.[i] !== undefined ? <a class="mono wrap" href={link('tensor', [check!.chain_rows[i]!])}>{name}</a> : <span class="mono wrap">{name}</span>}
+                  </div>
+                ))}
+              </div>
+            </section>
+          )}
+          <section class="card">
+            <h2>{t('Headroom')}</h2>
+            <p class="said">{t('How many doublings each output is from the largest number of its dtype. Below 2 the next step may overflow.')}</p>
+            <a class="button" href={link('calls', [], queryOf({ sort: 'headroom' }))}>{t('Calls with the least headroom')}</a>
+          </section>
+        </div>
+        <div class="stack-y">
+          <RunCard title={t('Run')} run={about.target} />
+          <section class="card">
+            <h2>{t('Recorded')}</h2>
+            <dl class="facts">
+              <Fact name={t('calls')} value={count(about.tables.calls.rows)} />
+              <Fact name={t('tensors')} value={count(about.tables.pairs.rows)} />
+            </dl>
+          </section>
+        </div>
+      </div>
+    </Main>
+  );
+}

@@ -1,0 +1,58 @@
+// How each column of the two tables is shown, and which are shown at first.
+import { exact, short } from '../data/format';
+import type { Cell } from '../data/frame';
+import type { Mode, TableName } from '../data/types';
+import { t } from '../i18n';
+import type { GridColumn } from '../parts/grid';
+import { Badge } from '../verdict';
+
+const TEXT = new Set([
+  'target_name', 'reference_name', 'kind', 'module', 'module_class', 'phase', 'alignment', 'arguments_differ', 'arguments', 'verdict',
+  'reason', 'source_file', 'slot', 'target_dtype', 'reference_dtype', 'target_shape', 'reference_shape', 'dtype', 'structure',
+  'first_index', 'worst_index', 'note', 'error',
+]);
+const PROSE = new Set(['verdict', 'reason', 'phase', 'kind', 'arguments_differ', 'note']);
+const WIDTH: Record<string, number> = {
+  target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 88, kind: 84, step: 58, rank: 58, pair: 76,
+  source_file: 200, arguments: 240, arguments_differ: 230, target_shape: 130, reference_shape: 130, slot: 140, module_class: 140,
+};
+const TITLE: Record<string, string> = {
+  pair: '#', target_name: 'call', reference_name: 'reference call', error_in: 'error in', error_out: 'error out',
+  target_order: 'target order', reference_order: 'reference order', arguments_differ: 'arguments that differ',
+  relative_l2: 'relative L2', max_abs_err: 'max abs error', max_rel_err: 'max rel error', bitwise_equal: 'bitwise equal',
+};
+const FIRST: Record<Mode, Record<TableName, string[]>> = {
+  comparison: {
+    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'error_in', 'error_out', 'expected', 'dtype', 'reason'],
+    pairs: ['verdict', 'target_name', 'target_dtype', 'target_shape', 'relative_l2', 'cosine', 'rmse', 'max_abs_err', 'max_rel_err', 'step', 'rank'],
+  },
+  run: {
+    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'magnitude', 'headroom', 'nan', 'inf', 'dtype'],
+    pairs: ['target_name', 'target_dtype', 'target_shape', 'target_min', 'target_max', 'target_mean', 'target_l2', 'target_nan', 'target_inf', 'headroom'],
+  },
+};
+
+export function firstColumns(mode: Mode, table: TableName): string[] {
+  return FIRST[mode][table];
+}
+
+export function columnTitle(name: string): string {
+  return t(TITLE[name] ?? name.replaceAll('_', ' '));
+}
+
+export function gridColumn(name: string, mode: Mode): GridColumn {
+  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 104) };
+  if (name === 'verdict') return { ...base, show: (value) => <Badge word={value} /> };
+  if (name === 'target_name' && mode === 'comparison') {
+    return { ...base, grow: true, show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };
+  }
+  if (TEXT.has(name)) {
+    return { ...base, grow: name === 'target_name', show: (value) => value, tone: () => (PROSE.has(name) ? 'text' : '') };
+  }
+  return {
+    ...base,
+    number: true,
+    show: (value) => (typeof value === 'boolean' ? (value ? '✓' : '✗') : <span title={exact(value as number | null)}>{short(value as number | null)}</span>),
+    tone: (value: Cell) => (typeof value === 'number' && !Number.isFinite(value) ? 'bad' : ''),
+  };
+}

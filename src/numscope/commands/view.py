@@ -1,0 +1,45 @@
+"""numscope view: look at one run, or at two and their comparison, in the browser."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from numscope.core.errors import SettingsError
+
+HELP = "look at a run, or at two and their comparison, in the browser"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add this command's arguments."""
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="a run; without it, a page to choose from")
+    parser.add_argument("reference", nargs="?", metavar="REFERENCE", help="the run to compare it with")
+    parser.add_argument(
+        "--noise", action="append", default=[], metavar="RUN", help="a run that shows what rounding does"
+    )
+    parser.add_argument("--map", metavar="FILE", help="names of the target and of the reference that belong together")
+    parser.add_argument("--port", type=int, default=0, help="port to serve on (default: a free one)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
+    parser.add_argument("--allow-remote", action="store_true", help="let --host be reachable by other machines")
+    parser.add_argument("--no-open", action="store_true", help="do not open a browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C."""
+    from numscope.view.server import Viewer, serve
+
+    for path in filter(None, (args.target, args.reference)):
+        if "://" not in path and not Path(path).exists():
+            raise SettingsError(f"there is no run at {path}")
+    viewer = Viewer()
+    if args.target:
+        viewer.open(args.target, args.reference, {"noise": tuple(args.noise), "map": args.map})
+    serve(
+        viewer,
+        host=args.host,
+        port=args.port,
+        allow_remote=args.allow_remote,
+        open_browser=not args.no_open,
+        announce=lambda url: print(f"numscope viewer: {url}\n(Ctrl-C stops it)", flush=True),
+    )
+    return 0

@@ -1,0 +1,55 @@
+"""How a report and a run show themselves in a notebook: one small piece of HTML, no script, no network, any theme."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_COLOURS = {"identical": "#6b7078", "equivalent": "#2f7fc1", "diverged": "#d3381f", "incomparable": "#8a5bd0"}
+_GLYPHS = {"identical": "=", "equivalent": "≈", "origin": "✱", "inherited": "↳", "unmatched": "◇"}
+_BOX = "border-left:4px solid {0};padding:6px 14px;margin:6px 0;font-family:system-ui,sans-serif;line-height:1.5"
+_MONO = "font-family:ui-monospace,monospace"
+
+
+def report_html(report: Mapping[str, Any], target: str = "", reference: str = "") -> str:
+    """Return a report, as `Report.to_dict` gives it, for a notebook."""
+    verdict = str(report["verdict"])
+    parts = [f'<div style="font-weight:600;font-size:1.15em">{_text(verdict)}</div>']
+    if target or reference:
+        parts.append(f'<div style="opacity:.7">{_text(target)} against {_text(reference)}</div>')
+    origin = report.get("origin")
+    if origin:
+        where = f"{origin['phase']}, step {origin['step']}, rank {origin['rank']}"
+        parts.append(
+            f'<div style="margin-top:6px"><b style="{_MONO}">{_text(origin["call"])}</b> ({_text(where)})</div>'
+        )
+        parts.append(f"<div>{_text(origin['reason'])}</div>")
+        if source := origin.get("source"):
+            line = f"{source['file']}:{source['line']}"
+            parts.append(f'<div style="{_MONO};opacity:.8">{_text(line)}&ensp;{_text(source.get("code") or "")}</div>')
+        if origin.get("repair"):
+            parts.append(f"<div><b>Repair:</b> {_text(origin['repair'])}</div>")
+    elif report.get("reason"):
+        parts.append(f"<div>{_text(report['reason'])}</div>")
+    counts = report.get("counts") or {}
+    told = [f"{glyph} {word} <b>{counts[word]:,}</b>" for word, glyph in _GLYPHS.items() if counts.get(word)]
+    if told:
+        parts.append(f'<div style="margin-top:6px;opacity:.85">{" &ensp; ".join(told)}</div>')
+    return f'<div style="{_BOX.format(_COLOURS.get(verdict, "#888"))}">{"".join(parts)}</div>'
+
+
+def facts_html(title: str, facts: Iterable[tuple[str, object]]) -> str:
+    """Return a title and a few facts for a notebook."""
+    rows = "".join(
+        f'<tr><td style="text-align:left;opacity:.7;padding:1px 14px 1px 0">{_text(name)}</td>'
+        f'<td style="text-align:left;padding:1px 0">{_text(value)}</td></tr>'
+        for name, value in facts
+        if value not in (None, "", [], {})
+    )
+    head = f'<div style="font-weight:600;{_MONO}">{_text(title)}</div>'
+    return f'<div style="{_BOX.format("#2f7fc1")}">{head}<table style="margin-top:4px">{rows}</table></div>'
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value))

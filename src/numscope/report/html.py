@@ -1,0 +1,139 @@
+"""One HTML file that shows a comparison: the viewer's own pages with the rows that matter most, and no network.
+
+The file holds the built front end (view/static) and the data. Its Content-Security-Policy names the two pieces of code
+by their hashes and allows nothing to be loaded, so that it can be opened from disk, mailed and attached to an issue.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.report import plain
+from numscope.report import story, summary
+from numscope.report.side import Side
+from numscope.report.tables import Filter, IndexedTable
+
+if TYPE_CHECKING:
+    from numscope.compare.comparison import Comparison
+
+Rows = NDArray[np.int64]
+LARGEST = 4_800_000  # bytes of the file
+_CALLS, _PAIRS, _POINTS, _STACKS = 2000, 4000, 20_000, 60  # rows at most; fewer where the file would grow too large
+_DIFFERENT = ("origin", "inherited", "unmatched")
+
+
+def write_html(comparison: Comparison, path: str | Path) -> None:
+    """Write the report of a comparison as one HTML file."""
+    Path(path).write_text(render(comparison), encoding="utf-8")
+
+
+def render(comparison: Comparison) -> str:
+    """Return the report of a comparison as the text of one HTML file."""
+    calls = IndexedTable(summary.with_dtype(comparison.calls, comparison.pairs))
+    pairs = IndexedTable(comparison.pairs)
+    share = 1.0
+    while True:
+        data = _data(comparison, calls, pairs, share)
+        text = page(data, f"numscope: {comparison.report.verdict}")
+        if len(text.encode()) <= LARGEST or share < 0.01:
+            return text
+        share /= 2
+
+
+def page(data: dict[str, Any], title: str) -> str:
+    """Return the front end and its data as one HTML text."""
+    static = files("numscope").joinpath("view", "static")
+    script = static.joinpath("app.js").read_text("utf-8")
+    style = static.joinpath("app.css").read_text("utf-8")
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    # In JSON a < can be written as an escape, so that nothing in a name can end the element.
+    embedded = json.dumps(plain(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">\n'
+        f"<title>{html.escape(title)}</title>\n<style>{style}</style></head>\n"
+        f'<body><div id="app"></div>\n<script type="application/json" id="numscope-data">{embedded}</script>\n'
+        f'<script type="module">{script}</script></body></html>\n'
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, share: float) -> dict[str, Any]:
+    report = comparison.report.to_dict()
+    told = summary.describe(
+        calls,
+        pairs,
+        report=report,
+        check=None,
+        target=comparison.target,
+        reference=comparison.reference,
+        comparing=True,
+    )
+    suspects = [row for row in [told["origin_row"], *told["suspect_rows"]] if row is not None]
+    rows = _matter(calls, suspects, max(int(_CALLS * share), 20))
+    owners = calls.column("pair").values[rows]
+    slots = np.flatnonzero(np.isin(pairs.column("pair").values, owners))[: max(int(_PAIRS * share), 40)]
+    sides = {"target": Side(comparison.target), "reference": Side(comparison.reference)}
+    details = {row: _records(calls, sides, row) for row in dict.fromkeys(suspects[:_STACKS])}
+    origin = details.get(told["origin_row"], {}) if told["origin_row"] is not None else {}
+    told |= {"stack": _frames(origin), "version": "file"}
+    told["shown"] = {"calls": len(rows), "of_calls": len(calls), "pairs": len(slots), "of_pairs": len(pairs)}
+    points = story.frame(calls, story.ERRORS, Filter(), 0, 0, max(int(_POINTS * share), 1000))
+    return {
+        "summary": told,
+        "calls": _text(calls.window(rows, calls.names)),
+        "pairs": _text(pairs.window(slots, pairs.names)),
+        "story": _text(points),
+        "heat": summary.heat(calls, "error_out"),
+        "details": details,
+    }
+
+
+def _matter(calls: IndexedTable, suspects: list[int], most: int) -> Rows:
+    """Return the rows that a reader looks for: the suspects and their neighbours, then what differs, largest first."""
+    near = [row for suspect in suspects[:20] for row in range(max(suspect - 15, 0), min(suspect + 16, len(calls)))]
+    picked = [np.array(near, np.int64)]
+    for verdict in _DIFFERENT:
+        picked.append(calls.rows(Filter(verdict=(verdict,)), "error_out", True)[: most // 2])
+    picked.append(calls.rows(Filter(), "error_out", True)[:most])
+    picked.append(np.arange(min(len(calls), most)))
+    first: dict[int, None] = dict.fromkeys(np.concatenate(picked).tolist())
+    return np.array(sorted(list(first)[:most]), np.int64)
+
+
+def _records(calls: IndexedTable, sides: dict[str, Side], row: int) -> dict[str, Any]:
+    cell: dict[str, Any] = calls.table.slice(row, 1).to_pylist()[0]
+    found = {}
+    for name, side in sides.items():
+        order = cell[f"{name}_order"]
+        if order is not None and side.has(cell["step"], cell["rank"]):
+            found[name] = side.call(cell["step"], cell["rank"], order)
+    return dict(plain(found))
+
+
+def _frames(records: dict[str, Any]) -> list[dict[str, Any]]:
+    for record in records.values():
+        if record and record["frames"]:
+            return [{**frame, "user": i == record["user_frame"]} for i, frame in enumerate(record["frames"])]
+    return []
+
+
+def _text(frame: bytes) -> str:
+    return base64.b64encode(frame).decode("ascii")

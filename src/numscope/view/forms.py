@@ -1,0 +1,205 @@
+"""The two forms of hooktools' page (two directories, two files) over numscope runs.
+
+`compat.hooktools` plugs its own dumps in by giving `create_app` another object with the methods of `Forms`; the pages
+are the same. Here a directory is a run, and a file is one tensor of a run, written `RUN::tensor name`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from numscope.core.errors import SettingsError
+from numscope.core.report import plain
+
+if TYPE_CHECKING:
+    from numscope.compare.comparison import Comparison
+
+FOLDERS = ("forward", "backward", "gradient")
+METRICS = ("L1", "AE", "MAE", "CS", "MSE", "RMSE", "MAPE")
+_RANGE = re.compile(r"^([\[(])\s*(\d+)\s*,\s*(\d+)\s*([\])])$")
+_FULL_WIDTH = str.maketrans("［］（），【】", "[](),[]")
+
+
+@dataclass(frozen=True)
+class DirectoryForm:
+    """What the directory form asks."""
+
+    first: str
+    second: str
+    folder: str = "forward"
+    epochs: str = ""
+    steps: str = ""
+    metric: str = "RMSE"
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class FileForm:
+    """What the file form asks."""
+
+    first: str
+    second: str
+    metric: str = "RMSE"
+    threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the log: where, how far apart, and both values."""
+
+    folder: str
+    epoch: int | None
+    step: int | None
+    place: str  # "input" or "output" (or "gradient")
+    index: str
+    first_path: str
+    second_path: str
+    metric: str
+    error: float | None
+    module: str
+    first_value: str
+    second_value: str
+
+
+class Forms(Protocol):
+    """What the two form pages ask; implemented here for runs, and by compat.hooktools for its dumps."""
+
+    def directory(self, form: DirectoryForm) -> Iterator[Entry]:
+        """Yield an entry for every tensor of the chosen folder, epochs and steps whose error is above the threshold."""
+        ...
+
+    def file(self, form: FileForm) -> Iterator[Entry]:
+        """Yield the entries of one pair of files."""
+        ...
+
+    def neighbour(self, first: str, second: str, direction: int) -> tuple[str, str]:
+        """Return the pair of files after (1) or before (-1) this one, running on into the neighbouring step."""
+        ...
+
+
+def in_range(text: str) -> Callable[[int], bool]:
+    """Return the test of a range as hooktools writes it: `7`, `[0,8)`, `[1,2]`, in full width too; empty is all."""
+    text = text.strip().translate(_FULL_WIDTH)
+    if not text or text == "-1":
+        return lambda number: True
+    if text.lstrip("-").isdigit():
+        only = int(text)
+        return lambda number: number == only
+    if not (match := _RANGE.match(text)):
+        raise SettingsError(f"not a range: {text!r}; write 7, [0,8) or [1,2]")
+    low = int(match[2]) + (match[1] == "(")
+    high = int(match[3]) - (match[4] == ")")
+    return lambda number: low <= number <= high
+
+
+def error_of(row: dict[str, Any], metric: str) -> float | None:
+    """Return hooktools' metric from a row of a comparison's pairs, None where it cannot be known from it."""
+    rmse = row["rmse"]
+    known = {"CS": row["cosine"], "RMSE": rmse, "MAPE": row["mape"], "AE": row["max_abs_err"]}
+    if metric == "MSE":
+        return None if rmse is None else rmse * rmse
+    if metric not in METRICS:
+        raise SettingsError(f"no metric {metric!r}: {', '.join(METRICS)}")
+    found = known.get(metric)
+    return None if found is None else float(found)
+
+
+def above(error: float | None, metric: str, threshold: float | None) -> bool:
+    """Whether an entry is shown; a cosine is an error when it is below the threshold."""
+    if threshold is None or error is None or math.isnan(error):
+        return True
+    return error < threshold if metric == "CS" else error > threshold
+
+
+class RunForms:
+    """The forms over numscope runs."""
+
+    def __init__(self) -> None:
+        self._compare = lru_cache(maxsize=2)(_compare)
+
+    def directory(self, form: DirectoryForm) -> Iterator[Entry]:
+        """Yield the entries of two runs."""
+        if form.folder not in FOLDERS:
+            raise SettingsError(f"no folder {form.folder!r}: {', '.join(FOLDERS)}")
+        wanted = in_range(form.steps)
+        for row in self._rows(form.first, form.second):
+            if row["folder"] == form.folder and wanted(row["step"]):
+                error = error_of(row, form.metric)
+                if above(error, form.metric, form.threshold):
+                    yield _entry(row, form, error)
+
+    def file(self, form: FileForm) -> Iterator[Entry]:
+        """Yield the entry of one tensor."""
+        first, second, names = _split(form.first, form.second)
+        for row in self._rows(first, second):
+            if (row["target_name"], row["reference_name"]) == names:
+                error = error_of(row, form.metric)
+                if above(error, form.metric, form.threshold):
+                    yield _entry(row, form, error)
+
+    def neighbour(self, first: str, second: str, direction: int) -> tuple[str, str]:
+        """Return the tensor after or before this one."""
+        target, reference, names = _split(first, second)
+        every = list(dict.fromkeys((r["target_name"], r["reference_name"]) for r in self._rows(target, reference)))
+        if names not in every:
+            raise SettingsError(f"{names[0]} is not a tensor of both runs")
+        at = every.index(names) + (1 if direction > 0 else -1)
+        if not 0 <= at < len(every):
+            raise SettingsError("there is no further file in this direction")
+        return f"{target}::{every[at][0]}", f"{reference}::{every[at][1]}"
+
+    def _rows(self, first: str, second: str) -> list[dict[str, Any]]:
+        return self._compare(first, second)
+
+
+def _compare(first: str, second: str) -> list[dict[str, Any]]:
+    from numscope.compare.comparison import compare
+
+    comparison: Comparison = compare(first, second)
+    calls = comparison.calls.select(["pair", "module", "phase"]).to_pylist()
+    of = {row["pair"]: row for row in calls}
+    rows = comparison.pairs.to_pylist()
+    for row in rows:
+        call = of[row["pair"]]
+        gradient = row["slot"].startswith("parameters_grad")
+        row["folder"] = "gradient" if gradient else call["phase"]
+        row["module"] = call["module"] or ""
+    return [row for row in rows if row["target_name"] and row["reference_name"]]
+
+
+def _split(first: str, second: str) -> tuple[str, str, tuple[str, str]]:
+    parts = [*first.rpartition("::"), *second.rpartition("::")]
+    if not (parts[0] and parts[3]):
+        raise SettingsError("write a tensor of a run as RUN::name, for example runs/a::Torch.exp.0.forward.output.0")
+    return parts[0], parts[3], (parts[2], parts[5])
+
+
+def _entry(row: dict[str, Any], form: DirectoryForm | FileForm, error: float | None) -> Entry:
+    place, _, index = row["slot"].partition(".")
+    first, second = form.first.rpartition("::")[0] or form.first, form.second.rpartition("::")[0] or form.second
+    return Entry(
+        folder=row["folder"],
+        epoch=None,
+        step=row["step"],
+        place="gradient" if row["folder"] == "gradient" else place,
+        index=index,
+        first_path=f"{first}::{row['target_name']}",
+        second_path=f"{second}::{row['reference_name']}",
+        metric=form.metric,
+        error=error,
+        module=row["module"],
+        first_value=_value(row, "target"),
+        second_value=_value(row, "reference"),
+    )
+
+
+def _value(row: dict[str, Any], side: str) -> str:
+    parts = [
+        f"{word} {plain(row[f'{side}_{word}'])}" for word in ("min", "max", "mean") if row[f"{side}_{word}"] is not None
+    ]
+    return f"{row[f'{side}_dtype']} {row[f'{side}_shape']} " + ", ".join(parts)

@@ -1,0 +1,220 @@
+"""One run without a reference: which calls made non-finite values, and how near each came to the end of its dtype."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.core.report import plain
+from numscope.store.schema import CALLS, SLOTS, TENSORS
+
+if TYPE_CHECKING:
+    from numscope.store.reader import Run
+
+_CHAIN = 200  # names of the chain that a page lists
+
+
+def largest(dtype: str) -> float:
+    """Return the largest finite number of a dtype, NaN where it has no such limit."""
+    try:
+        return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
+    except (ValueError, TypeError):
+        return float("nan")
+
+
+def tables(run: Run) -> tuple[pa.Table, pa.Table]:
+    """Return (calls, tensors) in the shape of a comparison's tables, with the target's columns alone."""
+    calls: list[pa.Table] = []
+    tensors: list[pa.Table] = []
+    offset = 0
+    for rank in run.ranks:
+        sources = _sources(run, rank)
+        for step in run.rank_steps(rank):
+            part = run.step_tables(step, rank)
+            one, other = _step(part.calls, part.slots, part.tensors, rank, offset, sources)
+            calls.append(one)
+            tensors.append(other)
+            offset += one.num_rows
+    if not calls:
+        return _step(CALLS.empty_table(), SLOTS.empty_table(), TENSORS.empty_table(), 0, 0, {})
+    return pa.concat_tables(calls), pa.concat_tables(tensors)
+
+
+def _sources(run: Run, rank: int) -> dict[int, tuple[str, int]]:
+    found = {}
+    for row in run.stacks(rank).to_pylist():
+        if row["user"] is not None:
+            frame = row["frames"][row["user"]]
+            found[row["stack"]] = (frame["file"], frame["line"])
+    return found
+
+
+def _step(
+    calls: pa.Table,
+    slots: pa.Table,
+    tensors: pa.Table,
+    rank: int,
+    offset: int,
+    sources: dict[int, tuple[str, int]],
+) -> tuple[pa.Table, pa.Table]:
+    count = calls.num_rows
+    order = calls.column("order").to_numpy()
+    place = np.full(int(order.max(initial=-1)) + 2, -1)
+    place[order] = np.arange(count)
+    parent = place[calls.column("parent").fill_null(-1).to_numpy()]
+
+    number = tensors.column("tensor").to_numpy()
+    tensor_row = np.full(int(number.max(initial=-1)) + 2, -1)
+    tensor_row[number] = np.arange(len(number))
+    slot_tensor = tensor_row[slots.column("tensor").fill_null(-1).to_numpy()]
+    slot_call = place[slots.column("call").to_numpy()]
+    measured = slot_tensor >= 0
+
+    dtype = tensors.column("dtype").to_pylist()
+    top = np.array([largest(name) if name else np.nan for name in dtype] + [np.nan])
+    low, high = (np.append(tensors.column(n).fill_null(np.nan).to_numpy(), np.nan) for n in ("min", "max"))
+    size = np.fmax(np.abs(low), np.abs(high))
+    bad = sum(np.append(tensors.column(n).fill_null(0).to_numpy(), 0) for n in ("nan", "posinf", "neginf"))
+    nan = np.append(tensors.column("nan").fill_null(0).to_numpy(), 0)
+    output = np.asarray(pc.starts_with(slots.column("slot"), "output").to_numpy(), bool)
+
+    def gather(mask: NDArray[np.bool_], values: NDArray[Any], start: float) -> NDArray[Any]:
+        into = np.full(count, start)
+        np.fmax.at(into, slot_call[mask], values[slot_tensor[mask]])
+        return into
+
+    bad_in, bad_out = (gather(measured & side, np.asarray(bad), 0) for side in (~output, output))
+    born = (bad_out > 0) & (bad_in == 0)
+    encloses = np.zeros(count, bool)  # an enclosing call is no origin where one inside it is
+    above = parent.copy()
+    while (above >= 0).any():
+        np.logical_or.at(encloses, above[above >= 0], born[above >= 0])
+        above = np.where(above >= 0, parent[above], -1)
+    born &= ~encloses
+    verdict = ["origin" if first else "inherited" if bad else None for first, bad in zip(born, bad_out > 0)]
+
+    first = np.full(count, -1)
+    for mask in (measured & ~output, measured & output):
+        first[slot_call[mask][::-1]] = slot_tensor[mask][::-1]
+    magnitude = gather(measured & output, size, np.nan)
+    limit = top[first]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        headroom = np.log2(limit / magnitude)
+    stack = calls.column("stack").to_pylist()
+    where = [sources.get(item, (None, None)) if item is not None else (None, None) for item in stack]
+    made = {
+        "pair": pa.array(np.arange(count) + offset, pa.int32()),
+        "step": calls.column("step"),
+        "rank": pa.array(np.full(count, rank), pa.int32()),
+        "target_order": calls.column("order"),
+        "target_name": calls.column("name"),
+        "kind": calls.column("kind"),
+        "module": calls.column("module"),
+        "module_class": calls.column("module_class"),
+        "phase": calls.column("phase"),
+        "parent": pa.array(parent + offset, pa.int32(), mask=parent < 0),
+        "dtype": pa.array([dtype[i] if i >= 0 else None for i in first], pa.string()),
+        "magnitude_in": _known(gather(measured & ~output, size, np.nan)),
+        "magnitude": _known(magnitude),
+        "largest": _known(limit),
+        "headroom": _known(headroom),
+        "nan": pa.array(gather(measured & output, nan, 0), pa.int64()),
+        "inf": pa.array(gather(measured & output, np.asarray(bad) - nan, 0), pa.int64()),
+        "verdict": pa.array(verdict, pa.string()),
+        "arguments": calls.column("arguments"),
+        "recompute": calls.column("recompute"),
+        "error": calls.column("error"),
+        "source_file": pa.array([item[0] for item in where], pa.string()),
+        "source_line": pa.array([item[1] for item in where], pa.int32()),
+    }
+    return pa.table(made), _slots(calls, slots, tensors, slot_call, slot_tensor, rank, offset, size, top)
+
+
+def _slots(
+    calls: pa.Table,
+    slots: pa.Table,
+    tensors: pa.Table,
+    slot_call: NDArray[Any],
+    slot_tensor: NDArray[Any],
+    rank: int,
+    offset: int,
+    size: NDArray[Any],
+    top: NDArray[Any],
+) -> pa.Table:
+    at = pa.array(slot_tensor, pa.int64(), mask=slot_tensor < 0)
+    row = tensors.take(at)
+    name = calls.column("name").take(pa.array(slot_call)).cast(pa.string())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        headroom = np.log2(top / size)[slot_tensor]
+    shape = ["" if item is None else str(item) for item in row.column("shape").to_pylist()]
+    statistics = {f"target_{word}": row.column(word) for word in ("min", "max", "mean", "l2", "nan", "zero")}
+    return pa.table(
+        {
+            "pair": pa.array(slot_call + offset, pa.int32()),
+            "step": slots.column("step"),
+            "rank": pa.array(np.full(slots.num_rows, rank), pa.int32()),
+            "slot": slots.column("slot"),
+            "target_name": pc.binary_join_element_wise(name, slots.column("slot").cast(pa.string()), "."),
+            "target_dtype": row.column("dtype"),
+            "target_shape": pa.array(shape, pa.string()),
+            **statistics,
+            "target_inf": pc.add(row.column("posinf"), row.column("neginf")),
+            "headroom": _known(headroom),
+            "kept": pc.is_valid(row.column("shard")),
+            "note": slots.column("note"),
+        }
+    )
+
+
+def _known(values: NDArray[Any]) -> pa.Array:
+    return pa.array(values, pa.float64(), mask=np.isnan(values))
+
+
+def check(calls: pa.Table) -> dict[str, Any]:
+    """Return the shape of `numscope check --json`: the first call that made a non-finite value, and what took it on."""
+    verdict = calls.column("verdict").to_pylist()
+    bad = [row for row, word in enumerate(verdict) if word]
+    origin = next((row for row in bad if verdict[row] == "origin"), None)
+    if origin is None:
+        return {"format": "numscope.check/1", "found": False, "origin": None, "chain": []}
+    cell = calls.slice(origin, 1).to_pylist()[0]
+    names = calls.column("target_name")
+    same = [r for r in bad if r >= origin and calls.column("step")[r].as_py() == cell["step"]]
+    values = f"{cell['nan']} NaN and {cell['inf']} infinite values"
+    return {
+        "format": "numscope.check/1",
+        "found": True,
+        "origin": plain(
+            {
+                "call": cell["target_name"],
+                "kind": cell["kind"],
+                "module": cell["module"] or "",
+                "phase": cell["phase"],
+                "step": cell["step"],
+                "rank": cell["rank"],
+                "source": _source(cell),
+                "mechanism": "unknown",
+                "reason": f"the outputs have {values} though every input is finite",
+            }
+        ),
+        "chain": [names[r].as_py() for r in same[:_CHAIN]],
+        "chain_rows": same[:_CHAIN],
+    }
+
+
+def _source(cell: dict[str, Any]) -> dict[str, Any] | None:
+    if cell["source_file"] is None:
+        return None
+    return {"file": cell["source_file"], "line": cell["source_line"], "function": "", "code": ""}
+
+
+def version(run: Run) -> str:
+    """Return a text that changes when a step of this run is complete."""
+    path = Path(str(run.path))
+    return ",".join(f"{file.parent.name}:{file.stat().st_size}" for file in sorted(path.glob("rank*/steps.jsonl")))

@@ -1,0 +1,85 @@
+"""Serves the viewer on this machine until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Callable
+
+from numscope.core.errors import MissingExtraError, SettingsError
+
+try:
+    import uvicorn
+
+    from numscope.view.app import Viewer as Viewer
+    from numscope.view.app import create_app
+    from numscope.view.security import Access, is_loopback
+except ImportError as error:  # pragma: no cover - both are there in this repository
+    raise MissingExtraError(error.name or "starlette", "view", "the viewer") from error
+
+
+def serve(
+    viewer: Viewer,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    allow_remote: bool = False,
+    open_browser: bool = True,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve until interrupted; the address, with its token, goes to `announce`."""
+    if not is_loopback(host) and not allow_remote:
+        raise SettingsError(
+            f"--host {host} lets other machines read these runs: add --allow-remote if that is meant, "
+            f"or forward the port: ssh -L {port or 8000}:127.0.0.1:{port or 8000} …"
+        )
+    listener = _listen(host, port)
+    access = Access(port=listener.getsockname()[1], host=host)
+    if not is_loopback(host):
+        print(
+            f"warning: serving on {host}: everyone who can reach this machine and has the address below "
+            "can read these runs; the connection is not encrypted",
+            file=sys.stderr,
+        )
+    config = uvicorn.Config(
+        create_app(viewer, access), log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+    )
+    announce(access.url)
+    if open_browser and _has_browser():
+        threading.Thread(target=webbrowser.open, args=(access.url,), daemon=True).start()
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        pass
+    finally:
+        listener.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"cannot serve on {host}:{port}: {error.strerror or error}; choose another --port"
+        ) from None
+    listener.listen(64)
+    return listener
+
+
+def _has_browser() -> bool:
+    if sys.platform in ("darwin", "win32"):
+        return True
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True

@@ -1,0 +1,180 @@
+"""What the pages show: one comparison, or one run alone, as tables that are quick to ask.
+
+The server and its tests look through a `Session`, so that none of them knows where the tables came from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from numscope.core.errors import NotKeptError, SettingsError
+from numscope.core.names import split_tensor
+from numscope.core.report import plain
+from numscope.report import story, summary
+from numscope.report.side import Side
+from numscope.report.tables import Filter, IndexedTable
+from numscope.view import one_run, tensor, tree
+
+if TYPE_CHECKING:
+    from numscope.compare.comparison import Comparison
+    from numscope.store.reader import Run
+
+
+@dataclass
+class Session:
+    """One comparison, or (`comparing` is false) one run, opened for looking at."""
+
+    calls: IndexedTable
+    pairs: IndexedTable
+    report: dict[str, Any] | None = None
+    check: dict[str, Any] | None = None
+    target: Run | None = None
+    reference: Run | None = None
+    comparing: bool = True
+    sides: dict[str, Side] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, run in (("target", self.target), ("reference", self.reference)):
+            if run is not None:
+                self.sides[name] = Side(run)
+        self.forest = lru_cache(maxsize=8)(lambda step, rank: tree.forest(self.calls, step, rank))
+
+    @classmethod
+    def of_comparison(cls, comparison: Comparison) -> Session:
+        """Look at a comparison."""
+        return cls.of_tables(
+            comparison.calls,
+            comparison.pairs,
+            comparison.report.to_dict(),
+            target=comparison.target,
+            reference=comparison.reference,
+        )
+
+    @classmethod
+    def of_tables(
+        cls,
+        calls: pa.Table,
+        pairs: pa.Table,
+        report: dict[str, Any],
+        *,
+        target: Run | None = None,
+        reference: Run | None = None,
+    ) -> Session:
+        """Look at the tables of a comparison; without the runs the pages lack stacks, arguments and data."""
+        calls = summary.with_dtype(calls, pairs)
+        return cls(IndexedTable(calls), IndexedTable(pairs), report, target=target, reference=reference)
+
+    @classmethod
+    def of_run(cls, run: Run) -> Session:
+        """Look at one run alone."""
+        calls, tensors = one_run.tables(run)
+        check = one_run.check(calls)
+        return cls(IndexedTable(calls), IndexedTable(tensors), check=check, target=run, comparing=False)
+
+    @property
+    def measure(self) -> story.Measure:
+        """What the story draws: errors of a comparison, magnitudes of a run."""
+        return story.ERRORS if self.comparing else story.MAGNITUDES
+
+    def table(self, name: str) -> IndexedTable:
+        """Return the table of that name."""
+        if name not in ("calls", "pairs"):
+            raise SettingsError(f"no table {name!r}: calls or pairs")
+        return self.calls if name == "calls" else self.pairs
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """What the first page shows and what the filters offer."""
+        told = summary.describe(
+            self.calls,
+            self.pairs,
+            report=self.report,
+            check=self.check,
+            target=self.target,
+            reference=self.reference,
+            comparing=self.comparing,
+        )
+        row = told["origin_row"]
+        return told | {"stack": [] if row is None else self.stack(row), "version": self.version()}
+
+    def heat(self) -> dict[str, Any]:
+        """Return worst verdict and largest error for every rank and step."""
+        return summary.heat(self.calls, self.measure.output)
+
+    def stack(self, row: int) -> list[dict[str, Any]]:
+        """Return the frames of the call in that row, outermost first, the user's innermost one marked."""
+        for record in self._records(self._cell(row)).values():
+            if record and record["frames"]:
+                return [{**frame, "user": i == record["user_frame"]} for i, frame in enumerate(record["frames"])]
+        return []
+
+    def _cell(self, row: int) -> dict[str, Any]:
+        if not 0 <= row < len(self.calls):
+            raise SettingsError(f"no call in row {row}: there are {len(self.calls)}")
+        cell: dict[str, Any] = self.calls.table.slice(row, 1).to_pylist()[0]
+        return cell
+
+    def _records(self, cell: dict[str, Any]) -> dict[str, dict[str, Any] | None]:
+        found: dict[str, dict[str, Any] | None] = {}
+        for name, side in self.sides.items():
+            order = cell.get(f"{name}_order")
+            if order is not None and side.has(cell["step"], cell["rank"]):
+                found[name] = side.call(cell["step"], cell["rank"], order)
+        return found
+
+    def call(self, row: int) -> dict[str, Any]:
+        """Return all that is known of the calls in a row, and of their slots."""
+        cell = self._cell(row)
+        rows = self.pairs.rows(Filter(pair=(cell["pair"],)))
+        slots = self.pairs.table.take(pa.array(rows)).to_pylist()
+        for slot, number in zip(slots, rows.tolist()):
+            slot["row"] = number
+        return dict(plain({"row": row, "call": cell, "slots": slots, **self._records(cell)}))
+
+    def data(self, row: int, slot: str) -> tuple[tensor.Duo, dict[str, str]]:
+        """Return the data of a slot on both sides, and for each side without data why."""
+        cell = self._cell(row)
+        arrays: dict[str, NDArray[Any] | None] = {"target": None, "reference": None}
+        missing: dict[str, str] = {}
+        sampled = False
+        names = self._slot_names(cell["pair"], slot)
+        for name, side in self.sides.items():
+            order = cell.get(f"{name}_order")
+            if order is None:
+                missing[name] = "this run has no such call"
+                continue
+            try:
+                found = side.array(cell["step"], cell["rank"], order, names.get(name, slot))
+                arrays[name], sampled = found[0], sampled or found[1]
+            except NotKeptError as error:
+                missing[name] = str(error)
+        return tensor.Duo(arrays["target"], arrays["reference"], sampled), missing
+
+    def _slot_names(self, pair: int, slot: str) -> dict[str, str]:
+        """Return a slot's own name on each side: the two may differ where calls were paired by value."""
+        for row in self.pairs.table.take(pa.array(self.pairs.rows(Filter(pair=(pair,))))).to_pylist():
+            if row["slot"] == slot:
+                parts = {side: split_tensor(row.get(f"{side}_name") or "") for side in ("target", "reference")}
+                return {side: part[1] for side, part in parts.items() if part}
+        return {}
+
+    def group(self, step: int, rank: int, name: str, phase: str) -> dict[str, Any]:
+        """Return one group of the call tree."""
+        sides = [(side, run, step, rank) for side, run in self.sides.items()]
+        return tree.group(self.calls, self.forest(step, rank), name, phase, sides)
+
+    def path(self, row: int) -> dict[str, Any]:
+        """Return where in the call tree a row is."""
+        cell = self._cell(row)
+        phase = "forward" if cell["phase"] == "input" else cell["phase"]
+        groups = tree.path(self.forest(cell["step"], cell["rank"]), row)
+        return {"step": cell["step"], "rank": cell["rank"], "phase": phase, "groups": groups}
+
+    def version(self) -> str:
+        """Return a text that changes when a run has got new steps."""
+        return ";".join(one_run.version(run) for run in (self.target, self.reference) if run is not None)
