@@ -54,7 +54,8 @@ def _task(case: catalogue.Case, folder: Path, options: argparse.Namespace) -> An
     if options.plain:
         return partial(judge.plain_outcome, case, folder)
     settings = ["--level", options.level, "--keep", options.keep]
-    return partial(judge.outcome, case, folder, settings, options.diagnose, options.out is None)
+    how = {"diagnose": options.diagnose, "erase": options.out is None, "reuse": options.reuse}
+    return partial(judge.outcome, case, folder, settings, **how)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,6 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="cases whose name matches this shell pattern")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", metavar="DIR", help="keep the runs and reports here")
+    parser.add_argument("--reuse", action="store_true", help="judge the runs that --out holds, capture the rest")
     parser.add_argument("--json", metavar="FILE", help="write the results here")
     parser.add_argument("--plain", action="store_true", help="no capture: do the variants differ as they should?")
     parser.add_argument("--diagnose", action="store_true", help="also ask why: mechanism and repair")

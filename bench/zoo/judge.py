@@ -53,13 +53,17 @@ def relative_difference(target: Sequence[float], reference: Sequence[float]) -> 
     return worst
 
 
-def outcome(case: Case, folder: Path, options: Sequence[str], diagnose: bool, erase: bool) -> dict[str, Any]:
+def outcome(
+    case: Case, folder: Path, options: Sequence[str], *, diagnose: bool, erase: bool, reuse: bool
+) -> dict[str, Any]:
     """Capture, compare, judge; a failure is a result too."""
     result: dict[str, Any] = {"case": case.name, "control": case.control, "detected": False}
     start = time.perf_counter()
     runs = [folder / f"{case.name}.{variant}" for variant in VARIANTS]
     try:
         for variant, run in zip(VARIANTS, runs, strict=True):
+            if reuse and run.exists():
+                continue
             shutil.rmtree(run, ignore_errors=True)
             execute.captured(case, variant, run, options, folder / f"{case.name}.{variant}.log")
         result["capture_seconds"] = time.perf_counter() - start
@@ -69,7 +73,7 @@ def outcome(case: Case, folder: Path, options: Sequence[str], diagnose: bool, er
     except Exception as error:
         result |= {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]}
     finally:
-        if erase:
+        if erase or ("error" in result and "capture_seconds" not in result):
             for run in runs:
                 shutil.rmtree(run, ignore_errors=True)
     result["seconds"] = time.perf_counter() - start

@@ -15,7 +15,10 @@ Importing numscope loads no framework and little else: each name below is loaded
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as type checkers know it; importing typing for it would be most of the cost of this import
+if TYPE_CHECKING:
+    from typing import Any
 
 __version__ = "0.1.0"
 

@@ -11,6 +11,8 @@ PUBLIC = {
     "open_run",
     "capture",
     "compare",
+    "seed_all",
+    "to_cpu",
     "NumscopeError",
     "SettingsError",
     "RunError",

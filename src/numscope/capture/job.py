@@ -18,6 +18,7 @@ import sys
 import traceback
 import uuid
 from collections.abc import Sequence
+from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +35,7 @@ def run_script(script: str, arguments: Sequence[str], out: str, settings: dict[s
         raise SettingsError(f"{script} is not a file: give the Python script to run after --")
     capture = _Job(out, settings, _announce(out, settings))
     _check(out, settings)
+    util.register_after_fork(capture, _forked)
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     try:
@@ -58,22 +60,15 @@ def watch_imports() -> None:
     _ImportWatch(job.start).__enter__()
 
 
-def _forked() -> None:
-    """Capture a forked process anew: it may be a rank. What turns out to be a data loader's worker writes nothing."""
-    if VARIABLE in os.environ and "numscope.capture.session" in sys.modules:
-        from multiprocessing import util
+def _forked(_: Any) -> None:
+    """Capture a process that multiprocessing has forked anew: it may be a rank. A data loader's worker writes nothing."""
+    from numscope.capture.session import abandon_active
 
-        from numscope.capture.session import abandon_active
-
-        abandon_active()
-        order = json.loads(os.environ[VARIABLE])
-        job = _Job(order["out"], order["settings"], order["job"])
-        util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
-        job.start()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    abandon_active()
+    order = json.loads(os.environ[VARIABLE])
+    job = _Job(order["out"], order["settings"], order["job"])
+    util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
+    job.start()
 
 
 class _Job:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -134,11 +135,18 @@ def _title(found: Found, call: dict[str, Any]) -> list[Any]:
     if call["module"] and call["kind"] != "module":
         parts += ["   ", (call["module"], "cyan")]
     if call["source_file"]:
-        parts += ["   ", f"{call['source_file']}:{call['source_line']}", (f"  {call['source_code'] or ''}", "green")]
+        code = (f"  {call['source_code'] or ''}", "green")
+        parts += ["   ", f"{_near(call['source_file'])}:{call['source_line']}", code]
     arguments = _arguments(call["arguments"])
     if arguments:
         parts += ["   ", (arguments, "yellow")]
     return parts
+
+
+def _near(file: str) -> str:
+    """Return a path as one would type it here."""
+    here = os.getcwd() + os.sep
+    return file[len(here) :] if file.startswith(here) else file
 
 
 def _arguments(text: str | None) -> str:

@@ -84,7 +84,10 @@ def lines(facts: dict[str, Any]) -> list[Line]:
 
     fact("script", f"{facts['script']}{_commit(facts['git'])}" if facts["script"] else "")
     settings = facts["settings"]
-    fact("settings", ", ".join(f"{key}={settings[key]!r}" for key in _SHOWN_SETTINGS if settings.get(key) is not None))
+    fact(
+        "settings",
+        ", ".join(f"{key}={settings[key]!r}" for key in _SHOWN_SETTINGS if settings.get(key) not in (None, [], ())),
+    )
     each = f", {facts['seconds'] / len(facts['steps']) / len(facts['ranks']):.3g} s each" if facts["steps"] else ""
     fact("steps", ranges(facts["steps"]) + each)
     cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])

@@ -77,9 +77,11 @@ def _version(framework: str) -> str:
 
 
 def _script() -> Path | None:
-    """Return the script that runs, where it is a file."""
-    name = getattr(sys.modules.get("__main__"), "__file__", None)
-    return Path(name).absolute() if name else None
+    """Return the script that runs, where it is a file; sys.argv names it under `numscope run` too."""
+    for name in (sys.argv[0] if sys.argv else "", getattr(sys.modules.get("__main__"), "__file__", None)):
+        if name and Path(name).is_file():
+            return Path(name).absolute()
+    return None
 
 
 def _relative(script: Path | None) -> str:

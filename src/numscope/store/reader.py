@@ -184,6 +184,7 @@ class Run:
     def _rows(self, name: str, step: int, rank: int) -> list[tuple[str, dict[str, Any]]]:
         """Return (call, row of the tensors table) of the slots of that name in a step, those not measured too."""
         tables = self.step_tables(step, rank)
+        narrow = tables.tensors.select(["dtype", "shape", "shard", "key", "sampled"])
         cuts = [i for i, letter in enumerate(name) if letter == "."]
         heads = pa.array([name[:i] for i in cuts], pa.string())
         found = []
@@ -193,9 +194,8 @@ class Run:
                 pc.equal(tables.slots["call"], order), pc.equal(tables.slots["slot"], name[len(call) + 1 :])
             )
             for number in tables.slots["tensor"].filter(match).to_pylist():
-                rows = tables.tensors.filter(pc.equal(tables.tensors["tensor"], number)) if number is not None else None
-                narrow = ["dtype", "shape", "shard", "key", "sampled"]
-                found.append((call, rows.select(narrow).to_pylist()[0] if rows is not None and rows.num_rows else {}))
+                at = pc.index(tables.tensors["tensor"], number).as_py() if number is not None else -1
+                found.append((call, narrow.slice(at, 1).to_pylist()[0] if at >= 0 else {}))
         return found
 
     def _readable_steps(self, rank: int) -> list[int]:

@@ -36,7 +36,8 @@ def check(path: Path, rank: int, overwrite: bool) -> None:
         raise RunError(f"{path} is a file: choose a directory for the run")
     if not path.exists():
         return
-    if not _is_run(path) and any(not _OURS.fullmatch(entry.name) for entry in path.iterdir()):
+    foreign = [entry.name for entry in path.iterdir() if not _OURS.fullmatch(entry.name)]
+    if foreign and not _is_run(path):  # in this order: another rank may be making the run at this moment
         raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
     if (path / f"rank{rank}").exists() and not overwrite:
         raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")

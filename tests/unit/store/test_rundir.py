@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,3 +111,26 @@ def test_another_format_version_is_refused_by_name(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(RunError, match="not a numscope manifest"):
         open_run(tmp_path / "run")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_ranks_may_start_at_the_same_moment(tmp_path: Path, overwrite: bool) -> None:
+    if overwrite:
+        for rank in range(6):
+            write_run(tmp_path / "run", rank=rank, steps=1, manifest={"world_size": 6})
+    code = """
+import sys, time
+from numscope.store.writer import RunWriter
+rank, begin = int(sys.argv[2]), float(sys.argv[3])
+time.sleep(max(0, begin - time.time()))
+with RunWriter(sys.argv[1], rank=rank, manifest={"world_size": 4}, overwrite=sys.argv[4] == "True") as writer:
+    writer.end_step(7, {})
+"""
+    begin = str(time.time() + 1.5)
+    jobs = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run"), str(rank), begin, str(overwrite)])
+        for rank in range(4)
+    ]
+    assert [job.wait(60) for job in jobs] == [0, 0, 0, 0]
+    run = open_run(tmp_path / "run")
+    assert (run.ranks, run.steps, run.manifest["world_size"]) == ([0, 1, 2, 3], [7], 4)

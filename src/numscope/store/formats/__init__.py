@@ -1,1 +1,4 @@
-"""Other tools' dumps, in and out: one file per format."""
+"""Other tools' dumps: one file per format that is read, one per format that is written.
+
+`detect.py` knows them all; `foreign.py` has the shape that every reader gives and that becomes a run.
+"""

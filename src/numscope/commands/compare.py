@@ -1,0 +1,142 @@
+"""Compare two runs: align their calls, measure the tensors, judge, and name the origin.
+
+  numscope compare runs/npu runs/gpu
+  numscope compare runs/npu runs/gpu --json report.json --xlsx report.xlsx --html report.html
+  numscope compare runs/npu runs/gpu --noise runs/gpu-again --step 0 --only origin
+
+Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from numscope.core.errors import SettingsError
+
+HELP = "the first call at which two runs stop agreeing"
+_VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("target", metavar="TARGET", help="the run under suspicion")
+    parser.add_argument("reference", metavar="REFERENCE", help="the run that is right")
+    parser.add_argument(
+        "--noise", action="append", default=[], metavar="RUN", help="the reference again, but for rounding"
+    )
+    parser.add_argument(
+        "--map", metavar="FILE", help="TOML: which calls and slots belong together, and in which layout"
+    )
+    parser.add_argument("--step", type=int, action="append", metavar="N", help="this step only (may be given again)")
+    parser.add_argument("--rank", type=int, action="append", metavar="N", help="this rank only (may be given again)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (default 10)")
+    parser.add_argument("--only", choices=_VERDICTS, help="show pairs of this verdict")
+    parser.add_argument("--sort", choices=("error", "order", "name"), default="error", help="order of the pairs shown")
+    parser.add_argument(
+        "--explain-alignment", action="store_true", help="say why calls were paired, and which were not"
+    )
+    parser.add_argument("--thresholds", metavar="FILE", help="TOML file of the thresholds below, for CI")
+    parser.add_argument(
+        "--scale", type=float, metavar="X", help="factor on what rounding is taken to explain (default 1)"
+    )
+    parser.add_argument(
+        "--max-relative", type=float, metavar="X", help="a larger relative L2 error anywhere is diverged"
+    )
+    parser.add_argument("--max-unmatched", type=int, metavar="N", help="more unmatched calls than this is diverged")
+    for name, what in (
+        ("json", "the report"),
+        ("csv", "the pairs"),
+        ("parquet", "the pairs"),
+        ("xlsx", "everything"),
+        ("html", "the report as one page"),
+    ):
+        parser.add_argument(
+            f"--{name}", metavar="FILE", help=f"write {what} as {name.upper() if name != 'parquet' else 'Parquet'}"
+        )
+    parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where the work runs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print the answer, write the files."""
+    from numscope.report.files import check_output
+
+    for name in ("json", "csv", "parquet", "xlsx", "html"):
+        if getattr(args, name):
+            check_output(getattr(args, name))
+    if args.top < 0:
+        raise SettingsError("--top must be at least 0")
+    from numscope.compare.comparison import compare
+
+    comparison = compare(
+        args.target,
+        args.reference,
+        noise=args.noise,
+        map=args.map,
+        steps=args.step,
+        ranks=args.rank,
+        thresholds=_thresholds(args),
+        engine=args.engine,
+        progress=_progress(),
+    )
+    from numscope.report.terminal import print_comparison
+
+    if args.explain_alignment:
+        from numscope.report.alignment import print_alignment
+
+        print_alignment(comparison, sys.stdout)
+    print_comparison(comparison, sys.stdout, top=args.top, only=args.only, sort=args.sort)
+    _write(comparison, args)
+    return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[comparison.verdict]
+
+
+def _thresholds(args: argparse.Namespace) -> Any:
+    from dataclasses import replace
+
+    from numscope.compare.thresholds import Thresholds, load_thresholds
+
+    limits = load_thresholds(args.thresholds) if args.thresholds else Thresholds()
+    given = {name: getattr(args, name) for name in ("scale", "max_relative", "max_unmatched")}
+    return replace(limits, **{name: value for name, value in given.items() if value is not None})
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return None
+    import time
+
+    start = time.monotonic()
+
+    def show(done: int, total: int) -> None:
+        if time.monotonic() - start < 0.5 or total == 1:
+            return
+        filled = 30 * done // total
+        end = "\r" + " " * 60 + "\r" if done == total else ""
+        sys.stderr.write(f"\r  {'━' * filled}{'─' * (30 - filled)} {done}/{total} steps{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _write(comparison: Any, args: argparse.Namespace) -> None:
+    if args.json:
+        from numscope.report.json import write_json
+
+        write_json(comparison.report, args.json)
+    if args.csv:
+        from numscope.report.csv import write_csv
+
+        write_csv(comparison.pairs, args.csv)
+    if args.parquet:
+        from numscope.report.parquet import write_parquet
+
+        write_parquet(comparison.pairs, comparison.report, args.parquet)
+    if args.xlsx:
+        from numscope.report.xlsx import write_xlsx
+
+        write_xlsx(comparison, args.xlsx)
+    if args.html:
+        from numscope.report.html import write_html
+
+        write_html(comparison, args.html)

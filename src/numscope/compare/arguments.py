@@ -1,0 +1,98 @@
+"""Which non-tensor arguments of two paired calls differ, and whether such a difference can change a number."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+_words = str.split
+
+# Say how, where or on which shape to compute, not what.
+_HARMLESS = frozenset(
+    _words(
+        """inplace memory_format non_blocking copy out generator device layout requires_grad pin_memory foreach
+    fused capturable differentiable maximize_memory need_weights average_attn_weights async_op group
+    dtype_out stable sorted keepdim checkpoint use_reentrant names pin enable_gqa verbose initial_lr"""
+    )
+)
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One argument that differs."""
+
+    name: str
+    target: Any
+    reference: Any
+    telling: bool  # both sides give a number, a flag or a word, and the two are not the same
+
+    def __str__(self) -> str:
+        return f"{self.name} {_text(self.target)} against {_text(self.reference)}"
+
+
+def differences(target: str | None, reference: str | None) -> list[Difference]:
+    """Return the arguments that differ between two calls' recorded JSON."""
+    if target == reference:
+        return []
+    flat_a, flat_b = _flatten(target), _flatten(reference)
+    found = []
+    for name in dict.fromkeys([*flat_a, *flat_b]):
+        x, y = flat_a.get(name, _MISSING), flat_b.get(name, _MISSING)
+        if x is y or (x == y and type(x) is type(y)) or _harmless(name):
+            continue
+        if _is_number(x) and _is_number(y) and x == y:
+            continue
+        found.append(Difference(name, x, y, _telling(x, y)))
+    return found
+
+
+def _telling(x: Any, y: Any) -> bool:
+    if x is _MISSING or y is _MISSING or x is None or y is None:
+        return False
+    if isinstance(x, bool) or isinstance(y, bool):
+        return isinstance(x, bool) and isinstance(y, bool)
+    if isinstance(x, int) and isinstance(y, int):
+        return False  # sizes, dims and indexes: what they change shows in shapes and values
+    if _is_number(x) and _is_number(y):
+        return abs(x - y) > 1e-7 * max(abs(x), abs(y))
+    return isinstance(x, str) and isinstance(y, str) and not x.startswith("<")
+
+
+def _is_number(x: Any) -> bool:
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
+
+
+def _harmless(name: str) -> bool:
+    return name.rpartition(".")[2] in _HARMLESS
+
+
+def _flatten(text: str | None) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"arguments": text}
+    flat: dict[str, Any] = {}
+    for part in ("args", "kwargs"):
+        _spread("", value.get(part) or {}, flat)
+    return flat
+
+
+def _spread(path: str, value: Any, flat: dict[str, Any]) -> None:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            _spread(f"{path}.{key}" if path else str(key), item, flat)
+    elif isinstance(value, list) and value and any(isinstance(item, (dict, list, float)) for item in value):
+        for index, item in enumerate(value):
+            _spread(f"{path}.{index}" if path else str(index), item, flat)
+    else:
+        flat[path] = value
+
+
+def _text(value: Any) -> str:
+    if value is _MISSING:
+        return "not given"
+    return repr(value) if isinstance(value, str) else str(value)

@@ -1,0 +1,256 @@
+"""The comparison of two runs: `ns.compare(target, reference)`.
+
+comparison = ns.compare("runs/npu", "runs/gpu")
+comparison.verdict            # "diverged"
+print(comparison.origin.reason)
+# LayerNorm in blocks.1.ln2: inputs identical, outputs differ by 3.1e-3 (rounding explains 4e-7); argument eps …
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from numscope.compare.schema import CALLS, PAIRS
+from numscope.compare.steps import StepResult, differing_precisions
+from numscope.compare.thresholds import Thresholds
+from numscope.core.errors import ComparisonError, SettingsError
+from numscope.core.report import Origin, Report
+from numscope.core.words import Verdict
+from numscope.store.reader import Run, open_run
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found: the report, and the tables it rests on."""
+
+    report: Report
+    calls: pa.Table
+    pairs: pa.Table
+    target: Run
+    reference: Run
+
+    @property
+    def verdict(self) -> Verdict:
+        """identical, equivalent, diverged or incomparable."""
+        return self.report.verdict
+
+    @property
+    def origin(self) -> Origin | None:
+        """The first call whose output is wrong though its inputs were right."""
+        return self.report.origin
+
+    @property
+    def suspects(self) -> tuple[Origin, ...]:
+        """The origin and its rivals, ranked."""
+        return self.report.suspects
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.verdict}{f', {self.origin.reason}' if self.origin else ''}>"
+
+
+def compare(
+    target: str | os.PathLike[str] | Run,
+    reference: str | os.PathLike[str] | Run,
+    *,
+    noise: str | os.PathLike[str] | Run | Sequence[Any] = (),
+    map: str | os.PathLike[str] | None = None,
+    steps: int | Iterable[int] | None = None,
+    ranks: int | Iterable[int] | None = None,
+    thresholds: Thresholds | None = None,
+    engine: str = "local",
+    progress: Progress | None = None,
+) -> Comparison:
+    """Align, measure and judge two runs; `noise` are runs of the reference that differ from it by rounding alone."""
+    runs = (_run(target), _run(reference))
+    given = noise if isinstance(noise, Sequence) and not isinstance(noise, str) else (noise,)
+    quiet = [_run(run) for run in given]
+    thresholds = thresholds or Thresholds()
+    pairs_of = _common(runs, steps, ranks)
+    if not pairs_of.both:
+        return _nothing(runs, pairs_of)
+    mapping = None
+    if map is not None:
+        from numscope.compare.mapping import load_map
+
+        mapping = load_map(map)
+    precisions = differing_precisions(runs, pairs_of.both[0])
+    job = _engine(engine)
+    results = job(runs, quiet, pairs_of.both, mapping, thresholds, precisions, progress)
+    return _assemble(runs, pairs_of, results)
+
+
+def _run(run: Any) -> Run:
+    return run if isinstance(run, Run) else open_run(run)
+
+
+def _engine(name: str) -> Any:
+    if name == "local":
+        from numscope.compare.engines.local import compare_all
+
+        return compare_all
+    if name == "ray":
+        from numscope.compare.engines.ray import compare_all as on_a_cluster
+
+        return on_a_cluster
+    raise SettingsError(f"there is no engine {name!r}: there are local and ray")
+
+
+@dataclass(frozen=True)
+class _Common:
+    both: list[tuple[int, int]]  # (step, rank)
+    skipped: dict[str, int]
+
+
+def _chosen(wanted: int | Iterable[int] | None) -> set[int] | None:
+    if wanted is None:
+        return None
+    return {wanted} if isinstance(wanted, int) else set(wanted)
+
+
+def _common(runs: tuple[Run, Run], steps: Any, ranks: Any) -> _Common:
+    """Return the steps and ranks that both runs have, steps first; the others are counted."""
+    only_steps, only_ranks = _chosen(steps), _chosen(ranks)
+    have = []
+    for run in runs:
+        there = {(step, rank) for rank in run.ranks for step in run.rank_steps(rank)}
+        there |= {(step, rank) for rank, step in run.incomplete}
+        have.append(
+            {
+                (step, rank)
+                for step, rank in there
+                if (only_steps is None or step in only_steps) and (only_ranks is None or rank in only_ranks)
+            }
+        )
+    skipped = {}
+    for label, mine, theirs in (("target", have[0], have[1]), ("reference", have[1], have[0])):
+        if alone := len(mine - theirs):
+            skipped[f"steps of ranks that only the {label} has"] = alone
+    for label, run in (("target", runs[0]), ("reference", runs[1])):
+        for reason, count in run.skipped().items():
+            skipped[f"{label}: {reason}"] = count
+    return _Common(sorted(have[0] & have[1]), skipped)
+
+
+def _nothing(runs: tuple[Run, Run], common: _Common) -> Comparison:
+    reason = (
+        f"no step of a rank is in both: the target has steps {list(runs[0].steps)} of ranks {runs[0].ranks}, "
+        f"the reference {list(runs[1].steps)} of {runs[1].ranks}"
+    )
+    coverage = _coverage([], common)
+    report = Report("incomparable", reason=reason, coverage=coverage, counts=_counts([]))
+    return Comparison(report, CALLS.empty_table(), PAIRS.empty_table(), *runs)
+
+
+def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult]) -> Comparison:
+    offset, calls, pairs = 0, [], []
+    for result in results:
+        calls.append(_shift(result.calls, offset, ("pair", "parent")))
+        pairs.append(_shift(result.pairs, offset, ("pair",)))
+        offset += result.calls.num_rows
+    table, pair_table = pa.concat_tables(calls), pa.concat_tables(pairs)
+    suspects = _ranked(results)
+    counts, coverage = _counts(results), _coverage(results, common)
+    reason = ""
+    verdict: Verdict
+    if not coverage["matched"]:
+        verdict, reason = "incomparable", _why_nothing_matched(results)
+    elif suspects:
+        verdict, reason = "diverged", suspects[0].reason
+    elif not sum(result.measured for result in results):
+        verdict, reason = "incomparable", "neither run has fingerprints: capture with keep='stats' or more"
+    elif all(result.identical for result in results) and not _alone(coverage):
+        verdict, reason = "identical", "every matched tensor is the same to the bit"
+    else:
+        verdict, reason = "equivalent", _equivalence(results, coverage)
+    report = Report(
+        verdict,
+        origin=suspects[0] if suspects and verdict == "diverged" else None,
+        suspects=tuple(suspects) if verdict == "diverged" else (),
+        prefix=_prefix(table),
+        coverage=coverage,
+        counts=counts,
+        reason=reason,
+    )
+    return Comparison(report, table, pair_table, *runs)
+
+
+def _shift(table: pa.Table, offset: int, columns: tuple[str, ...]) -> pa.Table:
+    for name in columns if offset else ():
+        place = table.schema.get_field_index(name)
+        table = table.set_column(place, name, pc.add(table[name], pa.scalar(offset, pa.int32())))
+    return table
+
+
+_FIRST = {"data": 0, "parameter": 1}
+
+
+def _ranked(results: list[StepResult]) -> list[Origin]:
+    """Return all origins: of the first step that has any, data and parameters before calls, then in order of running."""
+    found = [item for result in results for item in result.origins]
+    found.sort(key=lambda item: (item.origin.step, _FIRST.get(item.origin.kind, 2), item.order, item.origin.rank))
+    return [item.origin for item in found][:50]
+
+
+def _counts(results: list[StepResult]) -> dict[str, int]:
+    counts = dict.fromkeys(("identical", "equivalent", "origin", "inherited", "unmatched"), 0)
+    for result in results:
+        for entry in pc.value_counts(result.calls["verdict"]).to_pylist():
+            counts[entry["values"]] += entry["counts"]
+    return counts
+
+
+def _coverage(results: list[StepResult], common: _Common) -> dict[str, Any]:
+    skipped = dict(common.skipped)
+    for result in results:
+        for reason, count in result.skipped.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+    return {
+        "target": sum(result.target_calls for result in results),
+        "reference": sum(result.reference_calls for result in results),
+        "matched": sum(result.matched for result in results),
+        "unmatched_target": sum(result.alone_target for result in results),
+        "unmatched_reference": sum(result.alone_reference for result in results),
+        "tensors": sum(result.pairs.num_rows for result in results),
+        "skipped": skipped,
+    }
+
+
+def _alone(coverage: dict[str, Any]) -> int:
+    return int(coverage["unmatched_target"] + coverage["unmatched_reference"])
+
+
+def _why_nothing_matched(results: list[StepResult]) -> str:
+    if not any(result.target_calls for result in results) or not any(result.reference_calls for result in results):
+        return "one of the runs recorded no calls: was capture on, and did its scope match anything?"
+    return "no call of the target could be matched with one of the reference: a map file (--map) can say which belong together"
+
+
+def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
+    worst = max((result.worst for result in results), default=0.0)
+    text = f"all differences are within what rounding explains (the largest: {worst:.2g})"
+    if alone := _alone(coverage):
+        text += f"; {alone} calls are on one side only, without effect on what the others compute"
+    return text
+
+
+def _prefix(calls: pa.Table) -> dict[str, Any]:
+    """Return how many leading calls are the same to the bit; those of a rank's step run before those of the next."""
+    verdict = np.asarray(pc.equal(calls["verdict"], "identical").to_numpy(zero_copy_only=False), dtype=np.bool_)
+    length = int((~verdict).argmax()) if not verdict.all() else len(verdict)
+    last = calls["target_name"][length - 1].as_py() if length else None
+    return {"calls": length, "last": last}
+
+
+def check(comparison: Comparison) -> None:
+    """Raise where two runs could not be compared at all."""
+    if comparison.verdict == "incomparable":
+        raise ComparisonError(comparison.report.reason)

@@ -1,0 +1,30 @@
+"""Compares the steps one after the other in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numscope.compare.judge import History
+from numscope.compare.steps import StepResult, compare_step
+from numscope.compare.thresholds import Thresholds
+from numscope.store.reader import Run
+
+
+def compare_all(
+    runs: tuple[Run, Run],
+    noise: list[Run],
+    places: list[tuple[int, int]],
+    mapping: Any,
+    thresholds: Thresholds,
+    precisions: bool,
+    progress: Any,
+) -> list[StepResult]:
+    """Compare every (step, rank), in order; what a rank's earlier steps showed counts for its later ones."""
+    histories: dict[int, History] = {}
+    results = []
+    for number, (step, rank) in enumerate(places):
+        history = histories.setdefault(rank, History())
+        results.append(compare_step(runs, noise, step, rank, mapping, thresholds, precisions, history))
+        if progress is not None:
+            progress(number + 1, len(places))
+    return results

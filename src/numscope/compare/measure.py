@@ -1,0 +1,134 @@
+"""Measures of all tensor pairs of a step at once: from fingerprints, and exact where both sides kept the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.compare.exact import Exact, measure_arrays
+from numscope.compare.side import Flags, Floats, Ints, Side
+
+Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
+EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
+_ESTIMATED = ("relative_l2", "euclid", "rmse", "cosine", "correlation")
+
+
+@dataclass(frozen=True)
+class Measures:
+    """One row per distinct pair of tensors; NaN is "not known", infinity is a measure."""
+
+    a: Ints
+    b: Ints
+    row_of: Ints  # row of each slot pair
+    bitwise: Flags
+    known: Flags  # a distance could be had at all
+    same_shape: Flags
+    unlike_nonfinite: Flags  # NaN or infinity on one side alone
+    estimated: Flags
+    columns: dict[str, NDArray[Any]]  # EXACT_COLUMNS
+    error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
+
+
+def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None) -> Measures:
+    """Return the measures of the tensor pairs (t, r), each distinct pair measured once."""
+    width = len(b.tensors.hash) + 1
+    distinct, row_of = np.unique(t * width + r, return_inverse=True)
+    t, r = distinct // width, distinct % width
+    ta, tb = a.tensors, b.tensors
+    same_dtype = ta.dtype[t] == tb.dtype[r]
+    same_shape = ta.shape[t] == tb.shape[r]
+    measured = ta.measured[t] & tb.measured[r]
+    bitwise = measured & same_dtype & same_shape & (ta.hash[t] == tb.hash[r])
+    elements = ta.elements[t]
+    known = measured & (elements == tb.elements[r]) & ta.sketched[t] & tb.sketched[r]
+    unlike = measured & (elements == tb.elements[r]) & _unlike(a, b, t, r)
+    columns = _estimate(a, b, t, r, known, bitwise, unlike)
+    estimated = np.ones(len(t), np.bool_)
+    if load is not None:
+        _exact(a, b, t, r, columns, estimated, bitwise, load)
+    error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
+    return Measures(t, r, row_of, bitwise, known | bitwise, same_shape, unlike, estimated, columns, error)
+
+
+def _unlike(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
+    unlike = np.zeros(len(t), np.bool_)
+    for name in ("nan", "posinf", "neginf"):
+        unlike |= getattr(a.tensors, name)[t] != getattr(b.tensors, name)[r]
+    return unlike
+
+
+def _estimate(
+    a: Side, b: Side, t: Ints, r: Ints, known: Flags, bitwise: Flags, unlike: Flags
+) -> dict[str, NDArray[Any]]:
+    """Return what the sketches tell: they are linear, so that of the difference is the difference of the two."""
+    count = len(t)
+    columns: dict[str, NDArray[Any]] = {name: np.full(count, np.nan) for name in EXACT_COLUMNS}
+    for name in ("structure", "first_index", "worst_index"):
+        columns[name] = np.full(count, None, dtype=object)
+    euclid = np.full(count, np.nan)
+    correlation = np.full(count, np.nan)
+    rows = np.flatnonzero(known & ~bitwise)
+    for begin in range(0, len(rows), 8192):
+        part = rows[begin : begin + 8192]
+        theirs = b.tensors.sketch[r[part]]
+        difference = a.tensors.sketch[t[part]] - theirs
+        euclid[part] = np.sqrt(np.einsum("ij,ij->i", difference, difference))
+        norms = euclid[part] * np.sqrt(np.einsum("ij,ij->i", theirs, theirs))
+        correlation[part] = np.einsum("ij,ij->i", difference, theirs) / np.where(norms > 0, norms, np.nan)
+    euclid[bitwise] = 0.0
+    norm_a, norm_b = a.tensors.l2[t], b.tensors.l2[r]
+    # Non-finite elements are left out on both sides; two tensors of nothing else have no norm and no distance.
+    norm_a, norm_b = np.where(np.isnan(norm_a), 0.0, norm_a), np.where(np.isnan(norm_b), 0.0, norm_b)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        relative = np.where(euclid == 0, 0.0, euclid / norm_b)
+        finite = a.tensors.elements[t] - a.tensors.nan[t] - a.tensors.posinf[t] - a.tensors.neginf[t]
+        rmse = np.where(finite > 0, euclid / np.sqrt(np.maximum(finite, 1)), np.nan)
+        cosine = (norm_a**2 + norm_b**2 - euclid**2) / (2 * norm_a * norm_b)
+    cosine = np.where((norm_a == 0) & (norm_b == 0), 1.0, np.where((norm_a == 0) | (norm_b == 0), np.nan, cosine))
+    cosine = np.where(bitwise & (finite > 0), 1.0, np.clip(cosine, -1.0, 1.0))
+    columns["euclid"] = np.where(unlike, np.inf, euclid)
+    columns["relative_l2"] = np.where(unlike, np.inf, relative)
+    columns["rmse"] = np.where(unlike, np.inf, rmse)
+    columns["cosine"] = np.where(np.isnan(euclid), np.nan, cosine)
+    columns["correlation"] = correlation
+    for name in ("max_abs_err", "max_rel_err", "mape", "mismatch_share"):
+        columns[name] = np.where(bitwise & (finite > 0), 0.0, np.nan)
+    return columns
+
+
+def _exact(
+    a: Side,
+    b: Side,
+    t: Ints,
+    r: Ints,
+    columns: dict[str, NDArray[Any]],
+    estimated: Flags,
+    bitwise: Flags,
+    load: Loader,
+) -> None:
+    words = a.book.words
+    both = a.tensors.kept[t] & b.tensors.kept[r] & (a.tensors.elements[t] == b.tensors.elements[r])
+    estimated[both & bitwise] = False
+    for row in np.flatnonzero(both & ~bitwise).tolist():
+        arrays = load(int(t[row]), int(r[row]))
+        if arrays is None:
+            continue
+        names = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
+        found = measure_arrays(arrays[0], arrays[1], names)
+        estimated[row] = False
+        for name in EXACT_COLUMNS:
+            value = getattr(found, name)
+            columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
+
+
+def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: Floats, bitwise: Flags) -> Floats:
+    norm_a = np.nan_to_num(a.tensors.l2[t])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        against_own = np.where(norm_a > 0, euclid / norm_a, 0.0)
+    zero_reference = ~(b.tensors.l2[r] > 0) & np.isfinite(euclid)
+    error = np.where(zero_reference, against_own, relative)
+    return np.where(bitwise, 0.0, error)

@@ -1,0 +1,170 @@
+"""Findings in words: the origin's sentence, its kind, mechanism and source line."""
+
+from __future__ import annotations
+
+import math
+from pathlib import PurePath
+from typing import Any, cast
+
+from numscope.compare import operators
+from numscope.compare.judge import Finding
+from numscope.compare.side import Side
+from numscope.compare.sources import Sources
+from numscope.core.report import Origin, Source
+from numscope.core.words import Mechanism, OriginKind, Phase
+
+
+def number(value: float) -> str:
+    """Return a measure as people write it: two digits."""
+    if math.isinf(value):
+        return "infinity"
+    return "0" if value == 0 else f"{value:.2g}"
+
+
+def origin(finding: Finding, a: Side, b: Side, sources: tuple[Sources, Sources]) -> Origin:
+    """Return a finding as the report has it."""
+    side, row, place = (a, finding.target, 0) if finding.target >= 0 else (b, finding.reference, 1)
+    if finding.kind == "missing":
+        side, row, place = b, finding.reference, 1
+    calls, words = side.calls, side.book.words
+    source = sources[place].of(int(calls.stack[row]))
+    if source is None and place == 0 and finding.reference >= 0:
+        source = sources[1].of(int(b.calls.stack[finding.reference]))
+    module = words[calls.module[row]] if calls.module[row] >= 0 else ""
+    name = calls.name(row)
+    kind = _kind(finding, words[calls.kind[row]])
+    if kind == "parameter":
+        name = ".".join(part for part in (module, finding.slot.partition(".")[2]) if part)
+    phase = "input" if kind in ("data", "parameter") else words[calls.phase[row]]
+    return Origin(
+        call=name,
+        kind=cast(OriginKind, kind),
+        phase=cast(Phase, phase),
+        step=finding.step,
+        rank=finding.rank,
+        reason=_sentence(finding, a, b, sources, kind, name, module, source),
+        module=module,
+        source=source,
+        mechanism=_mechanism(finding, kind),
+        relative=finding.relative,
+        expected=finding.expected,
+        details=_details(finding, a, b),
+    )
+
+
+def _kind(finding: Finding, recorded: str) -> str:
+    if finding.kind in ("data", "parameter", "missing", "extra", "optimizer"):
+        return finding.kind
+    return recorded if recorded in ("api", "module", "aten", "collective", "optimizer", "data") else "api"
+
+
+def _mechanism(finding: Finding, kind: str) -> Mechanism:
+    if kind == "parameter":
+        return "parameter"
+    if kind == "data" or finding.random or finding.kind == "gap":
+        return "input"
+    if any(difference.telling for difference in finding.differences) or kind in ("missing", "extra"):
+        return "semantic"
+    return "precision" if finding.dtypes else "unknown"
+
+
+def _details(finding: Finding, a: Side, b: Side) -> dict[str, Any]:
+    details: dict[str, Any] = {}
+    if finding.differences:
+        details["arguments"] = [str(difference) for difference in finding.differences]
+    if finding.slot:
+        details["slot"] = finding.slot
+    if finding.target >= 0:
+        details["target_order"] = int(a.calls.order[finding.target])
+    if finding.reference >= 0:
+        details["reference_order"] = int(b.calls.order[finding.reference])
+        details["reference_call"] = b.calls.name(finding.reference)
+    return details
+
+
+def _sentence(
+    finding: Finding,
+    a: Side,
+    b: Side,
+    sources: tuple[Sources, Sources],
+    kind: str,
+    name: str,
+    module: str,
+    source: Source | None,
+) -> str:
+    off = number(finding.relative)
+    if kind == "data":
+        text = f"the input data differs before any call: {name}, {finding.slot} is off by {off}"
+    elif kind == "parameter":
+        when = "changed between the steps" if finding.note else "differs before any call"
+        what = "buffer" if finding.slot.startswith("buffers") else "parameter"
+        text = f"{what} {name} {when}: off by {off}"
+    elif kind == "missing":
+        text = f"{_title(b, finding.reference)}: only the reference has this call"
+        text += f"; {finding.note} then gets {_input(finding)} off by {off}"
+    elif kind == "extra":
+        text = f"{_title(a, finding.target)}: only the target has this call"
+        if finding.reference >= 0:
+            text += f" (the reference has {_operator(b, finding.reference)} in its place)"
+        text += f"; {finding.note} then gets {_input(finding)} off by {off}"
+    elif finding.kind == "gap":
+        text = (
+            f"{_title(a, finding.target)}: its {finding.slot} is off by {off} though the calls before it agree: "
+            "something that was not recorded made it differ"
+        )
+    else:
+        text = _call_sentence(finding, a, b)
+    for difference in finding.differences[:3]:
+        text += f"; argument {difference}"
+    if finding.random and kind not in ("missing", "extra", "data"):
+        text += "; it draws random numbers, and the two runs drew different ones"
+    elif finding.dtypes:
+        text += f"; it computes in {finding.dtypes[0]}, the reference in {finding.dtypes[1]}"
+    if source is not None:
+        text += f"; {PurePath(source.file).name}:{source.line}"
+    return text
+
+
+def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
+    given = "inputs identical" if finding.came_in == 0 else f"inputs within {number(finding.came_in)}"
+    text = _title(a, finding.target)
+    if finding.note.startswith("its effect"):
+        return f"{text}: {finding.note}"
+    outputs = f"{finding.slot} differs" if finding.slot else "outputs differ"
+    text += f": {given}, {outputs} by {number(finding.relative)} (rounding explains {number(finding.expected)})"
+    other, mine = _operator(b, finding.reference), _operator(a, finding.target)
+    if other != mine and finding.reference >= 0:
+        text += f"; the reference has {other} in its place"
+    if finding.note == "inner calls agree":
+        text += "; its inner calls agree"
+    return text
+
+
+def _input(finding: Finding) -> str:
+    return finding.slot or "an input"
+
+
+def _operator(side: Side, row: int) -> str:
+    words, calls = side.book.words, side.calls
+    if words[calls.kind[row]] == "module":
+        return words[calls.module_class[row]]
+    return words[calls.op[row]]
+
+
+def _title(side: Side, row: int) -> str:
+    """Return a call as people speak of it: its operator, where it is, and the direction if it is not forward."""
+    words, calls = side.book.words, side.calls
+    title = _operator(side, row).removeprefix("Optimizer.")
+    if calls.module[row] >= 0 and words[calls.module[row]]:
+        title += (
+            f" in {words[calls.module[row]]}" if words[calls.kind[row]] != "module" else f" {words[calls.module[row]]}"
+        )
+    return title + (" backward" if words[calls.phase[row]] == "backward" else "")
+
+
+def title_of(side: Side, row: int) -> str:
+    """Return a call as people speak of it."""
+    return _title(side, row)
+
+
+__all__ = ["number", "operators", "origin", "title_of"]

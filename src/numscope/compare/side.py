@@ -1,0 +1,279 @@
+"""One step of one rank of one run, as numpy columns: what alignment, measures and the judge work on.
+
+Strings become integers through a codebook that both sides share, so that everything after this file compares
+integers. Rows are in call order; `parent`, `forward` and a slot's `call` and `tensor` are row numbers, -1 for none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.compare.operators import canonical
+from numscope.compare.wrappers import normalise
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+_NAMED_BY_USER = frozenset({"Save", "Parameter", "Optimizer", "Distributed"})
+
+
+class Tables(Protocol):
+    """The raw tables of one step of one rank, as store.reader gives them."""
+
+    @property
+    def calls(self) -> pa.Table: ...
+    @property
+    def slots(self) -> pa.Table: ...
+    @property
+    def tensors(self) -> pa.Table: ...
+
+
+class Codebook:
+    """Numbers for strings, shared by the two sides of a comparison; -1 is null."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.words: list[str] = []
+
+    def code(self, word: str) -> int:
+        """Return the number of a word, a new one if it is new."""
+        number = self.numbers.setdefault(word, len(self.words))
+        if number == len(self.words):
+            self.words.append(word)
+        return number
+
+    def encode(self, column: pa.Array | pa.ChunkedArray) -> Ints:
+        """Return a string column as numbers."""
+        encoded = (column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column).dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        table = np.array([-1 if word is None else self.code(word) for word in encoded.dictionary.to_pylist()] + [-1])
+        return table[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Columns of a side's calls."""
+
+    order: Ints
+    parent: Ints
+    forward: Ints
+    kind: Ints
+    phase: Ints
+    module: Ints  # path without wrappers
+    module_class: Ints
+    op: Ints  # canonical operator; for a module call its path
+    arguments: Ints
+    stack: Ints
+    recompute: Flags
+    failed: Flags
+    children: Ints  # how many calls have this one as parent
+    names: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def name(self, row: int) -> str:
+        return str(self.names[int(row)])
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Columns of a side's slots, sorted by call."""
+
+    call: Ints
+    slot: Ints
+    tensor: Ints
+    start: Ints  # start[c] : start[c + 1] are the slots of call c
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Columns of a side's tensors. Statistics are NaN and `measured` is false where only the structure was kept."""
+
+    dtype: Ints
+    shape: Ints
+    elements: Ints
+    nan: Ints
+    posinf: Ints
+    neginf: Ints
+    zero: Ints
+    min: Floats
+    max: Floats
+    mean: Floats
+    l2: Floats
+    hash: Words
+    measured: Flags
+    sketch: Floats
+    sketched: Flags
+    kept: Flags  # the whole data is there
+    shard: list[Any]
+    key: list[Any]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One step of one rank of one run."""
+
+    step: int
+    rank: int
+    calls: Calls
+    slots: Slots
+    tensors: Tensors
+    book: Codebook = field(repr=False)
+
+
+def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:
+    """Return the tables of one step of one rank as columns."""
+    calls_table = tables.calls.sort_by("order") if tables.calls.num_rows else tables.calls
+    order = _ints(calls_table["order"])
+    calls = _calls(calls_table, order, book)
+    tensor_numbers = _ints(tables.tensors["tensor"])
+    slots = _slots(tables.slots, order, tensor_numbers, book)
+    return Side(step, rank, calls, slots, _tensors(tables.tensors, book), book)
+
+
+def _ints(column: pa.ChunkedArray, null: int = -1) -> Ints:
+    return pc.fill_null(column.cast(pa.int64()), null).to_numpy().astype(np.int64, copy=False)
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=np.bool_)
+
+
+def _rows_of(numbers: Ints, wanted: Ints) -> Ints:
+    """Return the row at which each wanted number stands, -1 where it is not there."""
+    if not len(numbers):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    sort = np.argsort(numbers, kind="stable")
+    place = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
+    rows = sort[place]
+    return np.where(numbers[rows] == wanted, rows, -1)
+
+
+def _op_names(names: pa.Array) -> pa.Array:
+    """Return call names without index and phase: `Functional.linear.5.forward` is `Functional.linear`."""
+    flat = pc.replace_substring_regex(names, r"\.\d+\.(forward|backward|input)$", "")
+    return pc.replace_substring_regex(flat, r"\.(forward|backward|step)\.\d+$", "")
+
+
+def _calls(table: pa.Table, order: Ints, book: Codebook) -> Calls:
+    names = table["name"].combine_chunks()
+    if isinstance(names, pa.ChunkedArray):
+        names = pa.concat_arrays(names.chunks) if names.num_chunks else pa.array([], pa.string())
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    kind = book.encode(table["kind"])
+    module = _recode(book.encode(table["module"]), book, normalise)
+    op = _recode(book.encode(_op_names(names)), book, _canonical_ops)
+    is_module = kind == book.code("module")
+    op = np.where(is_module, _recode(module, book, lambda paths: {path: f"path:{path}" for path in paths}), op)
+    parent = _rows_of(order, _ints(table["parent"]))
+    return Calls(
+        order=order,
+        parent=parent,
+        forward=_rows_of(order, _ints(table["forward"])),
+        kind=kind,
+        phase=book.encode(table["phase"]),
+        module=module,
+        module_class=book.encode(table["module_class"]),
+        op=op,
+        arguments=book.encode(table["arguments"]),
+        stack=_ints(table["stack"]),
+        recompute=_flags(table["recompute"]),
+        failed=np.asarray(pc.is_valid(table["error"]).to_numpy(), dtype=np.bool_),
+        children=np.bincount(parent[parent >= 0], minlength=len(order)).astype(np.int64),
+        names=names,
+    )
+
+
+def _canonical_ops(ops: list[str]) -> dict[str, str]:
+    canonicals = {}
+    for op in ops:
+        prefix, _, rest = op.partition(".")
+        if prefix == "Data":  # named after the class of the module that it enters, which may be a wrapper
+            canonicals[op] = prefix
+        else:
+            canonicals[op] = f"{prefix}.{rest}" if prefix in _NAMED_BY_USER else canonical(rest or op)
+    return canonicals
+
+
+def _recode(codes: Ints, book: Codebook, change: Any) -> Ints:
+    """Return codes after `change` (a function from a list of words to a dict) was applied to the distinct words."""
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    words = [book.words[code] if code >= 0 else "" for code in distinct]
+    changed = change(words)
+    return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[inverse]
+
+
+def _slots(table: pa.Table, order: Ints, tensor_numbers: Ints, book: Codebook) -> Slots:
+    call = _rows_of(order, _ints(table["call"]))
+    slot = book.encode(table["slot"])
+    tensor = _rows_of(tensor_numbers, _ints(table["tensor"]))
+    tensor = np.where(_ints(table["tensor"]) < 0, -1, tensor)
+    there = call >= 0
+    call, slot, tensor = call[there], slot[there], tensor[there]
+    sort = np.argsort(call, kind="stable")
+    call, slot, tensor = call[sort], slot[sort], tensor[sort]
+    start = np.searchsorted(call, np.arange(len(order) + 1))
+    return Slots(call, slot, tensor, start)
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    return np.asarray(pc.fill_null(column, np.nan).to_numpy(), dtype=np.float64)
+
+
+def _sketches(table: pa.Table) -> tuple[Floats, Flags]:
+    column = table["sketch"].combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    valid = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
+    width = column.type.list_size
+    sketch = np.zeros((len(column), width))
+    if valid.any():
+        sketch[valid] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    low = table["sketch_low"].combine_chunks()
+    if isinstance(low, pa.ChunkedArray):
+        low = pa.concat_arrays(low.chunks) if low.num_chunks else pa.array([], low.type)
+    if low.null_count < len(low):
+        there = np.asarray(pc.is_valid(low).to_numpy(zero_copy_only=False), dtype=np.bool_)
+        sketch[there] += low.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+    return sketch, valid
+
+
+def _tensors(table: pa.Table, book: Codebook) -> Tensors:
+    shape = pc.binary_join(table["shape"].combine_chunks().cast(pa.list_(pa.string())), ", ")
+    sketch, sketched = _sketches(table)
+    hashes = table["hash"]
+    shard, key = table["shard"].to_pylist(), table["key"].to_pylist()
+    sampled = _flags(table["sampled"])
+    kept = np.array([part is not None for part in key], dtype=np.bool_) & ~sampled
+    return Tensors(
+        dtype=book.encode(table["dtype"]),
+        shape=book.encode(shape),
+        elements=_ints(table["elements"]),
+        nan=_ints(table["nan"], 0),
+        posinf=_ints(table["posinf"], 0),
+        neginf=_ints(table["neginf"], 0),
+        zero=_ints(table["zero"], 0),
+        min=_floats(table["min"]),
+        max=_floats(table["max"]),
+        mean=_floats(table["mean"]),
+        l2=_floats(table["l2"]),
+        hash=np.asarray(pc.fill_null(hashes, 0).to_numpy(), dtype=np.uint64),
+        measured=np.asarray(pc.is_valid(hashes).to_numpy(), dtype=np.bool_),
+        sketch=sketch,
+        sketched=sketched,
+        kept=kept,
+        shard=shard,
+        key=key,
+    )

@@ -1,0 +1,182 @@
+"""One step of one rank of two runs: load, align, measure, judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from numscope.compare import operators
+from numscope.compare.align import Alignment, align
+from numscope.compare.judge import Finding, History, judge
+from numscope.compare.measure import Loader, measure
+from numscope.compare.sentences import origin
+from numscope.compare.side import Codebook, Floats, Side, load
+from numscope.compare.slots import OUTPUT, pair_slots
+from numscope.compare.sources import Sources
+from numscope.compare.tables import calls_table, pairs_table
+from numscope.compare.thresholds import Thresholds
+from numscope.core.report import Origin
+from numscope.store.reader import Run
+
+
+@dataclass(frozen=True)
+class PlacedOrigin:
+    """An origin with its place in the order of the step."""
+
+    origin: Origin
+    order: float
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step of one rank gave."""
+
+    step: int
+    rank: int
+    calls: pa.Table
+    pairs: pa.Table
+    origins: list[PlacedOrigin]
+    target_calls: int
+    reference_calls: int
+    matched: int
+    alone_target: int
+    alone_reference: int
+    measured: int
+    identical: bool
+    worst: float
+    skipped: dict[str, int]
+
+
+def load_side(run: Run, step: int, rank: int, book: Codebook) -> Side:
+    """Return one step of one rank of a run."""
+    return load(run.step_tables(step, rank), step, rank, book)
+
+
+def differing_precisions(runs: tuple[Run, Run], first: tuple[int, int]) -> bool:
+    """Return whether the two runs compute in different precisions throughout, as the first step shows."""
+    book = Codebook()
+    a, b = (load_side(run, *first, book) for run in runs)
+    alignment = align(a, b)
+    slots = pair_slots(a, b, alignment)
+    words = book.words
+    floats = np.array([operators_float(word) for word in words] + [False])
+    out = (slots.role == OUTPUT) & floats[a.tensors.dtype[slots.a]] & floats[b.tensors.dtype[slots.b]]
+    classes = {code: operators.classify(words[code]) for code in np.unique(a.calls.op).tolist() if code >= 0}
+    product = np.array([classes.get(code, 0) == operators.PRODUCT for code in a.calls.op.tolist()], dtype=np.bool_)
+    heavy = out & product[alignment.target[slots.pair]]
+    chosen = heavy if heavy.any() else out
+    if not chosen.any():
+        return False
+    unlike = a.tensors.dtype[slots.a[chosen]] != b.tensors.dtype[slots.b[chosen]]
+    return bool(unlike.mean() > 0.5)
+
+
+def operators_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat", "complex"))
+
+
+def compare_step(
+    runs: tuple[Run, Run],
+    noise: list[Run],
+    step: int,
+    rank: int,
+    mapping: Any,
+    thresholds: Thresholds,
+    precisions: bool,
+    history: History,
+) -> StepResult:
+    """Compare one step of one rank."""
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
+        return _compare_step(runs, noise, step, rank, mapping, thresholds, precisions, history)
+
+
+def _compare_step(
+    runs: tuple[Run, Run],
+    noise: list[Run],
+    step: int,
+    rank: int,
+    mapping: Any,
+    thresholds: Thresholds,
+    precisions: bool,
+    history: History,
+) -> StepResult:
+    book = Codebook()
+    a, b = (load_side(run, step, rank, book) for run in runs)
+    forced = mapping.pairs(a, b) if mapping is not None else ()
+    alignment = align(a, b, forced)
+    slots = pair_slots(a, b, alignment)
+    measures = measure(a, b, slots.a, slots.b, _loader(runs, a, b, rank, mapping))
+    quiet = _noise(noise, b, alignment, step, rank, book)
+    judgement = judge(a, b, alignment, slots, measures, history, precisions, quiet, thresholds.scale)
+    sources = (Sources(runs[0], rank), Sources(runs[1], rank))
+    origins = [PlacedOrigin(_origin(found, a, b, sources), found.order) for found in judgement.findings]
+    for found, placed in zip(judgement.findings, origins):
+        if found.pair >= 0 and found.step == step:
+            judgement.reasons[found.pair] = placed.origin.reason
+    calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
+    pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
+    errors = judgement.errors.error_out[np.isfinite(judgement.errors.error_out)]
+    return StepResult(
+        step=step,
+        rank=rank,
+        calls=calls,
+        pairs=pairs,
+        origins=origins,
+        target_calls=len(a.calls),
+        reference_calls=len(b.calls),
+        matched=len(alignment.target),
+        alone_target=len(alignment.alone_target),
+        alone_reference=len(alignment.alone_reference),
+        measured=int(measures.known.sum()),
+        identical=bool(measures.bitwise.all()) and not len(slots.alone_a) and not len(slots.alone_b),
+        worst=float(errors.max()) if len(errors) else 0.0,
+        skipped=_repeats(alignment),
+    )
+
+
+def _origin(found: Finding, a: Side, b: Side, sources: tuple[Sources, Sources]) -> Origin:
+    return origin(found, a, b, sources)
+
+
+def _repeats(alignment: Alignment) -> dict[str, int]:
+    count = len(alignment.repeats_target) + len(alignment.repeats_reference)
+    return {"recomputed by a checkpoint on one side only": count} if count else {}
+
+
+def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int, mapping: Any) -> Loader | None:
+    if not (a.tensors.kept.any() and b.tensors.kept.any()):
+        return None
+
+    def read(run: Run, side: Side, row: int) -> NDArray[Any]:
+        words = side.book.words
+        text = words[side.tensors.shape[row]]
+        shape = tuple(int(part) for part in text.split(",")) if text else ()
+        return run.array(rank, side.tensors.shard[row], side.tensors.key[row], words[side.tensors.dtype[row]], shape)
+
+    def both(t: int, r: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        return read(runs[0], a, t), read(runs[1], b, r)
+
+    return both
+
+
+def _noise(
+    noise: list[Run], reference: Side, alignment: Alignment, step: int, rank: int, book: Codebook
+) -> Floats | None:
+    """Return the largest output error that the noise runs show at each pair's reference call."""
+    if not noise:
+        return None
+    worst = np.zeros(len(reference.calls))
+    for run in noise:
+        if rank not in run.ranks or step not in run.rank_steps(rank):
+            continue
+        other = load_side(run, step, rank, book)
+        pairing = align(other, reference)
+        slots = pair_slots(other, reference, pairing)
+        measures = measure(other, reference, slots.a, slots.b)
+        error = np.where(slots.role == OUTPUT, measures.error[measures.row_of], 0.0)
+        np.fmax.at(worst, pairing.reference[slots.pair], np.nan_to_num(error, posinf=0.0))
+    return worst[alignment.reference]

@@ -1,0 +1,226 @@
+"""The tables of a comparison from its parts: `calls` and `pairs` as compare/schema.py has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.compare.align import REASONS, Alignment
+from numscope.compare.judge import VERDICTS, Judgement
+from numscope.compare.measure import Measures
+from numscope.compare.schema import CALLS, PAIRS
+from numscope.compare.side import Ints, Side
+from numscope.compare.slots import SlotPairs
+from numscope.compare.sources import Sources
+
+_WHY = {"forward": "path", "recompute": "sequence"}
+_DIRECT = ("cosine", "rmse", "mape", "max_abs_err", "max_rel_err", "euclid", "relative_l2", "bias", "ulp_median")
+_DIRECT += ("ulp_p99", "ulp_max", "within_0_1_percent", "within_0_5_percent", "mismatch_share", "target_std")
+_DIRECT += ("reference_std",)
+_TEXT = ("structure", "first_index", "worst_index")
+
+
+def place_calls(alignment: Alignment, a: Side, b: Side) -> tuple[Ints, Ints, Ints]:
+    """Return (pair in the alignment or -1, target row or -1, reference row or -1) of every row of `calls`, in order."""
+    n, m, k = len(alignment.target), len(alignment.alone_target), len(alignment.alone_reference)
+    partner = np.full(len(b.calls) + 1, -1)
+    partner[alignment.reference] = alignment.target
+    # A call that only the reference has stands after the target's call whose partner ran last before it.
+    before = np.maximum.accumulate(partner[: len(b.calls)]) if len(b.calls) else np.zeros(0, np.int64)
+    where_b = before[alignment.alone_reference].astype(np.float64) + 0.5
+    key = np.concatenate([alignment.target, alignment.alone_target, where_b])
+    order = np.lexsort((np.concatenate([np.zeros(n + m), alignment.alone_reference]), key))
+    pair = np.concatenate([np.arange(n), np.full(m + k, -1)])[order]
+    target = np.concatenate([alignment.target, alignment.alone_target, np.full(k, -1)])[order]
+    reference = np.concatenate([alignment.reference, np.full(m, -1), alignment.alone_reference])[order]
+    return pair, target, reference
+
+
+def calls_table(
+    a: Side, b: Side, alignment: Alignment, judgement: Judgement, sources: tuple[Sources, Sources], offset: int
+) -> tuple[pa.Table, Ints]:
+    """Return the table of calls, and the row in it of each pair of the alignment."""
+    pair, target, reference = place_calls(alignment, a, b)
+    count = len(pair)
+    matched = pair >= 0
+    row_of_pair = np.full(len(alignment.target), -1)
+    row_of_pair[pair[matched]] = np.flatnonzero(matched)
+    own = target >= 0
+    errors = judgement.errors
+
+    def text(codes_a: Ints, codes_b: Ints) -> pa.Array:
+        codes = np.where(own, codes_a[np.maximum(target, 0)] if len(codes_a) else -1, -1)
+        codes = np.where(own, codes, codes_b[np.maximum(reference, 0)] if len(codes_b) else -1)
+        return _words(a, codes)
+
+    row_of_target = np.full(len(a.calls) + 1, -1)
+    row_of_target[target[own]] = np.flatnonzero(own)
+    row_of_reference = np.full(len(b.calls) + 1, -1)
+    row_of_reference[reference[reference >= 0]] = np.flatnonzero(reference >= 0)
+    parent = np.where(
+        own, row_of_target[_take(a.calls.parent, target)], row_of_reference[_take(b.calls.parent, reference)]
+    )
+    files, lines = _sources(a, b, target, reference, own, sources)
+    verdicts = np.where(matched, judgement.verdict[np.maximum(pair, 0)] if len(judgement.verdict) else 0, len(VERDICTS))
+    why = np.where(matched, alignment.why[np.maximum(pair, 0)] if len(alignment.why) else 0, len(REASONS))
+    names = np.array([_WHY.get(reason, reason) for reason in REASONS] + [""], dtype=object)
+    arguments = {p: "; ".join(str(d) for d in found) for p, found in judgement.differences.items()}
+    columns = {
+        "pair": pa.array(np.arange(offset, offset + count), pa.int32()),
+        "step": pa.array(np.full(count, a.step), pa.int32()),
+        "rank": pa.array(np.full(count, a.rank), pa.int32()),
+        "target_order": _nullable(_take(a.calls.order, target), own),
+        "reference_order": _nullable(_take(b.calls.order, reference), reference >= 0),
+        "target_name": a.calls.names.take(_index(target)),
+        "reference_name": b.calls.names.take(_index(reference)),
+        "kind": text(a.calls.kind, b.calls.kind),
+        "module": text(a.calls.module, b.calls.module),
+        "phase": text(a.calls.phase, b.calls.phase),
+        "parent": _nullable(parent + offset, parent >= 0),
+        "alignment": pa.array(names[why], pa.string()),
+        "error_in": _floats(np.fmax(errors.error_in, errors.error_state), pair),
+        "error_out": _floats(errors.error_out, pair),
+        "expected": _floats(errors.expected, pair),
+        "estimated": pa.array(
+            np.where(matched, errors.estimated[np.maximum(pair, 0)] if matched.any() else False, False)
+        ),
+        "arguments_differ": pa.array([arguments.get(p) for p in pair.tolist()], pa.string()),
+        "verdict": pa.array(np.array([*VERDICTS, "unmatched"], dtype=object)[verdicts], pa.string()),
+        "reason": pa.array([judgement.reasons.get(p, "") if p >= 0 else "" for p in pair.tolist()], pa.string()),
+        "source_file": files,
+        "source_line": lines,
+    }
+    return pa.table(columns, schema=CALLS), row_of_pair + offset
+
+
+def pairs_table(
+    a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, judgement: Judgement, rows: Ints
+) -> pa.Table:
+    """Return the table of tensor pairs."""
+    row = measures.row_of
+    t, r = slots.a, slots.b
+    count = len(t)
+    bitwise = measures.bitwise[row]
+    slot = _words(a, slots.slot)
+    columns: dict[str, Any] = {
+        "pair": pa.array(rows[slots.pair] if count else [], pa.int32()),
+        "step": pa.array(np.full(count, a.step), pa.int32()),
+        "rank": pa.array(np.full(count, a.rank), pa.int32()),
+        "slot": slot,
+        "target_name": _join(a.calls.names.take(pa.array(alignment.target[slots.pair])), slot),
+        "reference_name": _join(b.calls.names.take(pa.array(alignment.reference[slots.pair])), slot),
+        "target_dtype": _words(a, a.tensors.dtype[t]),
+        "reference_dtype": _words(b, b.tensors.dtype[r]),
+        "target_shape": _shape(a, a.tensors.shape[t]),
+        "reference_shape": _shape(b, b.tensors.shape[r]),
+        "bitwise_equal": pa.array(bitwise, mask=~(a.tensors.measured[t] & b.tensors.measured[r])),
+        "estimated": pa.array(measures.estimated[row]),
+        "expected": pa.array(_known(judgement.errors.expected[slots.pair])),
+        "verdict": _verdicts(judgement, slots, bitwise),
+        "reason": pa.array(_reasons(a, b, measures, row, t, r), pa.string()),
+        "mape_excluded": _integers(measures.columns["mape_excluded"][row]),
+    }
+    for name in _DIRECT:
+        columns[name] = _nan_to_null(measures.columns[name][row])
+    for name in _TEXT:
+        columns[name] = pa.array(measures.columns[name][row], pa.string())
+    for label, side, tensor in (("target", a, t), ("reference", b, r)):
+        measured = side.tensors.measured[tensor]
+        for name in ("min", "max", "mean", "l2"):
+            columns[f"{label}_{name}"] = _nan_to_null(getattr(side.tensors, name)[tensor])
+        infinite = side.tensors.posinf[tensor] + side.tensors.neginf[tensor]
+        for name, values in (("nan", side.tensors.nan[tensor]), ("inf", infinite), ("zero", side.tensors.zero[tensor])):
+            columns[f"{label}_{name}"] = pa.array(values, pa.int64(), mask=~measured)
+    return pa.table({field.name: columns[field.name] for field in PAIRS}, schema=PAIRS)
+
+
+def _verdicts(judgement: Judgement, slots: SlotPairs, bitwise: NDArray[np.bool_]) -> pa.Array:
+    call = judgement.verdict[slots.pair]
+    wrong = judgement.slot_wrong
+    verdict = np.where(bitwise, 0, np.where(wrong, np.where((call == 2) & (slots.role == 2), 2, 3), 1))
+    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string())
+
+
+def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) -> list[str]:
+    reasons = [""] * len(row)
+    words = a.book.words
+    for place in np.flatnonzero(~measures.same_shape[row]).tolist():
+        mine, theirs = words[a.tensors.shape[t[place]]], words[b.tensors.shape[r[place]]]
+        same = a.tensors.elements[t[place]] == b.tensors.elements[r[place]]
+        how = "compared in row-major order" if same else "not comparable"
+        reasons[place] = f"shape [{mine}] against [{theirs}]: {how}"
+    for place in np.flatnonzero(measures.unlike_nonfinite[row]).tolist():
+        x, y = t[place], r[place]
+        inf_a, inf_b = (s.posinf[i] + s.neginf[i] for s, i in ((a.tensors, x), (b.tensors, y)))
+        reasons[place] = (
+            f"{a.tensors.nan[x]} NaN and {inf_a} infinite against {b.tensors.nan[y]} NaN and {inf_b} infinite"
+        )
+    unmeasured = ~(a.tensors.measured[t] & b.tensors.measured[r]) & measures.same_shape[row] if len(row) else []
+    for place in np.flatnonzero(unmeasured).tolist():
+        reasons[place] = "not measured: only the structure was kept"
+    return reasons
+
+
+def _sources(
+    a: Side, b: Side, target: Ints, reference: Ints, own: NDArray[np.bool_], sources: tuple[Sources, Sources]
+) -> tuple[pa.Array, pa.Array]:
+    files_a, lines_a = sources[0].columns(np.where(own, _take(a.calls.stack, target), -1))
+    if own.all():
+        return files_a, lines_a
+    files_b, lines_b = sources[1].columns(np.where(own, -1, _take(b.calls.stack, reference)))
+    mask = pa.array(own)
+    return pc.if_else(mask, files_a, files_b), pc.if_else(mask, lines_a, lines_b)
+
+
+def _take(values: Ints, rows: Ints) -> Ints:
+    if not len(values):
+        return np.full(len(rows), -1)
+    return np.where(rows >= 0, values[np.maximum(rows, 0)], -1)
+
+
+def _index(rows: Ints) -> pa.Array:
+    return pa.array(rows, pa.int64(), mask=rows < 0)
+
+
+def _nullable(values: Ints, there: NDArray[np.bool_]) -> pa.Array:
+    return pa.array(values, pa.int32(), mask=~there)
+
+
+def _floats(values: NDArray[np.float64], pair: Ints) -> pa.Array:
+    if not len(values):
+        return pa.nulls(len(pair), pa.float64())
+    return _nan_to_null(np.where(pair >= 0, values[np.maximum(pair, 0)], np.nan))
+
+
+def _nan_to_null(values: NDArray[Any]) -> pa.Array:
+    values = np.asarray(values, dtype=np.float64)
+    return pa.array(values, pa.float64(), mask=np.isnan(values))
+
+
+def _known(values: NDArray[np.float64]) -> pa.Array:
+    return _nan_to_null(values)
+
+
+def _integers(values: NDArray[Any]) -> pa.Array:
+    values = np.asarray(values, dtype=np.float64)
+    return pa.array(np.nan_to_num(values).astype(np.int64), pa.int64(), mask=np.isnan(values))
+
+
+def _words(side: Side, codes: Ints) -> pa.Array:
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    words = pa.array([side.book.words[code] if code >= 0 else None for code in distinct.tolist()], pa.string())
+    return words.take(pa.array(inverse.astype(np.int64)))
+
+
+def _shape(side: Side, codes: Ints) -> pa.Array:
+    distinct, inverse = np.unique(codes, return_inverse=True)
+    words = pa.array([f"[{side.book.words[code]}]" if code >= 0 else None for code in distinct.tolist()], pa.string())
+    return words.take(pa.array(inverse.astype(np.int64)))
+
+
+def _join(names: pa.Array, slots: pa.Array) -> pa.Array:
+    return pc.binary_join_element_wise(names, slots, ".")

@@ -1,0 +1,40 @@
+"""What a user may set about the judgement, by flag or in a TOML file for CI."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from numscope.core.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Limits of a comparison."""
+
+    scale: float = 1.0  # factor on what rounding is taken to explain
+    max_relative: float | None = None  # any pair with a larger relative L2 error makes the verdict "diverged"
+    max_unmatched: int | None = None  # more unmatched calls than this make the verdict "diverged"
+
+
+def load_thresholds(path: str | os.PathLike[str]) -> Thresholds:
+    """Return the thresholds of a TOML file: `[compare]` with the names of the fields above."""
+    try:
+        import tomllib
+    except ImportError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found,no-redef]
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    given = content.get("compare", content)
+    known = {field.name for field in fields(Thresholds)}
+    for name, value in given.items():
+        if name not in known:
+            raise SettingsError(f"{path}: there is no threshold {name!r}; there are {', '.join(sorted(known))}")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
+            raise SettingsError(f"{path}: {name} must be a number of at least 0, not {value!r}")
+    return Thresholds(**given)

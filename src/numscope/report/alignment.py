@@ -1,0 +1,30 @@
+"""Why calls were paired: a line per pair of calls, and the calls that only one side has."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from numscope.compare.comparison import Comparison
+
+_WHY = {
+    "path": "same module path",
+    "sequence": "same operator at the same place",
+    "value": "same values",
+    "map": "the map file says so",
+    "": "no counterpart",
+}
+
+
+def print_alignment(comparison: Comparison, stream: TextIO) -> None:
+    """Print every row of the comparison's calls with the reason for its pairing."""
+    columns = ["step", "rank", "target_name", "reference_name", "alignment"]
+    last = None
+    for row in comparison.calls.select(columns).to_pylist():
+        place = (row["step"], row["rank"])
+        if place != last:
+            print(f"step {place[0]}, rank {place[1]}", file=stream)
+            last = place
+        target, reference = row["target_name"] or "—", row["reference_name"] or "—"
+        both = target if target == reference else f"{target}  ↔  {reference}"
+        print(f"  {both}  ({_WHY[row['alignment']]})", file=stream)
+    print(file=stream)

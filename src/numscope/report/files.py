@@ -1,0 +1,22 @@
+"""Where outputs may be written: a clear error before the work, not a traceback after it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from numscope.core.errors import SettingsError
+
+
+def check_output(path: str | os.PathLike[str]) -> Path:
+    """Return the path of an output file after making sure that it can be written."""
+    target = Path(path)
+    if target.is_dir():
+        raise SettingsError(f"{target} is a directory: name a file")
+    parent = target.parent
+    if not parent.exists():
+        raise SettingsError(f"{target} cannot be written: there is no directory {parent}")
+    place = target if target.exists() else parent
+    if not os.access(place, os.W_OK):
+        raise SettingsError(f"{target} cannot be written: no permission")
+    return target

@@ -1,0 +1,15 @@
+"""The report as JSON, exactly as the contract has it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from numscope.core.report import Report
+from numscope.report.files import check_output
+
+
+def write_json(report: Report, path: str | os.PathLike[str]) -> None:
+    """Write a report as strict JSON."""
+    text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+    check_output(path).write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,177 @@
+"""The answer on one screen: verdict, origin with its line, the story, the worst pairs, coverage.
+
+DIVERGED  at Functional.layer_norm.3.forward in blocks.1.ln2, step 0
+
+  LayerNorm in blocks.1.ln2: inputs identical, outputs differ by 3.1e-3 (rounding explains 4e-7); argument eps …
+  model.py:41 in forward    x = F.layer_norm(x, …)
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable
+from typing import TextIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from numscope.compare.comparison import Comparison
+from numscope.core.report import Origin
+
+_COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
+_CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
+
+
+class Paint:
+    """Colours where the stream is a terminal, plain text elsewhere."""
+
+    def __init__(self, stream: TextIO, colour: bool | None = None) -> None:
+        import os
+
+        terminal = hasattr(stream, "isatty") and stream.isatty() and "NO_COLOR" not in os.environ
+        self.on = terminal if colour is None else colour
+
+    def __call__(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on else text
+
+
+def print_comparison(
+    comparison: Comparison, stream: TextIO, *, top: int = 10, only: str | None = None, sort: str = "error",
+    colour: bool | None = None,
+) -> None:  # fmt: skip
+    """Print the answer, at most one screen of it."""
+    width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    paint = Paint(stream, colour)
+    for line in lines(comparison, paint, width, top, only, sort):
+        print(line, file=stream)
+
+
+def lines(
+    comparison: Comparison, paint: Paint, width: int = 100, top: int = 10, only: str | None = None, sort: str = "error"
+) -> list[str]:
+    """Return the lines of the answer."""
+    report = comparison.report
+    badge = paint(f" {report.verdict.upper()} ", f"{_COLOURS[report.verdict]};7;1")
+    found = [_headline(report.origin, badge, paint) if report.origin else f"{badge} {''}".rstrip()]
+    found += [""]
+    found += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
+    if report.origin:
+        found += _source(report.origin, paint, width)
+        found += ["", *_story(comparison, paint, width)]
+        found += _rivals(report.suspects[1:], paint, width)
+    found += ["", *_worst(comparison, paint, width, top, only, sort)]
+    found += ["", *_coverage(comparison, paint, width)]
+    return found
+
+
+def _headline(origin: Origin, badge: str, paint: Paint) -> str:
+    where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
+    rank = f", rank {origin.rank}" if origin.rank else ""
+    kind = f" ({origin.kind})" if origin.kind in ("missing", "extra", "data", "parameter") else ""
+    return f"{badge} at {paint(origin.call, '1')}{kind}{where}, step {origin.step}{rank}"
+
+
+def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
+    if origin.source is None:
+        return []
+    place = f"{origin.source.file}:{origin.source.line}"
+    room = width - 4
+    if len(place) > room:
+        place = f"…{place[-room + 1 :]}"
+    code = origin.source.code.strip()
+    return [f"  {paint(place, '36')}"] + ([f"    {_cut(code, width - 4)}"] if code else [])
+
+
+def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
+    """Return the identical prefix, the origin, and where it spread."""
+    report, calls = comparison.report, comparison.calls
+    prefix = report.prefix
+    told = []
+    if prefix["calls"]:
+        told.append(f"  {paint('identical', '32')}  the first {prefix['calls']} calls, to {prefix['last']}")
+    origin = report.origin
+    assert origin is not None
+    told.append(f"  {paint('origin', '31;1')}     {origin.call}: {_error(origin)}")
+    spread = calls.filter(pc.equal(calls["verdict"], "inherited"))
+    if spread.num_rows:
+        modules = [m for m in pc.unique(spread["module"]).to_pylist() if m]
+        phases = [p for p in pc.unique(spread["phase"]).to_pylist() if p]
+        steps = len(pc.unique(spread["step"]))
+        text = f"{spread.num_rows} calls, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
+        text += ", ".join(modules[:4]) + (f" and {len(modules) - 4} more modules" if len(modules) > 4 else "")
+        told.append(f"  {paint('inherited', '33')}  {_cut(text.rstrip(': '), width - 13)}")
+    return told
+
+
+def _error(origin: Origin) -> str:
+    if origin.relative is None:
+        return "differs"
+    explained = "" if origin.expected is None else f", rounding explains {_number(origin.expected)}"
+    return f"off by {_number(origin.relative)}{explained}"
+
+
+def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
+    told = [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
+    return told
+
+
+def _worst(comparison: Comparison, paint: Paint, width: int, top: int, only: str | None, sort: str) -> list[str]:
+    table = chosen_pairs(comparison.pairs, top, only, sort)
+    if not table.num_rows:
+        return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
+    name_width = max(24, width - 50)
+    header = f"  {'worst pairs (relative L2, cosine, max abs)' if sort == 'error' else 'pairs':<{name_width}}"
+    told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
+    for row in table.to_pylist():
+        mark = "~" if row["estimated"] and not row["bitwise_equal"] else " "
+        cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
+        verdict = paint(f"{row['verdict']:<10}", _CALL_COLOURS[row["verdict"]])
+        told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}")
+    return told
+
+
+def chosen_pairs(pairs: pa.Table, top: int, only: str | None = None, sort: str = "error") -> pa.Table:
+    """Return the rows of `pairs` that a user asked to see: by verdict, worst first or in order."""
+    if only:
+        pairs = pairs.filter(pc.equal(pairs["verdict"], only))
+    else:
+        pairs = pairs.filter(pc.not_equal(pairs["verdict"], "identical"))
+    if sort == "error":
+        error = np.nan_to_num(pairs["relative_l2"].to_numpy(zero_copy_only=False).astype(float), nan=-1.0)
+        pairs = pairs.take(pa.array(np.argsort(-error, kind="stable")))
+    elif sort == "name":
+        pairs = pairs.sort_by("target_name")
+    return pairs.slice(0, top)
+
+
+def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
+    coverage, counts = comparison.report.coverage, comparison.report.counts
+    told = "  ".join(f"{paint(str(count), _CALL_COLOURS[name])} {name}" for name, count in counts.items() if count)
+    text = f"{coverage['matched']} of {coverage['target']} calls matched with {coverage['reference']}"
+    if coverage["unmatched_target"] or coverage["unmatched_reference"]:
+        text += f" ({coverage['unmatched_target']} only in the target, {coverage['unmatched_reference']} only in the reference)"
+    skipped = "; ".join(f"{count} {reason}" for reason, count in coverage["skipped"].items())
+    found = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
+    if skipped:
+        found.append(_cut(f"  not compared: {skipped}", width))
+    if comparison.pairs.num_rows and pc.any(comparison.pairs["estimated"]).as_py():
+        found.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
+    return [line for line in found if line]
+
+
+def _number(value: float) -> str:
+    return "infinity" if value == float("inf") else f"{value:.2g}"
+
+
+def _cell(value: float | None, digits: int = 3) -> str:
+    if value is None:
+        return ""
+    return f"{value:.{digits}g}"
+
+
+def _cut(text: str, width: int, keep_end: bool = False) -> str:
+    if len(text) <= width:
+        return text
+    return f"…{text[-width + 1 :]}" if keep_end else f"{text[: width - 1]}…"

@@ -1,0 +1,43 @@
+"""Which tool wrote a dump: each format says whether a path looks like its own, the most particular first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numscope.core.errors import RunError, SettingsError
+from numscope.store.formats import folders, msprobe, ptdbg
+from numscope.store.formats.foreign import Dump
+from numscope.store.rundir import MANIFEST, listing
+
+Reader = Callable[[Path, bool], Dump]
+
+FORMATS: dict[str, tuple[Callable[[Path], Any], Reader]] = {
+    "msprobe": (msprobe.find, msprobe.read),
+    "ptdbg": (ptdbg.files_of, ptdbg.read),
+    "torch_npu": (lambda path: ptdbg.files_of(path) or ptdbg.async_files(path), ptdbg.read),
+    "saving_hook": (folders.find_saving_hook, folders.read_saving_hook),
+    "hooktools": (folders.find_hooktools, folders.read_hooktools),
+    "plain": (folders.find_plain, folders.read_plain),
+}
+
+
+def open_dump(path: Path, form: str | None = None, trust_pickle: bool = False) -> Dump:
+    """Return the dump under a path, in the format named or the one that is found."""
+    if not path.exists():
+        raise RunError(f"{path} does not exist: give the folder or file that the other tool wrote")
+    if form is not None and form not in FORMATS:
+        raise SettingsError(f"unknown format {form!r}: there are {', '.join(FORMATS)}")
+    if path.is_dir() and (path / MANIFEST).exists():
+        raise RunError(f"{path} is a numscope run already: give it to numscope compare as it is")
+    for name in [form] if form else FORMATS:
+        found, reader = FORMATS[name]
+        if found(path):
+            return reader(path, trust_pickle)
+    what = (
+        f"a {form} dump"
+        if form
+        else "a dump of msprobe, ptdbg_ascend, torch_npu, saving_hook, hooktools, or tensor files"
+    )
+    raise RunError(f"{path} is not {what} (found: {listing(path) if path.is_dir() else path.name})")

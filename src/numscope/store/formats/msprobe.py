@@ -1,0 +1,242 @@
+"""Reads msprobe's dumps: `step{N}/rank{R}` with dump.json, stack.json, construct.json and dump_tensor_data.
+
+Its names are numscope's own. `Module.x.parameters_grad.0` becomes a part of the module's backward call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.errors import RunError
+from numscope.store.formats import torch_file
+from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
+
+TOOL = "msprobe"
+_RANK = re.compile(r"(?:rank|proc)(\d*)")
+_STEP = re.compile(r"step(\d+)")
+_GRADIENTS = re.compile(r"^(?P<head>Module\..+)\.parameters_grad(?:\.(?P<index>\d+))?$")
+_FRAME = re.compile(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<function>.+?), ?\n? ?(?P<code>.*)", re.DOTALL)
+
+
+def find(path: Path) -> list[tuple[int, int, Path]]:
+    """Return (step, rank, folder) of every dump.json under a path, or none where this is no msprobe dump."""
+    candidates = [path / "dump.json"] if path.is_dir() else [path] if path.name == "dump.json" else []
+    if path.is_dir():
+        for pattern in ("*/dump.json", "*/*/dump.json"):
+            candidates += sorted(path.glob(pattern))
+    found = []
+    for file in candidates:
+        if not file.is_file():
+            continue
+        folder = file.parent
+        rank, step = _RANK.fullmatch(folder.name), _STEP.fullmatch(folder.name)
+        if rank:
+            step = _STEP.fullmatch(folder.parent.name)
+        # A process that belongs to no group has its number as a name: that is no rank.
+        number = int(rank[1]) if rank and rank[1] and not folder.name.startswith("proc") else 0
+        found.append((int(step[1]) if step else 0, number, folder))
+    return sorted(found, key=lambda item: (item[1], item[0]))
+
+
+def read(path: Path, trust_pickle: bool = False) -> Dump:
+    """Return the dump under a path."""
+    places = find(path)
+    hashed = any('"md5"' in _head(folder / "dump.json") for _, _, folder in places[:1])
+
+    def steps() -> Iterator[ForeignStep]:
+        for step, rank, folder in places:
+            yield ForeignStep(rank, step, _calls(folder, trust_pickle))
+
+    framework = _json(places[0][2] / "dump.json").get("framework", "pytorch")
+    return Dump(TOOL, steps(), {"pytorch": "torch"}.get(framework, framework), hash="msprobe" if hashed else "")
+
+
+def _head(file: Path) -> str:
+    with file.open(encoding="utf-8") as stream:
+        return stream.read(1 << 16)
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"{file} cannot be read ({error}): was the job stopped before debugger.stop()?") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{file} is not a msprobe file: it holds no object")
+    return content
+
+
+def _calls(folder: Path, trust_pickle: bool) -> list[ForeignCall]:
+    content = _json(folder / "dump.json")
+    parents = _json(folder / "construct.json") if (folder / "construct.json").is_file() else {}
+    stacks = _stacks(folder / "stack.json")
+    reader = _Reader(folder / "dump_tensor_data", trust_pickle)
+    calls: dict[str, ForeignCall] = {}
+    gradients: list[tuple[str, int, dict[str, Any]]] = []
+    for name, entry in (content.get("data") or {}).items():
+        if not isinstance(entry, dict):
+            continue
+        if gradient := _GRADIENTS.match(name):
+            gradients.append((gradient["head"], int(gradient["index"] or 0), entry))
+            continue
+        call = calls.setdefault(name, ForeignCall(name, parent=_parent(parents, name), stack=stacks.get(name)))
+        reader.fill(call, entry)
+    for head, index, entry in gradients:
+        backward = _accumulating(calls, head, index)
+        call = calls.setdefault(backward, ForeignCall(backward, parent=_parent(parents, backward)))
+        for parameter, values in entry.items():
+            first = values[0] if isinstance(values, list) and values else values
+            call.slots.append((f"parameters_grad.{parameter}", reader.tensor(first)))
+    for call in calls.values():
+        if ".backward" in call.name:
+            _in_argument_order(call, calls.get(call.name.replace(".backward", ".forward")))
+    return list(calls.values())
+
+
+def _accumulating(calls: dict[str, ForeignCall], head: str, index: int) -> str:
+    """Return the backward call that a module's parameter gradients belong to: that of its last forward call."""
+    if index == 0:
+        while f"{head}.forward.{index + 1}" in calls:
+            index += 1
+    return f"{head}.backward.{index}"
+
+
+def _parent(parents: dict[str, Any], name: str) -> str | None:
+    parent = parents.get(name)
+    if isinstance(parent, list):  # later releases: [parent, …]
+        parent = parent[0] if parent else None
+    return parent if isinstance(parent, str) else None
+
+
+class _Reader:
+    """Turns the entries of dump.json into slots."""
+
+    def __init__(self, data: Path, trust_pickle: bool) -> None:
+        self._data = data
+        self._trust_pickle = trust_pickle
+
+    def fill(self, call: ForeignCall, entry: dict[str, Any]) -> None:
+        positional: dict[str, Any] = {}
+        named: dict[str, Any] = {}
+        for group, slot, others in (
+            ("input_args", "input", positional), ("input", "input", positional), ("input_kwargs", "kwargs", named),
+            ("output", "output", {}), ("parameters", "parameters", {}),
+        ):  # fmt: skip
+            if group in entry:
+                self._walk(slot, entry[group], call.slots, others, top=True)
+        arguments = {**({"args": positional} if positional else {}), **({"kwargs": named} if named else {})}
+        call.arguments = arguments or None
+
+    def _walk(self, path: str, value: Any, slots: list[Any], others: dict[str, Any], top: bool = False) -> None:
+        if isinstance(value, dict) and "type" in value and not top:
+            if value["type"] in ("torch.Tensor", "numpy.ndarray", "mindspore.Tensor") or "shape" in value:
+                slots.append((path, self.tensor(value)))
+            else:
+                others[path.partition(".")[2]] = value.get("value")
+        elif isinstance(value, dict):
+            for key, item in value.items():
+                self._walk(f"{path}.{key}", item, slots, others)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                self._walk(f"{path}.{index}", item, slots, others)
+
+    def tensor(self, value: Any) -> ForeignTensor | None:
+        if not isinstance(value, dict) or "shape" not in value:
+            return None
+        shape = tuple(int(size) for size in value["shape"])
+        dtype = str(value.get("dtype", "")).removeprefix("torch.").lower()
+        name = value.get("data_name")
+        file = self._data / str(name) if name and name != "-1" else None
+        load = partial(self._load, file, shape) if file is not None and file.is_file() else None
+        digest = value.get("md5")
+        return ForeignTensor(
+            dtype=dtype, shape=shape, load=load, min=_number(value.get("Min")), max=_number(value.get("Max")),
+            mean=_number(value.get("Mean")), l2=_number(value.get("Norm")),
+            digest=_digest(digest) if digest and load is None else None,
+        )  # fmt: skip
+
+    def _load(self, file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+        value = np.load(file) if file.suffix == ".npy" else torch_file.load(file, self._trust_pickle)
+        if not isinstance(value, np.ndarray):
+            raise RunError(f"{file} holds no tensor")
+        return value
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
+        return float(value)
+    return None
+
+
+def _digest(text: str) -> int | None:
+    try:
+        return int(str(text)[:16], 16)
+    except ValueError:
+        return None
+
+
+def _in_argument_order(call: ForeignCall, forward: ForeignCall | None) -> None:
+    """Number the outgoing gradients by the arguments they belong to.
+
+    msprobe lists them as the autograd node does (a linear's bias first). Where the shapes of the forward inputs tell
+    the arguments apart, the number is set right; otherwise the order stays as it is in the dump.
+    """
+    if forward is None:
+        return
+    inputs = [(slot, tensor) for slot, tensor in forward.slots if slot.startswith("input.") and tensor is not None]
+    outputs = [(place, *item) for place, item in enumerate(call.slots) if item[0].startswith("output.")]
+    known = [(place, slot, tensor) for place, slot, tensor in outputs if tensor is not None]
+    renamed: dict[int, tuple[str, ForeignTensor]] = {}
+    for place, _, tensor in known:
+        same = [slot for slot, other in inputs if other.shape == tensor.shape]
+        turned = [slot for slot, other in inputs if other.shape == tensor.shape[::-1] and len(tensor.shape) == 2]
+        if len(same) == 1:
+            renamed[place] = (f"output.{same[0].partition('.')[2]}", tensor)
+        elif not same and len(turned) == 1:  # addmm's node gives the transposed weight's gradient
+            renamed[place] = (f"output.{turned[0].partition('.')[2]}", _transposed(tensor))
+        else:
+            return
+    if len({slot for slot, _ in renamed.values()}) == len(known):
+        for place, item in renamed.items():
+            call.slots[place] = item
+
+
+def _transposed(tensor: ForeignTensor) -> ForeignTensor:
+    load = tensor.load
+    turned = None if load is None else (lambda: np.ascontiguousarray(load().T))
+    return replace(tensor, shape=tensor.shape[::-1], load=turned, digest=None)
+
+
+def _stacks(file: Path) -> dict[str, tuple[Frame, ...]]:
+    """Return the stack of each call, outermost frame first."""
+    if not file.is_file():
+        return {}
+    found: dict[str, tuple[Frame, ...]] = {}
+    for key, value in _json(file).items():
+        if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
+            names, lines = value
+        else:  # early releases: name → frames
+            names, lines = [key], value
+        if not isinstance(lines, list):
+            continue
+        frames = tuple(frame for line in reversed(lines) if (frame := _frame(str(line))))
+        found.update(dict.fromkeys(names, frames))
+    return found
+
+
+def _frame(line: str) -> Frame | None:
+    match = _FRAME.match(line)
+    return (match["file"], int(match["line"]), match["function"], match["code"].strip()) if match else None

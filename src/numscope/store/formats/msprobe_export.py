@@ -1,0 +1,239 @@
+"""Writes a run as msprobe's dump, such that msprobe's own `compare` and `graph_visualize` read it.
+
+What msprobe has no place for is left out: the root module, optimizer steps, the data that entered, and buffers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numscope.store.formats import torch_file
+from numscope.store.formats.views import CallView, TensorView, step_calls
+from numscope.store.reader import Run
+
+_SKIPPED = {"optimizer", "data", "parameter"}
+
+
+def export(run: Run, destination: Path) -> int:
+    """Write every step and rank; return the number of files."""
+    world = int(run.manifest.get("world_size") or len(run.ranks))
+    kept = any(run.tensors["kept"].to_pylist()) if run.tensors.num_rows else False
+    task = "tensor" if kept else "statistics"
+    level = {"module": "L0", "api": "L1", "mix": "mix"}.get(
+        str((run.manifest.get("settings") or {}).get("level")), "mix"
+    )
+    count = 0
+    for rank in run.ranks:
+        for step in run.rank_steps(rank):
+            folder = destination / f"step{step}" / (f"rank{rank}" if world > 1 else "rank")
+            count += write_step(run, step, rank, folder, task, level)
+    return count
+
+
+def write_step(
+    run: Run, step: int, rank: int, folder: Path, task: str, level: str, digest: bool = False, data_mode: str = "all"
+) -> int:
+    """Write one step of one rank; return the number of files."""
+    calls = [call for call in step_calls(run, step, rank) if _is_wanted(call)]
+    writer = _Writer(folder, task, digest, data_mode)
+    writer.learn_gradients(calls)
+    for call in calls:
+        writer.add(call)
+    names = {call.order: call.name for call in calls}
+    parents = _parents(run, step, rank, names)
+    for name in writer.extra:
+        parents[name] = None
+    place = str(folder / "dump_tensor_data") if task == "tensor" else None
+    head = {"task": task, "level": level, "framework": "pytorch", "dump_data_dir": place}
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder / "dump.json", {**head, "data": writer.data if task != "structure" else {}})
+    _write(folder / "stack.json", _stacks(calls))
+    _write(folder / "construct.json", parents)
+    return 3 + writer.files
+
+
+def _is_wanted(call: CallView) -> bool:
+    return call.kind not in _SKIPPED and not (call.kind == "module" and call.module == "")
+
+
+def _parents(run: Run, step: int, rank: int, names: dict[int, str]) -> dict[str, str | None]:
+    """Return the nearest enclosing call that is written, for each."""
+    calls = run.step_tables(step, rank).calls
+    above = dict(zip(calls["order"].to_pylist(), calls["parent"].to_pylist()))
+    found: dict[str, str | None] = {}
+    for order, name in names.items():
+        parent = above.get(order)
+        while parent is not None and parent not in names:
+            parent = above.get(parent)
+        found[name] = names[parent] if parent is not None else None
+    return found
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def _stacks(calls: list[CallView]) -> dict[str, Any]:
+    """Return msprobe's table of stacks: a number, the calls that share it, its frames from the innermost on."""
+    shared: dict[tuple[str, ...], list[str]] = {}
+    for call in calls:
+        if call.phase != "backward" and call.frames:
+            lines = tuple(
+                f"File {f['file']}, line {f['line']}, in {f['function']}, \n {f['code']}" for f in reversed(call.frames)
+            )
+            shared.setdefault(lines, []).append(call.name)
+    return {str(number): [names, list(lines)] for number, (lines, names) in enumerate(shared.items())}
+
+
+class _Writer:
+    """Builds dump.json's data, and writes the tensors beside it."""
+
+    def __init__(self, folder: Path, task: str, digest: bool, data_mode: str) -> None:
+        self._folder = folder / "dump_tensor_data"
+        self._task = task
+        self._digest = digest
+        self._mode = data_mode
+        self._gradients: set[int] = set()  # tensors for which a gradient was seen
+        self._counts: dict[str, int] = {}
+        self.data: dict[str, Any] = {}
+        self.extra: list[str] = []
+        self.files = 0
+
+    def learn_gradients(self, calls: list[CallView]) -> None:
+        """Find the tensors that require a gradient: those for which one came."""
+        by_order = {call.order: call for call in calls}
+        for call in calls:
+            if call.phase != "backward":
+                continue
+            forward = by_order.get(call.forward) if call.forward is not None else None
+            slots = dict(forward.slots) if forward else {}
+            for slot, _ in call.slots:
+                group, _, tail = slot.partition(".")
+                seen = {"input": f"output.{tail}", "output": f"input.{tail}", "parameters_grad": f"parameters.{tail}"}
+                tensor = slots.get(seen.get(group, ""))
+                if tensor is not None:
+                    self._gradients.add(tensor.number)
+
+    def add(self, call: CallView) -> None:
+        """Add one call."""
+        if self._mode in ("forward", "backward") and call.phase != self._mode:
+            return
+        if call.phase == "backward":
+            self._backward(call)
+            return
+        groups: dict[str, Any] = {"input": {}, "kwargs": {}, "output": {}, "parameters": {}}
+        for slot, tensor in call.slots:
+            group, _, tail = slot.partition(".")
+            if group in groups:
+                groups[group][tail] = self._entry(call.name, slot, tensor)
+        arguments = call.arguments
+        positional = {**groups["input"], **{key: _plain(value) for key, value in arguments.get("args", {}).items()}}
+        named = {**groups["kwargs"], **{key: _plain(value) for key, value in arguments.get("kwargs", {}).items()}}
+        entry: dict[str, Any] = {}
+        if self._mode != "output":
+            entry = {"input_args": _nested(positional), "input_kwargs": _nested_dict(named)}
+        if self._mode != "input":
+            entry["output"] = _nested(groups["output"])
+        if groups["parameters"]:
+            entry["parameters"] = groups["parameters"]
+        self.data[call.name] = entry
+
+    def _backward(self, call: CallView) -> None:
+        groups: dict[str, Any] = {"input": {}, "output": {}}
+        gradients: dict[str, Any] = {}
+        head = re.sub(r"\.backward\.\d+$", "", call.name)
+        for slot, tensor in call.slots:
+            group, _, tail = slot.partition(".")
+            if group == "parameters_grad":
+                name = f"{head}.parameters_grad.{self._counts.get(head, 0)}"
+                gradients[tail] = [self._entry(name, tail, tensor)]
+            elif group in groups:
+                groups[group][tail] = self._entry(call.name, slot, tensor)
+        if groups["input"] or groups["output"]:
+            self.data[call.name] = {
+                group: _nested(values) for group, values in groups.items() if self._mode in ("all", "backward", group)
+            }
+        if gradients:
+            number = self._counts.get(head, 0)
+            self._counts[head] = number + 1
+            self.data[f"{head}.parameters_grad.{number}"] = gradients
+            self.extra.append(f"{head}.parameters_grad.{number}")
+
+    def _entry(self, call: str, slot: str, tensor: TensorView | None) -> Any:
+        if tensor is None:
+            return None
+        high, low, mean, norm = tensor.statistics()
+        if tensor.dtype == "bool" and high is not None:
+            high, low, mean, norm = bool(high), bool(low), None, None
+        entry: dict[str, Any] = {
+            "type": "torch.Tensor", "dtype": f"torch.{tensor.dtype}", "shape": list(tensor.shape),
+            "Max": high, "Min": low, "Mean": mean, "Norm": norm, "requires_grad": tensor.number in self._gradients,
+        }  # fmt: skip
+        if self._digest:
+            entry["md5"] = _crc(tensor)
+        elif self._task == "tensor":
+            entry["data_name"] = self._save(f"{call}.{slot}", tensor)
+        return entry
+
+    def _save(self, name: str, tensor: TensorView) -> str:
+        if tensor.load is None:
+            return "-1"
+        file = re.sub(r"[^\w.\-]", "_", name) + ".pt"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        torch_file.save(self._folder / file, tensor.load())
+        self.files += 1
+        return file
+
+
+def _crc(tensor: TensorView) -> str:
+    """Return the checksum of the bytes that msprobe calls md5, or the fingerprint's hash where there is no data."""
+    if tensor.load is None:
+        return f"{tensor.row['hash']:016x}" if tensor.row["hash"] is not None else ""
+    return f"{zlib.crc32(np.ascontiguousarray(tensor.load()).tobytes()):08x}"
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    return {"type": type(value).__name__, "value": value}
+
+
+def _nested(flat: dict[str, Any]) -> list[Any]:
+    """Return {"0": a, "1.0": b, "1.1": c} as [a, [b, c]]; a gap is null, and a key that is no number makes a dict."""
+    groups: dict[str, Any] = {}
+    for key, value in flat.items():
+        first, _, rest = key.partition(".")
+        if rest:
+            groups.setdefault(first, {})
+            if isinstance(groups[first], dict):
+                groups[first][rest] = value
+        else:
+            groups[first] = _Leaf(value)
+    if groups and not all(key.isdigit() for key in groups):
+        return [_nested_dict(flat)]
+    result: list[Any] = []
+    for key in sorted(groups, key=int):
+        result += [None] * (int(key) - len(result))
+        item = groups[key]
+        result.append(item.value if isinstance(item, _Leaf) else _nested(item))
+    return result
+
+
+class _Leaf:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def _nested_dict(flat: dict[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in flat.items():
+        first, _, rest = key.partition(".")
+        if rest and isinstance(result.setdefault(first, {}), dict):
+            result[first][rest] = value
+        else:
+            result[first] = value
+    return result

@@ -1,0 +1,285 @@
+"""Reads ptdbg_ascend's and torch_npu.hooks' dumps: ".pkl" files that are JSON lines, and ptdbg's folder of .npy beside them.
+
+    ptdbg       ["21_Torch_norm_forward_input.0", 1, [], "torch.float32", [2, 3], [max, min, mean]]
+                ["21_Torch_norm_forward_stack_info", [[file, line, function, code], …]]
+    torch_npu   ["21_Torch_norm_forward_input", [values …], "torch.float32", [2, 3]]
+
+Their backward `input` is the gradient that goes out (torch's grad_input), `output` the one that comes in: here they are
+turned round, as a run has them. The number in front counts calls (ptdbg) or tensors (torch_npu) over all operators; a
+run counts per operator, and pairs a backward call with the last forward call of its operator that has none yet.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.errors import RunError
+from numscope.store.dtypes import numpy_dtype
+from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
+
+PTDBG, TORCH_NPU, ASYNC = "ptdbg_ascend", "torch_npu.hooks", "torch_npu.hooks async"
+_NAME = re.compile(
+    r"^(?P<n>\d+)_(?P<prefix>[A-Za-z]+)_(?P<op>.+)_(?P<phase>forward|backward)"
+    r"_(?P<role>input|output|stack_info)(?P<tail>[.\d]*)$"
+)
+_ASYNC = re.compile(
+    r"^(?P<name>\d+_.+?)_shape\[(?P<shape>[\d,]*)\]_stride\[[\d,]*\]_offset\[\d*\]_format\[-?\d*\]\.npy$"
+)
+_STAMP = r"_\d{8}_?\d{5,6}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a file: a tensor, or a stack."""
+
+    number: int
+    prefix: str
+    op: str
+    phase: str
+    role: str
+    tail: str
+    fields: list[Any]
+
+    @property
+    def text(self) -> str:
+        """The name without its number."""
+        return f"{self.prefix}_{self.op}_{self.phase}_{self.role}{self.tail}"
+
+
+def parse_name(name: str) -> Line | None:
+    """Return a name taken apart, or None where it has another form."""
+    match = _NAME.match(name)
+    if not match:
+        return None
+    return Line(
+        int(match["n"]), match["prefix"], match["op"], match["phase"], match["role"], match["tail"].strip("."), []
+    )
+
+
+def lines_of(path: Path) -> Iterator[Line]:
+    """Return the lines of a JSON-lines file."""
+    with path.open(encoding="utf-8", errors="strict") as stream:
+        for number, text in enumerate(stream, 1):
+            if not text.strip():
+                continue
+            try:
+                fields = json.loads(text)
+                line = parse_name(str(fields[0]))
+            except (ValueError, IndexError, TypeError, KeyError):
+                raise RunError(f"{path} line {number} is not what ptdbg_ascend or torch_npu.hooks write") from None
+            if line is not None:
+                yield Line(line.number, line.prefix, line.op, line.phase, line.role, line.tail, fields)
+
+
+def is_json_lines(path: Path) -> bool:
+    """Tell whether a file's first line is one of these tools'."""
+    try:
+        with path.open("rb") as stream:
+            fields = json.loads(stream.readline(1 << 24))
+        return isinstance(fields, list) and isinstance(fields[0], str) and parse_name(fields[0]) is not None
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def files_of(path: Path) -> list[tuple[int, Path]]:
+    """Return (rank, file) of the JSON-lines files under a path."""
+    if path.is_file():
+        return [(0, path)] if is_json_lines(path) else []
+    found = []
+    for pattern in ("*.pkl", "rank*/*.pkl"):
+        for file in sorted(path.glob(pattern), key=_natural):
+            rank = re.fullmatch(r"rank_?(\d+)", file.parent.name)
+            if is_json_lines(file):
+                found.append((int(rank[1]) if rank else 0, file))
+    return found
+
+
+def _natural(file: Path) -> list[Any]:
+    parts = re.split(r"(\d+)", str(file))
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+
+
+def async_files(path: Path) -> list[tuple[str, Path]]:
+    """Return (name, file) of the files that wrap_async_datadump_hook writes, in their order."""
+    if not path.is_dir():
+        return []
+    found = [(match["name"], file) for file in path.glob("*.npy") if (match := _ASYNC.match(file.name))]
+    return sorted(found, key=lambda item: int(item[0].partition("_")[0]))
+
+
+def data_folder(file: Path) -> Path | None:
+    """Return the newest folder of .npy files that belongs to a ".pkl", or None."""
+    pattern = re.compile(re.escape(file.stem) + f"(?:{_STAMP})?")
+    folders = [entry for entry in file.parent.iterdir() if entry.is_dir() and pattern.fullmatch(entry.name)]
+    return max(folders, key=lambda folder: folder.name) if folders else None
+
+
+def read(path: Path, trust_pickle: bool = False) -> Dump:
+    """Return the dump under a path; several files of one rank become its steps."""
+    files = files_of(path)
+    if not files:
+        return Dump(ASYNC, [ForeignStep(0, 0, _calls(list(_async_lines(path)), TORCH_NPU))], "torch")
+    with files[0][1].open(encoding="utf-8") as stream:
+        tool = TORCH_NPU if len(json.loads(stream.readline())) == 4 else PTDBG
+
+    def steps() -> Iterator[ForeignStep]:
+        seen: dict[int, int] = {}
+        for rank, file in files:
+            step = seen[rank] = seen.get(rank, -1) + 1
+            lines = list(lines_of(file))
+            folder = data_folder(file) if tool == PTDBG else None
+            yield ForeignStep(rank, step, _calls(lines, tool, folder))
+
+    return Dump(tool, steps(), "torch", notes={"files": [file.name for _, file in files]})
+
+
+def _async_lines(path: Path) -> Iterator[Line]:
+    for name, file in async_files(path):
+        line = parse_name(name)
+        if line is not None:
+            yield Line(line.number, line.prefix, line.op, line.phase, line.role, line.tail, [name, file])
+
+
+def _calls(lines: list[Line], tool: str, folder: Path | None = None) -> list[ForeignCall]:
+    make = partial(_ptdbg_tensor, folder) if tool == PTDBG else partial(_npu_tensor, _is_sampled(lines))
+    naming = _Naming()
+    calls: list[ForeignCall] = []
+    previous: Line | None = None
+    for line in lines:
+        if previous is None or _begins_call(previous, line, tool):
+            calls.append(ForeignCall(naming.next(line)))
+            position = {"input": 0, "output": 0}
+        previous = line
+        call = calls[-1]
+        if line.role == "stack_info":
+            call.stack = tuple(_frame(frame) for frame in reversed(line.fields[1]))
+            continue
+        index = line.tail or str(position[line.role])
+        position[line.role] += 1
+        role = line.role
+        if line.phase == "backward":
+            role = {"input": "output", "output": "input"}[role]
+        call.slots.append((f"{role}.{index}", make(line)))
+    return calls
+
+
+def _begins_call(previous: Line, line: Line, tool: str) -> bool:
+    same = (previous.prefix, previous.op, previous.phase) == (line.prefix, line.op, line.phase)
+    if tool == PTDBG:
+        return previous.number != line.number or not same
+    return not same or (previous.role == "output" and line.role == "input")
+
+
+class _Naming:
+    """Numbers the calls per operator."""
+
+    def __init__(self) -> None:
+        self._forward: dict[str, int] = {}
+        self._open: dict[str, list[int]] = {}
+
+    def next(self, line: Line) -> str:
+        head = f"{line.prefix}.{line.op}"
+        if line.phase == "forward":
+            number = self._forward.get(head, 0)
+            self._forward[head] = number + 1
+            self._open.setdefault(head, []).append(number)
+        else:
+            waiting = self._open.get(head)
+            number = waiting.pop() if waiting else self._forward.setdefault(head, 0)
+        return f"{head}.{number}.{line.phase}"
+
+
+def _frame(fields: Any) -> Frame:
+    file, line, function, code = [*fields, "", 0, "", ""][:4]
+    if isinstance(code, list):
+        code = "".join(map(str, code))
+    return str(file), int(line or 0), str(function), str(code or "").strip()
+
+
+def _dtype(text: Any) -> str:
+    return str(text).removeprefix("torch.")
+
+
+def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
+    fields = line.fields
+    shape = tuple(int(size) for size in fields[4])
+    stats = fields[5] if len(fields) > 5 and isinstance(fields[5], list) else []
+    high, low, mean = [_number(value) for value in (*stats, None, None, None)[:3]]
+    file = folder / f"{fields[0]}.npy" if folder else None
+    if file is None or not file.is_file():
+        return ForeignTensor(_dtype(fields[3]), shape, min=low, max=high, mean=mean)
+    size = int(np.prod(shape, dtype=np.int64))
+    whole = np.load(file, mmap_mode="r").size == size
+    return ForeignTensor(
+        _dtype(fields[3]), shape, partial(_array, file, _dtype(fields[3]), shape if whole else None), not whole,
+        min=low, max=high, mean=mean,
+    )  # fmt: skip
+
+
+def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
+    """Return the data in the tensor's own dtype: the files hold float32, which widens exactly."""
+    array: NDArray[Any] = np.load(file)
+    kind = numpy_dtype(dtype)
+    if kind is not None and array.dtype != kind:
+        with np.errstate(invalid="ignore", over="ignore"):
+            array = array.astype(kind)
+    return array if shape is None else array.reshape(shape)
+
+
+def _is_sampled(lines: list[Line]) -> bool:
+    """Tell whether a torch_npu file has ten elements and three statistics per tensor, or all elements."""
+    for line in lines:
+        if len(line.fields) < 4:
+            continue
+        size, given = int(np.prod(line.fields[3], dtype=np.int64)), len(_flat(line.fields[1]))
+        if given != min(10, size) + 3:
+            return False
+        if given != size:
+            return True
+    return True
+
+
+def _flat(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        return [value]
+    return [item for part in value for item in _flat(part)]
+
+
+def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
+    if isinstance(line.fields[1], Path):
+        file = line.fields[1]
+        header = np.load(file, mmap_mode="r")
+        return ForeignTensor(header.dtype.name, header.shape, partial(np.load, file))
+    values = [float(value) for value in _flat(line.fields[1])]
+    dtype, shape = _dtype(line.fields[2]), tuple(int(size) for size in line.fields[3])
+    kind = numpy_dtype(dtype) or np.dtype("float32")
+    if not sampled:
+        return ForeignTensor(dtype, shape, lambda: _of(values, kind).reshape(shape))
+    if len(values) - 3 == int(np.prod(shape, dtype=np.int64)):  # ten elements or fewer: all of them
+        return ForeignTensor(dtype, shape, lambda: _of(values[:-3], kind).reshape(shape))
+    high, low, mean = values[-3:]
+    return ForeignTensor(dtype, shape, lambda: _of(values[:-3], kind), True, min=low, max=high, mean=mean)
+
+
+def _of(values: list[float], kind: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.array(values, np.float64).astype(kind)
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

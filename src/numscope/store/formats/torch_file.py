@@ -1,0 +1,316 @@
+"""Torch's `.pt` files, read and written without torch and without running anything that a file says.
+
+A `.pt` file is a zip archive: a pickle program that describes nested containers, and one member of raw bytes for each
+storage. The program is interpreted here over a closed list of instructions and names: tensors, parameters, containers
+and plain values. What else a program asks for is an error, or, where the user trusts the file, left to pickle itself.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import pickletools
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.errors import RunError
+from numscope.store.dtypes import numpy_dtype
+
+_STORAGES = {
+    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
+    "LongStorage": "int64", "IntStorage": "int32", "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8",
+    "BoolStorage": "bool", "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
+}  # fmt: skip
+_STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
+
+
+class _Name:
+    """A global that a program names: looked up in a table of ours, never imported."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    def __repr__(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+def load(path: Path, trust_pickle: bool = False) -> Any:
+    """Return what a `.pt` file holds, tensors as numpy arrays."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            program = next((name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"), None)
+            if program is None:
+                raise RunError(f"{path} is a zip file, but none that torch.save wrote: it has no data.pkl")
+            root = program[: -len("data.pkl")]
+            storage = _storages(archive, root)
+            content = archive.read(program)
+            if trust_pickle:
+                return _Trusting(io.BytesIO(content), storage).load()
+            return _interpret(content, storage, path)
+    except zipfile.BadZipFile:
+        raise RunError(
+            f"{path} is not a .pt file in torch's zip format: save it again with torch.save of torch 1.6 or later"
+        ) from None
+
+
+def _storages(archive: zipfile.ZipFile, root: str) -> Callable[[Any], NDArray[Any]]:
+    cache: dict[str, NDArray[Any]] = {}
+
+    def storage(identity: Any) -> NDArray[Any]:
+        _, kind, key, _, count = identity[:5]
+        if key not in cache:
+            name = kind.name if isinstance(kind, _Name) else getattr(kind, "__name__", str(kind))
+            dtype = numpy_dtype(_STORAGES.get(name, "uint8"))
+            raw = np.frombuffer(archive.read(f"{root}data/{key}"), np.uint8)
+            cache[key] = raw if dtype is None or name not in _STORAGES else raw.view(dtype)[:count]
+        return cache[key]
+
+    return storage
+
+
+def _rebuild_tensor(storage: NDArray[Any], offset: int, shape: Any, strides: Any, *_: Any) -> NDArray[Any]:
+    shape, strides = tuple(shape), tuple(strides)
+    reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if math.prod(shape) else 0
+    if offset < 0 or any(stride < 0 for stride in strides) or reach > len(storage):
+        raise ValueError("a tensor reaches beyond its storage")
+    if not math.prod(shape):
+        return np.empty(shape, storage.dtype)
+    steps = tuple(stride * storage.itemsize for stride in strides)
+    raw = storage.view(f"V{storage.itemsize}")[offset:]  # numpy's strides don't know the dtypes of ml_dtypes
+    return np.lib.stride_tricks.as_strided(raw, shape, steps).copy().view(storage.dtype).reshape(shape)
+
+
+def _rebuild_tensor_v3(
+    storage: NDArray[Any], offset: int, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+) -> NDArray[Any]:
+    kind = numpy_dtype(dtype.name if isinstance(dtype, _Name) else str(dtype).removeprefix("torch."))
+    if kind is None:
+        raise ValueError(f"numpy has no {dtype}")
+    return _rebuild_tensor(storage.view(kind), offset, shape, strides)
+
+
+def _first(value: Any, *_: Any) -> Any:
+    return value
+
+
+_CALLABLE: dict[tuple[str, str], Callable[..., Any]] = {
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor_v3,
+    ("torch._utils", "_rebuild_parameter"): _first,
+    ("collections", "OrderedDict"): OrderedDict,
+    ("torch", "Size"): tuple,
+    ("torch", "device"): lambda *parts: ":".join(map(str, parts)),
+    ("torch.serialization", "_get_layout"): _first,
+}
+
+
+def _interpret(program: bytes, storage: Callable[[Any], NDArray[Any]], path: Path) -> Any:
+    """Run a pickle program over the closed list of what it may say."""
+    machine = _Machine(storage)
+    try:
+        for operation, argument, _ in pickletools.genops(program):
+            if operation.name == "STOP":
+                return machine.stack.pop()
+            machine.step(operation.name, argument)
+    except _Forbidden as word:
+        raise RunError(
+            f"{path} names {word}, which is no tensor or plain value: if you trust whoever made it, pass --trust-pickle"
+        ) from None
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, StopIteration) as error:
+        raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from error
+    raise RunError(f"{path} is cut off: copy it again from where it was made")
+
+
+class _Forbidden(Exception):
+    pass
+
+
+_MARK = object()
+_CONSTANTS = {
+    "NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": (),
+}  # fmt: skip
+_LITERALS = {
+    "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "INT", "LONG", "BINFLOAT", "FLOAT", "BINUNICODE",
+    "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BINBYTES", "SHORT_BINBYTES", "BINSTRING", "SHORT_BINSTRING",
+}  # fmt: skip
+
+
+class _Machine:
+    """The stack machine of pickle, without the instructions that import or run."""
+
+    def __init__(self, storage: Callable[[Any], NDArray[Any]]) -> None:
+        self.stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._storage = storage
+
+    def step(self, name: str, argument: Any) -> None:
+        stack = self.stack
+        if name in ("PROTO", "FRAME"):
+            return
+        if name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _LITERALS:
+            stack.append(argument)
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name == "EMPTY_DICT":
+            stack.append({})
+        elif name == "EMPTY_LIST":
+            stack.append([])
+        elif name in ("TUPLE", "LIST", "DICT"):
+            items = self._to_mark()
+            stack.append(
+                tuple(items) if name == "TUPLE" else items if name == "LIST" else dict(zip(items[::2], items[1::2]))
+            )
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            count = int(name[-1])
+            items = stack[-count:]
+            del stack[-count:]
+            stack.append(tuple(items))
+        elif name in ("APPEND", "APPENDS"):
+            items = self._to_mark() if name == "APPENDS" else [stack.pop()]
+            stack[-1].extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = self._to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
+            stack[-1].update(zip(items[::2], items[1::2]))
+        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
+            self._memo[int(argument)] = stack[-1]
+        elif name == "MEMOIZE":
+            self._memo[len(self._memo)] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET", "GET"):
+            stack.append(self._memo[int(argument)])
+        elif name == "BINPERSID":
+            stack.append(self._storage(stack.pop()))
+        elif name in ("GLOBAL", "STACK_GLOBAL"):
+            parts = argument.split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
+            stack.append(self._named(*parts))
+        elif name == "REDUCE":
+            arguments, function = stack.pop(), stack.pop()
+            if not isinstance(function, _Name) or (function.module, function.name) not in _CALLABLE:
+                raise _Forbidden(repr(function))
+            stack.append(_CALLABLE[function.module, function.name](*arguments))
+        elif name == "BUILD":
+            stack.pop()  # attributes of a dictionary or a tensor: of no interest here
+        else:
+            raise _Forbidden(f"the instruction {name}")
+
+    def _named(self, module: str, name: str) -> _Name:
+        plain = module == "torch" and (name in _STORAGES or numpy_dtype(name) is not None)
+        if plain or (module, name) in _CALLABLE or (module, name) == ("torch.storage", "UntypedStorage"):
+            return _Name(module, name)
+        raise _Forbidden(f"{module}.{name}")
+
+    def _to_mark(self) -> list[Any]:
+        place = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
+        items = self.stack[place + 1 :]
+        del self.stack[place:]
+        return items
+
+
+class _Trusting(pickle.Unpickler):
+    """Unpickles what the user has said to trust; torch's own names still become numpy arrays."""
+
+    def __init__(self, file: Any, storage: Callable[[Any], NDArray[Any]]) -> None:
+        super().__init__(file)
+        self._storage = storage
+
+    def persistent_load(self, identity: Any) -> NDArray[Any]:
+        return self._storage(identity)
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _CALLABLE:
+            return _CALLABLE[module, name]
+        if module == "torch" and (name in _STORAGES or numpy_dtype(name) is not None):
+            return _Name(module, name)
+        if module == "torch.storage" and name == "UntypedStorage":
+            return _Name(module, name)
+        return super().find_class(module, name)
+
+
+def save(path: Path, value: Any) -> None:
+    """Write tensors (numpy arrays) and plain values in nested containers, so that torch.load(weights_only=True) reads it."""
+    writer = _Writer()
+    writer.put(value)
+    root = path.stem or "archive"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(f"{root}/data.pkl", b"\x80\x02" + b"".join(writer.parts) + b".")
+        archive.writestr(f"{root}/byteorder", b"little")
+        for key, raw in enumerate(writer.storages):
+            archive.writestr(f"{root}/data/{key}", raw)
+        archive.writestr(f"{root}/version", b"3\n")
+
+
+class _Writer:
+    """Puts values down as instructions of pickle's protocol 2, the one torch.save uses."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.storages: list[bytes] = []
+
+    def put(self, value: Any) -> None:
+        parts = self.parts
+        if value is None or isinstance(value, (bool, np.bool_)):
+            parts.append(b"N" if value is None else (b"\x88" if value else b"\x89"))
+        elif isinstance(value, (int, np.integer)):
+            self._integer(int(value))
+        elif isinstance(value, (float, np.floating)) and not isinstance(value, np.ndarray):
+            parts.append(b"G" + struct.pack(">d", float(value)))
+        elif isinstance(value, str):
+            text = value.encode("utf-8", "surrogatepass")
+            parts.append(b"X" + len(text).to_bytes(4, "little") + text)
+        elif isinstance(value, np.ndarray):
+            self._tensor(value)
+        elif isinstance(value, Mapping):
+            parts.append(b"}(")
+            for key, item in value.items():
+                self.put(key)
+                self.put(item)
+            parts.append(b"u")
+        elif isinstance(value, (list, tuple)):
+            parts.append(b"](" if isinstance(value, list) else b"(")
+            for item in value:
+                self.put(item)
+            parts.append(b"e" if isinstance(value, list) else b"t")
+        else:
+            raise TypeError(f"a .pt file of numscope's holds tensors and plain values, not {type(value).__name__}")
+
+    def _integer(self, value: int) -> None:
+        if -(2**31) <= value < 2**31:
+            self.parts.append(b"J" + value.to_bytes(4, "little", signed=True))
+        else:
+            raw = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+            self.parts.append(b"\x8a" + bytes([len(raw)]) + raw)
+
+    def _name(self, module: str, name: str) -> None:
+        self.parts.append(f"c{module}\n{name}\n".encode())
+
+    def _tensor(self, array: NDArray[Any]) -> None:
+        dtype = array.dtype.name
+        storage = _STORAGE_OF.get(dtype)
+        self._name("torch._utils", "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3")
+        self.parts.append(b"((")
+        self.put("storage")
+        self._name(*(("torch", storage) if storage else ("torch.storage", "UntypedStorage")))
+        self.put(str(len(self.storages)))
+        self.put("cpu")
+        self._integer(array.size if storage else array.nbytes)
+        self.parts.append(b"tQ")
+        self._integer(0)
+        self.put(tuple(array.shape))
+        self.put(tuple(stride // array.itemsize for stride in np.empty(array.shape, array.dtype).strides))
+        self.put(False)
+        self._name("collections", "OrderedDict")
+        self.parts.append(b")R")
+        if storage is None:
+            self._name("torch", dtype)
+        self.parts.append(b"tR")
+        self.storages.append(np.ascontiguousarray(array).tobytes())
