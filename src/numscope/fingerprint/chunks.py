@@ -74,7 +74,8 @@ class Measure:
 
     def sketch(self) -> NDArray[np.float64]:
         result = np.zeros(constants.SKETCH)
-        result[:BUCKETS] = self.folded.reshape(ROW, BUCKETS).sum(0)
+        with np.errstate(all="ignore"):  # float64 elements near the largest
+            result[:BUCKETS] = self.folded.reshape(ROW, BUCKETS).sum(0)
         return result
 
     def mean(self) -> float:

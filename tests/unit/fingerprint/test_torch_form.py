@@ -1,0 +1,170 @@
+"""The torch form inside a program: what it refuses, leaves alone, and stands."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+from numscope.fingerprint.torch_content import _pieces
+from numscope.fingerprint.torch_form import TorchBatch
+from tests.unit.fingerprint.agreement import assert_agrees, numpy_of
+
+
+def _fake() -> torch.Tensor:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        return torch.empty(3)
+
+
+REFUSED = {
+    "sparse": lambda: torch.eye(3).to_sparse_coo(),
+    "sparse_csr": lambda: torch.eye(3).to_sparse_csr(),
+    "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    "meta": lambda: torch.empty(3, device="meta"),
+    "Fake": _fake,
+    "quint8": lambda: torch.quantize_per_tensor(torch.ones(3), 1.0, 0, torch.quint8),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_strided_data_is_refused_with_the_reason(name: str) -> None:
+    batch = TorchBatch()
+    batch.add(torch.ones(3))
+    with pytest.raises(TypeError, match=name):
+        batch.add(REFUSED[name]())
+    batch.add(torch.ones(3))
+    assert len(batch.collect()) == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tensor_of_vmap_is_refused() -> None:
+    batch = TorchBatch()
+    batch.add(torch.ones(3))
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(TypeError, match="has no data"):
+            batch.add(x)
+        return x
+
+    torch.vmap(inside)(torch.ones(2, 3))
+
+
+def test_packed_dtypes_are_measured_as_bytes() -> None:
+    raw = torch.arange(100, dtype=torch.uint8)
+    batch = TorchBatch()
+    batch.add(raw.view(torch.float4_e2m1fn_x2))
+    batch.add(raw)
+    result = batch.collect()
+    assert_agrees(result, raw.numpy(), 0)
+    assert_agrees(result, raw.numpy(), 1)
+
+
+def test_rows_begin_anew_after_collect() -> None:
+    batch = TorchBatch()
+    assert (batch.add(torch.ones(3)), batch.add(torch.zeros(100_000))) == (0, 1)
+    first = batch.collect()
+    assert batch.add(torch.full((3,), 2.0)) == 0
+    second = batch.collect()
+    assert (first.max.tolist(), second.max.tolist()) == ([1.0, 0.0], [2.0])
+    assert len(batch.collect()) == 0
+
+
+def test_a_tensor_may_change_after_it_was_added() -> None:
+    small, large = torch.ones(100), torch.ones(100_000)
+    batch = TorchBatch()
+    batch.add(small)
+    batch.add(large)
+    small.zero_()
+    large.zero_()
+    result = batch.collect()
+    assert result.min.tolist() == [1.0, 1.0]
+
+
+def test_a_shorter_content_sees_nothing_of_a_longer_one_before_it() -> None:
+    batch = TorchBatch()
+    for size in (64, 40, 64, 3):
+        for _ in range(2):
+            batch.add(torch.full((size,), 7.0))
+            assert_agrees(batch.collect(), np.full(size, 7.0, np.float32))
+
+
+def test_more_contents_than_a_block_holds() -> None:
+    tensors = [torch.full((16384,), float(number)) for number in range(11)]
+    batch = TorchBatch()
+    for tensor in tensors:
+        batch.add(tensor)
+    result = batch.collect()
+    assert result.max.tolist() == list(map(float, range(11)))
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_gradients_modes_and_random_numbers_are_left_alone(size: int) -> None:
+    batch = TorchBatch()
+    leaf = torch.randn(size, requires_grad=True)
+    state = torch.get_rng_state()
+    product = leaf * 2
+    version, node = product._version, product.grad_fn
+    for tensor in (leaf, product, product.view(2, -1).T, torch.nn.Parameter(torch.ones(size))):
+        batch.add(tensor)
+    assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (product._version, product.grad_fn) == (version, node)
+    product.sum().backward()
+    assert torch.equal(leaf.grad, torch.full((size,), 2.0))
+    assert_agrees(batch.collect(), numpy_of(product), 1)
+
+
+def test_inference_tensors() -> None:
+    batch = TorchBatch()
+    with torch.inference_mode():
+        made = torch.ones(10) * 2
+        batch.add(made)
+        batch.add(made.expand(3, 10))
+    batch.add(made)
+    batch.add(made.expand(3, 10))
+    batch.add(torch.ones(10))
+    assert batch.collect().l2.tolist() == pytest.approx([40**0.5, 120**0.5, 40**0.5, 120**0.5, 10**0.5])
+
+
+def test_several_threads_may_add() -> None:
+    batch = TorchBatch()
+    rows: dict[int, float] = {}
+
+    def work(number: int) -> None:
+        for size in range(1, 200):
+            value = float(number * 1000 + size)
+            rows[batch.add(torch.full((size * (300 if size % 50 == 0 else 1),), value))] = value
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    result = batch.collect()
+    assert len(result) == len(rows) == 4 * 199
+    assert all(result.max[row] == value == result.min[row] for row, value in rows.items())
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    tensor = torch.randn(500_000)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        batch = TorchBatch()
+        batch.add(tensor)
+        results.append(batch.collect())
+    torch.set_num_threads(before)
+    assert results[0].l2[0] == results[1].l2[0]
+    assert (results[0].sketch == results[1].sketch).all()
+
+
+def test_pieces_of_more_than_2_31_elements_follow_one_another() -> None:
+    tensor = torch.ones(1, dtype=torch.uint8).expand(3, 2**30, 2)  # all in one place: only the indices are large
+    pieces = [piece.shape for piece in _pieces(tensor, 2**29)]
+    assert pieces == [(2**28, 2)] * 12
