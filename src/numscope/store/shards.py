@@ -8,6 +8,7 @@ of safetensors opens (unless it was killed between those two writes: then this m
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import mmap
@@ -63,9 +64,8 @@ class ShardWriter:
         buffers: list[memoryview] = []
         entries: list[bytes] = []
         header = size = 0
-        for item in items:
-            array = item.array if item.array.flags.c_contiguous else np.ascontiguousarray(item.array)
-            buffer = array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+        # All buffers first: what cannot be stored must fail before anything is noted as stored.
+        for item, buffer in [(item, _buffer(item.array)) for item in items]:
             content = item.hash
             if content is None:
                 content = int.from_bytes(hashlib.blake2b(buffer, digest_size=8).digest(), "little")
@@ -113,9 +113,18 @@ class ShardWriter:
             return
         write_all(self._fd, buffers)
         text = b"," + b",".join(entries)
-        os.pwrite(self._fd, text + b"}", 8 + self._header_end)
+        if os.pwrite(self._fd, text + b"}", 8 + self._header_end) != len(text) + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._header_end += len(text)
         self._data_end += sum(len(buffer) for buffer in buffers)
+
+
+def _buffer(array: NDArray[Any]) -> memoryview:
+    """Return an array's bytes, without a copy where its elements lie in order."""
+    if array.dtype.hasobject:
+        raise TypeError(f"an array of {array.dtype} cannot be stored")
+    whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    return whole.reshape(-1).view(np.uint8).data if whole.size else memoryview(b"")
 
 
 def _entry(key: str, array: NDArray[Any], start: int) -> bytes:

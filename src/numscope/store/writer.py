@@ -26,6 +26,7 @@ import pyarrow as pa
 from numscope.core.errors import RunError
 from numscope.store import rundir
 from numscope.store.batch import Batch, Sample, array_of, column, record_batch
+from numscope.store.files import write_all
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SEGMENT_BYTES, SegmentWriter
 from numscope.store.shards import SHARD_BYTES, Kept, ShardWriter
@@ -66,7 +67,7 @@ class RunWriter:
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
         self._files = _Files(directory, segment_bytes, shard_bytes)
-        self._queue: deque[Batch | _EndOfStep | _Settle | None] = deque()
+        self._queue: deque[tuple[Batch | _EndOfStep | _Settle | None, int]] = deque()  # with the size of each
         self._changed = threading.Condition()
         self._limit = queue_bytes
         self._waiting = 0  # bytes in the queue, the batch being written included
@@ -118,7 +119,7 @@ class RunWriter:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         with self._changed:
-            self._queue.append(None)
+            self._queue.append((None, 0))
             self._changed.notify_all()
         self._thread.join()
         self._raise()
@@ -142,7 +143,7 @@ class RunWriter:
             print(f"numscope: {error}", file=sys.stderr)
 
     def _put(self, item: Batch | _EndOfStep | _Settle, size: int) -> None:
-        self._queue.append(item)
+        self._queue.append((item, size))
         self._waiting += size
         self._items += 1
         self._changed.notify_all()
@@ -169,8 +170,7 @@ class RunWriter:
             with self._changed:
                 while not self._queue:
                     self._changed.wait()
-                item = self._queue.popleft()
-            size = item.nbytes() if isinstance(item, Batch) else 0
+                item, size = self._queue.popleft()
             try:
                 if item is None:
                     self._files.close()
@@ -212,13 +212,13 @@ class _Files:
             calls = record_batch("calls", batch.calls)
             slots = record_batch("slots", batch.slots)
             tensors = record_batch("tensors", batch.tensors)
-            kept = _kept(batch, tensors) if batch.data else []
+            if batch.data:
+                kept = _kept(batch, tensors)
+                tensors = _placed(tensors, kept, self._shards.add([item for _, item in kept]))
         except Exception as error:
             reason = f"not stored: {type(error).__name__}"
             self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
             raise
-        if kept:
-            tensors = _placed(tensors, kept, self._shards.add([item for _, item in kept]))
         # What is referred to goes before what refers to it: a killed job leaves no slot without its tensor and call.
         self._segment.append("stacks", stacks)
         self._segment.append("tensors", tensors)
@@ -239,7 +239,7 @@ class _Files:
             "time": round(end.time, 3),
             "seconds": round(end.seconds, 6),
         }
-        os.write(self._steps, json.dumps(line, ensure_ascii=False).encode() + b"\n")
+        write_all(self._steps, [memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")])
         self._begin = dict(self._segment.rows)
         if self._segment.bytes >= self._segment_bytes:
             self.next_segment()

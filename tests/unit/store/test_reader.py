@@ -203,6 +203,32 @@ def test_an_open_run_sees_a_shard_that_grew(tmp_path: Path) -> None:
     assert later.tensor("Functional.linear.0.forward.output.0", step=1).size == 9
 
 
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6).astype(ml_dtypes.bfloat16).reshape(2, 3),
+        np.arange(6).astype(ml_dtypes.float8_e4m3fn),
+        np.arange(6).astype(ml_dtypes.float8_e5m2fnuz),
+        np.array([1 + 2j, complex(np.nan, -np.inf)], np.complex64),
+        np.array([[True, False]]),
+        np.array(-0.0),
+        np.array(3, np.complex128),
+        np.zeros((0, 4), np.float16),
+        np.array([2**63, 1], np.uint64),
+    ],
+    ids=lambda array: f"{array.dtype.name}{list(array.shape)}",
+)
+def test_shape_dtype_and_bits_come_back_exactly(tmp_path: Path, array: np.ndarray) -> None:
+    with RunWriter(tmp_path / "run", rank=0, manifest={}) as writer:
+        writer.write(batch_of(0, [np.ones(3, np.uint8), array]))  # three bytes before it: not aligned in the file
+        writer.end_step(0, {})
+    run = open_run(tmp_path / "run")
+    back = run.tensor("Functional.linear.1.forward.output.0")
+    assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
+    row = run.tensors.slice(3, 1).to_pylist()[0]
+    assert (row["dtype"], row["shape"]) == (array.dtype.name, list(array.shape))
+
+
 def test_a_run_can_be_moved(path: Path, tmp_path: Path) -> None:
     shutil.move(path, tmp_path / "elsewhere")
     run = open_run(tmp_path / "elsewhere")

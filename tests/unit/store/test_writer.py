@@ -104,6 +104,19 @@ def test_a_bad_batch_surfaces_at_the_next_call_is_counted_and_the_rest_is_writte
     assert run.skipped() == {"not stored: ValueError": 2}
 
 
+def test_data_that_cannot_be_stored_leaves_no_reference_to_what_is_not_there(tmp_path: Path) -> None:
+    array = np.arange(5.0)
+    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
+    good = batch_of(0, [array, array + 1])
+    writer.write(Batch(good.calls, good.slots, good.tensors, good.stacks, {0: array, 1: np.array([object()])}))
+    with pytest.raises(RunError, match="cannot be stored"):
+        writer.flush()
+    writer.write(batch_of(0, [array]))
+    writer.end_step(0, {})
+    writer.close()
+    np.testing.assert_array_equal(open_run(tmp_path / "run").tensor("Functional.linear.0.forward.output.0"), array)
+
+
 def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
