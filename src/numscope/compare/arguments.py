@@ -77,7 +77,8 @@ def _flatten(text: str | None) -> dict[str, Any]:
         return {"arguments": text}
     flat: dict[str, Any] = {}
     for part in ("args", "kwargs"):
-        _spread("", value.get(part) or {}, flat)
+        if value.get(part):
+            _spread("", value[part], flat)
     return flat
 
 

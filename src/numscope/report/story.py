@@ -39,7 +39,8 @@ def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end:
     columns = [Column("at", at.astype("i4")), Column("row", rows.astype("i4"))]
     for name, source in (("in", measure.input), ("out", measure.output), ("expected", measure.expected)):
         column = take(name, table.column(source), rows)
-        columns.append(Column(name, column.values.astype("f4"), column.valid))
+        with np.errstate(over="ignore"):  # beyond float32 is off the plot in any case
+            columns.append(Column(name, column.values.astype("f4"), column.valid))
     columns += [take(name, table.column(name), rows) for name in ("step", "rank", "verdict", "phase")]
     return encode(columns, {"total": len(every)})
 

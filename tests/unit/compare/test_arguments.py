@@ -1,0 +1,18 @@
+"""Non-tensor arguments of two calls: what differs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+from numscope.compare.arguments import differences
+
+
+def test_an_argument_given_on_one_side_alone_is_the_only_difference() -> None:
+    target = json.dumps({"kwargs": {"approximate": "tanh"}})
+    found = differences(target, None)
+    assert [difference.name for difference in found] == ["approximate"]
+
+
+def test_equal_arguments_do_not_differ() -> None:
+    text = json.dumps({"args": {"1": [4, 8], "2": 1e-5}, "kwargs": {"eps": 1e-6}})
+    assert differences(text, text) == []
