@@ -49,6 +49,9 @@ class Frontend(Protocol):
     def devices(self) -> list[str]:
         """Return the devices that the job uses, for the manifest."""
 
+    def seeds(self) -> dict[str, int]:
+        """Return the seeds of the framework's generators, for the manifest."""
+
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one, and is no rank: a data loader's worker."""
 
@@ -169,6 +172,7 @@ class Capture:
         facts = manifest.collect(
             framework=self._frontend.name,
             devices=self._frontend.devices(),
+            seeds=self._frontend.seeds(),
             settings=self.settings.to_dict(),
             world_size=world,
         )

@@ -142,6 +142,10 @@ class TorchFrontend:
         """Tell whether this process only feeds another one: a data loader's worker."""
         return torch.utils.data.get_worker_info() is not None
 
+    def seeds(self) -> dict[str, int]:
+        """Return the seed that torch's default generator was last given; reading it changes nothing."""
+        return {"torch": torch.initial_seed()}
+
     def devices(self) -> list[str]:
         """Return the devices of the models' parameters, with their names where torch knows them."""
         found = sorted({str(p.device) for model in self._models.values() for p in model.parameters()} or {"cpu"})
