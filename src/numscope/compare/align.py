@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numscope.compare.sequence import pair_sequences
 from numscope.compare.side import Ints, Side
@@ -61,7 +62,7 @@ class _Work:
 class _Children:
     """Rows below each row, wrappers that are looked through left out."""
 
-    def __init__(self, parent: Ints, included: np.ndarray, dissolved: np.ndarray) -> None:  # type: ignore[type-arg]
+    def __init__(self, parent: Ints, included: np.ndarray, dissolved: np.ndarray) -> None:
         parent = parent.copy()
         for row in np.flatnonzero(dissolved):
             parent[parent == row] = parent[row]
@@ -125,7 +126,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
     return Alignment(pairs_a[sort], pairs_b[sort], why[sort], alone_a, alone_b, idle_a, idle_b)
 
 
-def _same_tree(work: _Work, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:  # type: ignore[type-arg]
+def _same_tree(work: _Work, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:
     rows_a, rows_b = np.flatnonzero(tree_a), np.flatnonzero(tree_b)
     if len(rows_a) != len(rows_b) or not np.array_equal(work.tokens_a.exact[rows_a], work.tokens_b.exact[rows_b]):
         return False
@@ -134,13 +135,14 @@ def _same_tree(work: _Work, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:  # 
     return np.array_equal(np.where(parent_a < 0, -1, place_a[parent_a]), np.where(parent_b < 0, -1, place_b[parent_b]))
 
 
-def _lone_wrappers(side: Side, other: Side) -> np.ndarray:  # type: ignore[type-arg]
+def _lone_wrappers(side: Side, other: Side) -> NDArray[np.bool_]:
     """Return which calls are of wrapper modules that the other side does not have."""
     classes = [code for word, code in side.book.numbers.items() if word in WRAPPER_CLASSES]
     module = side.book.code("module")
     mine = np.isin(side.calls.module_class, classes) & (side.calls.kind == module)
     theirs = other.calls.module_class[other.calls.kind == module]
-    return mine & ~np.isin(side.calls.module_class, theirs)
+    lone: NDArray[np.bool_] = mine & ~np.isin(side.calls.module_class, theirs)
+    return lone
 
 
 def _walk(work: _Work, start: tuple[Ints, Ints] | None = None) -> None:
@@ -214,7 +216,7 @@ def _left(work: _Work) -> tuple[Ints, Ints]:
     )
 
 
-def _occurrences(keys: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def _occurrences(keys: np.ndarray) -> np.ndarray:
     """Return keys made distinct: the k-th occurrence of a key gets k mixed in."""
     sort = np.argsort(keys, kind="stable")
     ordered = keys[sort]
@@ -225,7 +227,7 @@ def _occurrences(keys: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
     return keys.astype(np.uint64) + count * np.uint64(0x9E3779B97F4A7C15)
 
 
-def join(a: np.ndarray, b: np.ndarray) -> tuple[Ints, Ints]:  # type: ignore[type-arg]
+def join(a: np.ndarray, b: np.ndarray) -> tuple[Ints, Ints]:
     """Return the positions in a and in b of the keys they share; keys are distinct on each side."""
     _, place_a, place_b = np.intersect1d(a, b, assume_unique=False, return_indices=True)
     sort = np.argsort(place_a)

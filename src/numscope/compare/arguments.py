@@ -56,7 +56,7 @@ def _telling(x: Any, y: Any) -> bool:
     if isinstance(x, int) and isinstance(y, int):
         return False  # sizes, dims and indexes: what they change shows in shapes and values
     if _is_number(x) and _is_number(y):
-        return abs(x - y) > 1e-7 * max(abs(x), abs(y))
+        return bool(abs(x - y) > 1e-7 * max(abs(x), abs(y)))
     return isinstance(x, str) and isinstance(y, str) and not x.startswith("<")
 
 

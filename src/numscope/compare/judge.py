@@ -65,12 +65,12 @@ class History:
 class Judgement:
     """The verdict on every pair of calls of one step of one rank."""
 
-    verdict: np.ndarray  # type: ignore[type-arg]
+    verdict: np.ndarray
     errors: CallErrors
     differences: dict[int, list[Difference]]
     findings: list[Finding]
     reasons: dict[int, str]
-    slot_wrong: np.ndarray  # type: ignore[type-arg]
+    slot_wrong: np.ndarray
     noise: Floats | None
 
 
@@ -128,10 +128,10 @@ class _Judge:
         return found
 
     def phase(self, pair: int) -> str:
-        return self.a.book.words[self.a.calls.phase[self.alignment.target[pair]]]
+        return str(self.a.book.words[self.a.calls.phase[self.alignment.target[pair]]])
 
     def kind(self, pair: int) -> str:
-        return self.a.book.words[self.a.calls.kind[self.alignment.target[pair]]]
+        return str(self.a.book.words[self.a.calls.kind[self.alignment.target[pair]]])
 
     def rows(self, pair: int) -> range:
         return range(int(self.start[pair]), int(self.start[pair + 1]))
@@ -424,7 +424,7 @@ class _Judge:
 
     def _is_idle(self, pair: int) -> bool:
         """Return whether the call does nothing at all on either side, whatever its arguments (dropout in evaluation)."""
-        return self.errors.error_out[pair] == self.errors.error_in[pair] == 0
+        return bool(self.errors.error_out[pair] == self.errors.error_in[pair] == 0)
 
     def _is_scaled(self, pair: int) -> bool:
         """Return whether the error is a multiple of the result: rounding never is, a wrong factor always."""
@@ -662,7 +662,7 @@ class _Judge:
             return bool(self.wrong_a[held[held >= 0]].any())
         return False
 
-    def _slot_wrong(self) -> np.ndarray:  # type: ignore[type-arg]
+    def _slot_wrong(self) -> np.ndarray:
         return self.wrong_a[self.slots.a] | self.wrong_b[self.slots.b] if len(self.slots.a) else np.zeros(0, np.bool_)
 
     def _nested(self) -> None:
@@ -684,7 +684,7 @@ class _Judge:
         return float(np.nan_to_num(self.measures.error[self.measures.row_of[row]], nan=0.0, posinf=np.inf))
 
     def _slot(self, row: int) -> str:
-        return self.a.book.words[self.slots.slot[row]]
+        return str(self.a.book.words[self.slots.slot[row]])
 
     def _label(self, pair: int, row: int) -> str:
         """Return a parameter's or buffer's name over all steps: its module's path and its own."""
@@ -701,7 +701,7 @@ class _Judge:
         return op.classify(side.book.words[side.calls.op[row]])
 
     def _dtype(self, side: Side, tensor: int) -> str:
-        return side.book.words[side.tensors.dtype[tensor]]
+        return str(side.book.words[side.tensors.dtype[tensor]])
 
     def _roundoff(self, t: int, r: int) -> float:
         mine, theirs = unit_roundoff(self._dtype(self.a, t)), unit_roundoff(self._dtype(self.b, r))

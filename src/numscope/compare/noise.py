@@ -196,7 +196,8 @@ class _Scales:
         result = np.full(count, np.nan)
         order = np.argsort(np.nan_to_num(table.error[chosen], nan=-1.0, posinf=np.inf), kind="stable")
         result[table.pair[chosen][order]] = values[chosen][order]
-        return np.nan_to_num(result)
+        known: Floats = np.nan_to_num(result)
+        return known
 
 
 def _forward_pairs(alignment: Alignment, a: Side) -> Ints:

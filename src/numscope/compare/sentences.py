@@ -147,8 +147,8 @@ def _input(finding: Finding) -> str:
 def _operator(side: Side, row: int) -> str:
     words, calls = side.book.words, side.calls
     if words[calls.kind[row]] == "module":
-        return words[calls.module_class[row]]
-    return words[calls.op[row]]
+        return str(words[calls.module_class[row]])
+    return str(words[calls.op[row]])
 
 
 def _title(side: Side, row: int) -> str:

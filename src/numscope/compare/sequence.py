@@ -72,7 +72,7 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints) -> tuple[In
     return rows_a[np.concatenate(found_a)], rows_b[np.concatenate(found_b)]
 
 
-def _equal_run(a: np.ndarray, b: np.ndarray) -> int:  # type: ignore[type-arg]
+def _equal_run(a: np.ndarray, b: np.ndarray) -> int:
     """Return how many leading elements are equal, without looking at much more than those."""
     length, done, step = min(len(a), len(b)), 0, 256
     while done < length:
@@ -84,7 +84,7 @@ def _equal_run(a: np.ndarray, b: np.ndarray) -> int:  # type: ignore[type-arg]
     return length
 
 
-def best_path(score: np.ndarray) -> tuple[Ints, Ints]:  # type: ignore[type-arg]
+def best_path(score: np.ndarray) -> tuple[Ints, Ints]:
     """Return the pairs, increasing on both sides, with the greatest total score; only positive scores pair."""
     n, m = score.shape
     table = np.zeros((n + 1, m + 1), dtype=np.int64)

@@ -57,7 +57,9 @@ class Codebook:
         if isinstance(encoded, pa.ChunkedArray):
             encoded = encoded.combine_chunks()
         table = np.array([-1 if word is None else self.code(word) for word in encoded.dictionary.to_pylist()] + [-1])
-        return table[pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)]
+        indices: NDArray[np.int64] = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        numbers: Ints = table[indices]
+        return numbers
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:
 
 
 def _ints(column: pa.ChunkedArray, null: int = -1) -> Ints:
-    return pc.fill_null(column.cast(pa.int64()), null).to_numpy().astype(np.int64, copy=False)
+    numbers: NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), null).to_numpy().astype(np.int64, copy=False)
+    return numbers
 
 
 def _flags(column: pa.ChunkedArray) -> Flags:

@@ -33,7 +33,7 @@ class Sources:
         """Return the frame of a stack's number, or None."""
         return self._frames.get(int(stack))
 
-    def columns(self, stacks: np.ndarray) -> tuple[pa.Array, pa.Array]:  # type: ignore[type-arg]
+    def columns(self, stacks: np.ndarray) -> tuple[pa.Array, pa.Array]:
         """Return the file and line of each stack number."""
         distinct, inverse = np.unique(stacks, return_inverse=True)
         found = [self._frames.get(int(number)) for number in distinct]

@@ -18,7 +18,17 @@ from numscope.compare.slots import SlotPairs
 from numscope.compare.sources import Sources
 
 _WHY = {"forward": "path", "recompute": "sequence"}
-_DIRECT = ("cosine", "rmse", "mape", "max_abs_err", "max_rel_err", "euclid", "relative_l2", "bias", "ulp_median")
+_DIRECT: tuple[str, ...] = (
+    "cosine",
+    "rmse",
+    "mape",
+    "max_abs_err",
+    "max_rel_err",
+    "euclid",
+    "relative_l2",
+    "bias",
+    "ulp_median",
+)
 _DIRECT += ("ulp_p99", "ulp_max", "within_0_1_percent", "within_0_5_percent", "mismatch_share", "target_std")
 _DIRECT += ("reference_std",)
 _TEXT = ("structure", "first_index", "worst_index")
@@ -159,7 +169,7 @@ def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) 
         reasons[place] = (
             f"{a.tensors.nan[x]} NaN and {inf_a} infinite against {b.tensors.nan[y]} NaN and {inf_b} infinite"
         )
-    unmeasured = ~(a.tensors.measured[t] & b.tensors.measured[r]) & measures.same_shape[row] if len(row) else []
+    unmeasured = ~(a.tensors.measured[t] & b.tensors.measured[r]) & measures.same_shape[row]
     for place in np.flatnonzero(unmeasured).tolist():
         reasons[place] = "not measured: only the structure was kept"
     return reasons

@@ -37,7 +37,8 @@ def _mix(*columns: Ints | Words) -> Words:
 
 def _sum_by_call(values: Words, start: Ints) -> Words:
     total = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
-    return total[start[1:]] - total[start[:-1]]
+    sums: Words = total[start[1:]] - total[start[:-1]]
+    return sums
 
 
 def tokens(side: Side) -> Tokens:

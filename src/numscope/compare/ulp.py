@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_INTEGER = {2: np.int16, 4: np.int32, 8: np.int64, 1: np.int8}
+_INTEGER: dict[int, np.dtype[np.signedinteger[Any]]] = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
 _SAMPLE = 1 << 16
 _CHUNK = 64 * 1024
 
