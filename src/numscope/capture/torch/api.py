@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, running, sequence
+from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
@@ -34,7 +35,7 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **kwargs)
         if thread.busy or thread.quiet or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
-        if torch.compiler.is_compiling():
+        if is_tracing():
             return func(*args, **kwargs)
         stack = thread.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):

@@ -15,6 +15,7 @@ from numscope.capture.recorder import Recorder
 from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.collectives import Collectives
+from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
@@ -52,9 +53,11 @@ class TorchFrontend:
         if self._settings.level in ("api", "mix"):
             self._undo.append(Functions(self.watch).install())
         if self._mode is not None:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-            self.watch.thread.entered = True
-            self._undo.append(self._leave_mode)
+            self._enter_mode()
+            self._undo += [
+                self._leave_mode,
+                CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install(),
+            ]
         self.watch.forward_on = True
         self.watch.on = True
 
@@ -158,9 +161,15 @@ class TorchFrontend:
                 named.append(device)
         return named
 
+    def _enter_mode(self) -> None:
+        assert self._mode is not None
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self.watch.thread.entered = True
+
     def _leave_mode(self) -> None:
         """Take our mode off the stack, wherever on it the user's own modes have put it."""
-        assert self._mode is not None
+        if not self.watch.thread.entered:
+            return
         self.watch.thread.entered = False
         stack = overrides._get_current_function_mode_stack if isinstance(self._mode, ApiMode) else _dispatch_modes
         above = []

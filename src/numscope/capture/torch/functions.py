@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.api import record_call
+from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.watch import Undo, Watch
 
@@ -31,7 +32,7 @@ class Functions:
             watch = self._watch
             thread = watch.thread
             off = thread.busy or thread.quiet or not (watch.on and watch.forward_on)
-            if off or cls.__name__ in _TRANSPARENT or torch.compiler.is_compiling():
+            if off or cls.__name__ in _TRANSPARENT or is_tracing():
                 return plain(cls, *args, **kwargs)
             return record_call(
                 watch, self._api(cls), lambda: plain(cls, *args, **kwargs), args, kwargs, sys._getframe(1)

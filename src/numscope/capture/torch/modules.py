@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
+from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Open, Undo, Watch
@@ -30,12 +31,14 @@ class Modules:
         self._handles: list[Any] = []
         self._backwards: dict[str, BackwardCall] = {}
         self._roots = 0
+        self._prefixes: set[str] = set()
         for prefix, model in models.items():
             self.register(model, prefix)
 
     def register(self, model: Module, prefix: str) -> None:
         """Learn the paths of a model's modules and watch its parameters' gradients."""
         self._roots += 1
+        self._prefixes.add(prefix)
         for path, module in model.named_modules(prefix=prefix):
             self._paths[id(module)] = (weakref.ref(module), path)
             for name, parameter in module._parameters.items():
@@ -55,10 +58,11 @@ class Modules:
         """
         original = Module.__call__
         record = self._record
-        thread = self._watch.thread
+        watch = self._watch
+        thread = watch.thread
 
         def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if mode is None or thread.entered:
+            if mode is None or thread.entered or thread.compiled or not watch.on:
                 return record(original, module, args, kwargs)
             thread.entered = True
             try:
@@ -88,6 +92,11 @@ class Modules:
             path = f"{stack[-1].path}.{type(module).__name__}" if stack[-1].path else type(module).__name__
             self._paths[id(module)] = (weakref.ref(module), path)
             return path
+        for child in module.children():  # a wrapper around a model that is known: compiled, distributed
+            known = self._paths.get(id(child))
+            if known is not None and known[0]() is child and known[1] in self._prefixes:
+                self._paths[id(module)] = (weakref.ref(module), known[1])
+                return known[1]
         is_first = self._roots == 0 or not any(True for _ in module.children())
         prefix = "" if is_first else f"{type(module).__name__}{self._roots}"
         self.register(module, prefix)
@@ -96,7 +105,7 @@ class Modules:
     def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
         watch = self._watch
         thread = watch.thread
-        if not watch.on or not watch.forward_on or thread.busy or torch.compiler.is_compiling():
+        if not watch.on or not watch.forward_on or thread.busy or is_tracing():
             return original(module, *args, **kwargs)
         call = _ModuleCall(watch, module)
         thread.busy = True

@@ -31,6 +31,9 @@ _SILENT = {
 }  # fmt: skip
 
 # The memory these give is not written yet: there is nothing to measure.
+# Names under which torch has the same function twice.
+_ALIASES = {"dsmm": "mm", "hsmm": "mm", "spmm": "mm"}
+
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"}
 
 # The engine runs inside these; they are no calls, but what happens within is seen.
@@ -163,7 +166,9 @@ def _places() -> dict[Any, tuple[str, str]]:
             if not callable(value) or isinstance(value, type):
                 continue
             try:
-                places.setdefault(value, (prefix, name))
+                known = places.setdefault(value, (prefix, name))
             except TypeError:
                 continue
+            if known[0] == prefix and name == _ALIASES.get(known[1]):
+                places[value] = (prefix, name)
     return places

@@ -46,6 +46,7 @@ class ThreadState(threading.local):
         self.busy = False  # our own code runs
         self.quiet = False  # an optimizer's step runs: it is one call, its inside is not recorded
         self.entered = False  # the mode is on in this thread
+        self.compiled = 0  # it was, until the compiled region of this frame began
         self.number = -1
 
 

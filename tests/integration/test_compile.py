@@ -1,0 +1,51 @@
+"""torch.compile under capture: never a crash, the same numbers, boundaries recorded, and what was not seen is said."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import numscope as ns
+from tests.integration.models import MLP
+
+
+def train(capture=None):
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model = MLP(torch.nn.GELU())
+    compiled = torch.compile(model, backend="aot_eager")
+    loss_of = torch.compile(lambda y: F.mse_loss(y, torch.ones_like(y)).sin(), backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+
+    def step():
+        loss = loss_of(compiled(torch.linspace(-1, 1, 24).view(3, 8)))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+
+    if capture is None:
+        for _ in range(3):
+            step()
+    else:
+        with capture(model) as cap:
+            for _ in range(3):
+                step()
+                cap.step()
+    return losses
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", ["module", "mix", "aten"])
+def test_a_compiled_model_gives_the_same_losses_and_its_boundaries(level, tmp_path):
+    path = tmp_path / "run"
+    plain = train()
+    assert train(lambda model: ns.capture(path, model, level=level, on_error="raise")) == plain
+    run = ns.open_run(path)
+    names = set(run.calls.column("name").to_pylist())
+    assert "Module.OptimizedModule.forward.0" in names
+    assert "Module.OptimizedModule.backward.0" in names
+    assert "Optimizer.SGD.step.0" in names
+    if level != "module":
+        assert run.skipped()["compiled region: its inside is not seen"] == 6
+    assert train() == plain
