@@ -72,6 +72,10 @@ class Sites:
             self._frame_cache[code, lasti] = None if hidden else frame
         return self._frame_cache[code, lasti]
 
+    def frames(self, number: int) -> list[Frame]:
+        """Return the frames of a stack, outermost first."""
+        return self._frames[number]
+
     def take_new(self) -> dict[str, list[Any]]:
         """Return the stacks added since the last call, as the columns of the stacks table."""
         first, self._written = self._written, len(self._frames)

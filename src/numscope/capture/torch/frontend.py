@@ -36,8 +36,9 @@ class TorchFrontend:
         models: dict[str, torch.nn.Module],
         open_writer: Callable[[], RunWriter],
         after_optimizer_step: Callable[[Any], None],
+        recorder: Recorder | None = None,
     ) -> None:
-        self.recorder = Recorder(open_writer, _measure(settings), to_numpy)
+        self.recorder = recorder or Recorder(open_writer, _measure(settings), to_numpy)
         self.watch = Watch(self.recorder, settings)
         self._models = models
         self._settings = settings

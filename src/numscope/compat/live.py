@@ -1,0 +1,289 @@
+"""Capture without a run directory: a listener gets each call with its tensors as soon as it is complete.
+
+The older systems write their files while the job runs, and stop it at the first overflow. So the facades listen to the
+same engine that records runs: a forward call is told when its outputs are there, the backward calls of one `backward()`
+when that has ended, inner calls before the one they belong to, as those systems' hooks had them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from numscope.capture import ranks, session
+from numscope.capture.recorder import Recorder
+from numscope.capture.torch.frontend import TorchFrontend
+from numscope.capture.torch.tensors import to_numpy
+from numscope.core.errors import CaptureError, SettingsError
+from numscope.core.settings import CaptureSettings
+
+HELD_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class LiveTensor:
+    """A copy of a tensor as it was in the call, and how the tensor itself lay in memory."""
+
+    data: torch.Tensor
+    dtype: str
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return tuple(self.data.shape)
+
+    def numpy(self) -> NDArray[Any]:
+        """Return the data, bit for bit; ml_dtypes where numpy has no such dtype."""
+        return to_numpy(self.data)
+
+    def is_finite(self) -> bool:
+        """Tell whether all elements are finite."""
+        kind = self.data.dtype
+        if not (kind.is_floating_point or kind.is_complex):
+            return True
+        data = self.data.float() if kind.itemsize == 1 else self.data
+        return bool(torch.isfinite(data).all())
+
+
+@dataclass
+class LiveCall:
+    """One call with its tensors."""
+
+    order: int
+    name: str
+    kind: str
+    module: str
+    module_class: str
+    phase: str
+    parent: int
+    forward: int
+    arguments: dict[str, Any]
+    frames: list[dict[str, Any]]  # outermost first
+    recompute: bool
+    slots: dict[str, LiveTensor] = field(default_factory=dict)
+
+    def group(self, group: str) -> dict[str, LiveTensor]:
+        """Return the tensors of one group of slots, by what follows the group's name."""
+        found = {}
+        for slot, tensor in self.slots.items():
+            first, _, tail = slot.partition(".")
+            if first == group:
+                found[tail] = tensor
+        return found
+
+
+class Listener(Protocol):
+    """What a facade does with the calls."""
+
+    def forward(self, call: LiveCall) -> None:
+        """A forward call has its outputs."""
+
+    def backward(self, calls: list[LiveCall]) -> None:
+        """A `backward()` has ended; these are its calls."""
+
+
+class LiveRecorder(Recorder):
+    """Takes what the engine records, and tells it to a listener instead of writing it."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(_no_writer, None, to_numpy)
+        self._listener = listener
+        self._open: dict[int, LiveCall] = {}
+        self._complete: list[int] = []
+        self._held: dict[int, LiveTensor] = {}
+        self._held_before: dict[int, LiveTensor] = {}
+        self._held_bytes = 0
+        self._lay: dict[int, tuple[tuple[int, ...], int]] = {}
+        self._task = -1  # the backward whose end is waited for
+        self.forget: Any = None
+
+    def call(
+        self,
+        order: int, name: int, kind: int, module: int, module_class: int, phase: int, parent: int, forward: int,
+        arguments: int, stack: int, recompute: bool, error: int, thread: int,
+    ) -> None:  # fmt: skip
+        """Remember a call."""
+        text = self.strings
+        self._open[order] = LiveCall(
+            order, text[name], text[kind], text[module], text[module_class], text[phase], parent, forward,
+            json.loads(text[arguments]) if arguments >= 0 else {}, self.sites.frames(stack) if stack >= 0 else [], recompute,
+        )  # fmt: skip
+
+    def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
+        """Put a tensor in its call's slot."""
+        call = self._open.get(order)
+        held = self._held.get(tensor) or self._held_before.get(tensor)
+        if call is None or held is None:
+            return
+        name = self.strings[slot]
+        if name.startswith("output.") and call.phase != "backward" and order not in self._complete:
+            self._complete.append(order)
+        call.slots[name] = held
+
+    def tensor(self, tensor: Any, dtype: int, shape: tuple[int, ...], device: int, placement: int = -1) -> int:
+        """Number a tensor; its data comes by `keep`."""
+        number = next(self._tensor_numbers)
+        self._lay[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
+        return number
+
+    def keep(self, number: int, data: Any, size: int) -> None:
+        """Hold a tensor's data."""
+        stride, offset = self._lay.get(number, ((), 0))
+        self._held[number] = LiveTensor(data, str(data.dtype), stride, offset)
+        self._held_bytes += size
+
+    def is_full(self) -> bool:
+        """Something has just been completed: tell it. There is never anything to flush."""
+        self._tell()
+        task = int(torch._C._current_graph_task_id())
+        if task not in (-1, self._task):
+            self._task = task
+            torch.autograd.Variable._execution_engine.queue_callback(self.backward_ended)
+        if self._held_bytes > HELD_BYTES:
+            self._make_room()
+        return False
+
+    def _tell(self) -> None:
+        done, self._complete = self._complete, []
+        for order in done:
+            call = self._open.pop(order)
+            if not call.recompute:
+                self._listener.forward(call)
+
+    def backward_ended(self) -> None:
+        """Tell the backward calls, inner ones first."""
+        self._task = -1
+        calls = {order: call for order, call in self._open.items() if call.phase == "backward"}
+        for order in calls:
+            del self._open[order]
+        if calls:
+            self._listener.backward(list(_by_end(calls)))
+
+    def drain(self) -> None:
+        """Tell all that is left, and hold nothing any more."""
+        self._tell()
+        self.backward_ended()
+        self._open.clear()
+        self._held.clear()
+        self._held_before.clear()
+        self._lay.clear()
+
+    def _make_room(self) -> None:
+        """Let the older half of what is held go; whoever shows one of those tensors again is copied again."""
+        self._held_before, self._held, self._held_bytes = self._held, {}, 0
+        self._lay.clear()
+        self.forget()
+
+
+def _by_end(calls: dict[int, LiveCall]) -> Iterable[LiveCall]:
+    inner: dict[int, list[int]] = {}
+    for order in sorted(calls):
+        parent = calls[order].parent
+        inner.setdefault(parent if parent in calls else -1, []).append(order)
+    pending = [(order, False) for order in reversed(inner.get(-1, []))]
+    while pending:
+        order, ended = pending.pop()
+        if ended:
+            yield calls[order]
+        else:
+            pending.append((order, True))
+            pending += [(child, False) for child in reversed(inner.get(order, []))]
+
+
+def _no_writer() -> Any:
+    raise CaptureError("this capture writes no run")
+
+
+class LiveSession:
+    """The capture engine with a listener: `start` and `stop`, as often as wanted."""
+
+    def __init__(
+        self,
+        models: Iterable[torch.nn.Module],
+        listener: Listener,
+        *,
+        level: str = "api",
+        backward: bool = True,
+        parameters: bool = False,
+        stacks: bool = True,
+        on_error: str = "warn",
+    ) -> None:
+        listed = list(models)
+        for model in listed:
+            if not isinstance(model, torch.nn.Module):
+                raise SettingsError(f"the model is a {type(model).__name__}: pass a torch.nn.Module")
+        settings = CaptureSettings.of(
+            level=level, keep="tensors", backward=backward, parameters=parameters, optimizer=False, stacks=stacks,
+            on_error=on_error,
+        )  # fmt: skip
+        self._recorder = LiveRecorder(listener)
+        named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
+        self._frontend = TorchFrontend(settings, named, _no_writer, lambda _: None, recorder=self._recorder)
+        self._recorder.forget = self._frontend.watch.tensors.forget
+        self._recorder.begin_step(0)
+        self.running = False
+
+    def start(self) -> None:
+        """Begin to listen."""
+        if self.running:
+            return
+        if session._active is not None:
+            raise CaptureError("an ns.capture is active already: stop it before you use this facade")
+        self.running = True
+        self._frontend.start()
+
+    def stop(self) -> None:
+        """Undo everything and tell what is left."""
+        if self.running:
+            self.running = False
+            self._frontend.stop()
+            self._recorder.drain()
+            self._frontend.new_step()
+
+    def end_step(self) -> None:
+        """Tell what is left and number the calls anew."""
+        self._recorder.drain()
+        self._frontend.new_step()
+        self._recorder.begin_step(self._recorder.step + 1)
+
+
+def flat_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Return an array's elements as one row of float32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if array.dtype.kind == "c":
+            array = np.abs(array)
+        return np.ascontiguousarray(array).reshape(-1).astype(np.float32)
+
+
+def is_overflow(call: LiveCall) -> bool:
+    """Tell whether a call with finite inputs gave a non-finite output, and none of its arguments asked for one."""
+    outputs = call.group("output")
+    if all(tensor.is_finite() for tensor in outputs.values()):
+        return False
+    before = {**call.group("input"), **call.group("kwargs"), **call.group("parameters")}
+    if not all(tensor.is_finite() for tensor in before.values()):
+        return False  # inherited
+    return not any(mark in json.dumps(call.arguments) for mark in ('"inf"', '"-inf"', '"nan"'))
+
+
+def statistics(array: NDArray[Any]) -> tuple[float, float, float]:
+    """Return (max, min, mean) over all elements in float64; NaN where there are none."""
+    if not array.size:
+        return float("nan"), float("nan"), float("nan")
+    wide = np.abs(array) if array.dtype.kind == "c" else array
+    with np.errstate(invalid="ignore", over="ignore"):
+        wide = wide.astype(np.float64)
+        return float(wide.max()), float(wide.min()), float(wide.mean())
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Return which rank of how many this process is."""
+    return ranks.current()

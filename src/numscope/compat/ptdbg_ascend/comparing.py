@@ -1,0 +1,140 @@
+"""`compare`: two dumps, operator by operator, as compare_result_{time}.csv."""
+
+from __future__ import annotations
+
+import csv
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.compat.measures import measure
+from numscope.compat.sequences import paired
+from numscope.core.errors import SettingsError
+from numscope.store.formats.ptdbg import Line, data_folder, is_json_lines, lines_of
+
+COLUMNS = (
+    "NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape", "Bench Tensor Shape",
+    "Cosine", "RMSE", "MAPE", "MaxAbsErr", "MaxRelativeErr", "NPU max", "NPU min", "NPU mean", "Bench max", "Bench min",
+    "Bench mean", "Err_message",
+)  # fmt: skip
+KEYS = ("npu_pkl_path", "bench_pkl_path", "npu_dump_data_dir", "bench_dump_data_dir")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """The tensors of one call."""
+
+    lines: tuple[Line, ...]
+
+    def key(self, with_shapes: bool) -> tuple[Any, ...]:
+        """What has to be equal for two to be the same operator: all but the leading number."""
+        if not with_shapes:
+            return tuple(line.text for line in self.lines)
+        return tuple((line.text, line.fields[3], tuple(line.fields[4])) for line in self.lines)
+
+
+def operators(path: Path) -> list[Operator]:
+    """Return the operators of a dump, in order."""
+    found: list[list[Line]] = []
+    last: tuple[Any, ...] = ()
+    for line in lines_of(path):
+        if line.role == "stack_info":
+            continue
+        call = (line.number, line.prefix, line.op, line.phase)
+        if call != last:
+            found.append([])
+            last = call
+        found[-1].append(line)
+    return [Operator(tuple(lines)) for lines in found]
+
+
+def compare(input_param: Mapping[str, str], output_dir: str, shape_flag: bool = True) -> None:
+    """Compare two dumps and write compare_result_{time}.csv into a folder that is there."""
+    _compare(input_param, Path(output_dir), shape_flag, "")
+
+
+def _compare(parameters: Mapping[str, str], output: Path, shape_flag: bool, label: str) -> Path:
+    for key in KEYS:
+        if key not in parameters:
+            raise SettingsError(f"compare: {key!r} is missing from the first argument; it needs {', '.join(KEYS)}")
+        if not Path(parameters[key]).exists():
+            raise SettingsError(f"compare: {key} is {parameters[key]}, which does not exist")
+    if not output.is_dir():
+        raise SettingsError(f"compare: the folder {output} does not exist: make it first")
+    npu, bench = operators(Path(parameters["npu_pkl_path"])), operators(Path(parameters["bench_pkl_path"]))
+    pairs = paired([one.key(shape_flag) for one in npu], [one.key(shape_flag) for one in bench])
+    if not pairs:
+        raise SettingsError("compare: the two dumps have no operator in common: were they made from the same model?")
+    file = output / f"compare_result_{label}{time.strftime('%Y%m%d%H%M%S')}.csv"
+    folders = Path(parameters["npu_dump_data_dir"]), Path(parameters["bench_dump_data_dir"])
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(COLUMNS)
+        for a, b in pairs:
+            for one, other in zip(npu[a].lines, bench[b].lines):
+                writer.writerow(_row(one, other, *folders))
+    print(f"compare: {len(pairs)} operators, {file}")
+    return file
+
+
+def _row(npu: Line, bench: Line, npu_folder: Path, bench_folder: Path) -> list[Any]:
+    sides = [(line, _data(line, folder)) for line, folder in ((npu, npu_folder), (bench, bench_folder))]
+    numbers: list[Any] = [None] * 5
+    message = ""
+    (_, a), (_, b) = sides
+    if a is None or b is None:
+        message = "no dumped data: " + " and ".join(str(line.fields[0]) for line, data in sides if data is None)
+    elif a.size != b.size:
+        message = f"the number of elements differs: {a.size} against {b.size}"
+    else:
+        found = measure(a, b)
+        numbers = [found.cosine, found.rmse, found.mape, found.max_abs_err, found.max_rel_err]
+        if found.zeros:
+            message = f"{found.zeros} zeros of the bench are left out of MAPE"
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            message = "; ".join(filter(None, [message, "not all elements are finite"]))
+    return [
+        npu.fields[0], bench.fields[0], npu.fields[3], bench.fields[3], npu.fields[4], bench.fields[4], *numbers,
+        *_statistics(npu), *_statistics(bench), message,
+    ]  # fmt: skip
+
+
+def _statistics(line: Line) -> list[Any]:
+    given = line.fields[5] if len(line.fields) > 5 and isinstance(line.fields[5], list) else []
+    return [*given, None, None, None][:3]
+
+
+def _data(line: Line, folder: Path) -> NDArray[Any] | None:
+    file = folder / f"{line.fields[0]}.npy"
+    return np.load(file) if file.is_file() else None
+
+
+def compare_distributed(npu_dump_dir: str, bench_dump_dir: str, output_path: str, **options: Any) -> None:
+    """Compare the dumps of several ranks: folders rank0, rank1 … of two folders, each with a .pkl and its data."""
+    sides = [_ranks(Path(folder)) for folder in (npu_dump_dir, bench_dump_dir)]
+    if not sides[0] or set(sides[0]) != set(sides[1]):
+        have = " and ".join(str(sorted(side)) for side in sides)
+        raise SettingsError(f"compare_distributed: the ranks of the two folders differ: {have}")
+    for rank in sorted(sides[0]):
+        (npu, npu_data), (bench, bench_data) = sides[0][rank], sides[1][rank]
+        parameters = dict(zip(KEYS, map(str, (npu, bench, npu_data, bench_data))))
+        _compare(parameters, Path(output_path), bool(options.get("shape_flag", True)), f"rank{rank}-rank{rank}_")
+
+
+def _ranks(folder: Path) -> dict[int, tuple[Path, Path]]:
+    if not folder.is_dir():
+        raise SettingsError(f"compare_distributed: {folder} is not a folder")
+    found: dict[int, tuple[Path, Path]] = {}
+    for entry in sorted(folder.iterdir()):
+        match = re.fullmatch(r"rank_?(\d*)", entry.name)
+        for file in sorted(entry.glob("*.pkl")) if match and entry.is_dir() else []:
+            data = data_folder(file)
+            if match and data is not None and is_json_lines(file):
+                found[int(match[1] or 0)] = (file, data)
+    return found

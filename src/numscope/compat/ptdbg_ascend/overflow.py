@@ -1,0 +1,59 @@
+"""The watch for overflows: a call whose finite inputs gave something that is not finite is written down, then raised."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from numscope.compat.live import LiveCall, LiveTensor, is_overflow
+from numscope.store.formats.other_exports import widened
+
+Roles = Callable[[LiveCall], list[tuple[str, LiveTensor]]]
+
+
+class OverflowWatch:
+    """Writes Overflow_info_{time}.pkl and a folder of the same name for each overflow, in the working directory."""
+
+    def __init__(
+        self, limit: int, head: Callable[[LiveCall], str | None], roles: Roles, stop: Callable[[], None]
+    ) -> None:
+        self._limit = limit
+        self._head = head
+        self._roles = roles
+        self._stop = stop
+        self._seen = 0
+        self._counter = 0
+
+    def forward(self, call: LiveCall) -> None:
+        """Look at a forward call."""
+        head = self._head(call)
+        if head is None:
+            return
+        name = f"{self._counter}_{head}"
+        self._counter += 1
+        if is_overflow(call):
+            self._found(name, call)
+
+    def backward(self, calls: list[LiveCall]) -> None:
+        """Look at the backward calls."""
+        for call in calls:
+            self.forward(call)
+
+    def _found(self, name: str, call: LiveCall) -> None:
+        self._seen += 1
+        stem = Path(f"Overflow_info_{time.strftime('%Y%m%d%H%M%S')}{time.time_ns() // 1000 % 1_000_000:06d}")
+        stem.mkdir()
+        with stem.with_suffix(".pkl").open("w", encoding="utf-8") as stream:
+            for role, tensor in self._roles(call):
+                full = f"{name}_{role}"
+                np.save(stem / f"{full}.npy", widened(tensor.numpy()))
+                stream.write(json.dumps([full, 1, [], tensor.dtype, list(tensor.shape), []]) + "\n")
+        if self._seen >= self._limit:
+            self._stop()
+            raise ValueError(
+                f"[overflow {self._seen} times]: {name} overflowed; its tensors are in {stem.with_suffix('.pkl')} and {stem}/"
+            )
