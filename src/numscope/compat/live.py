@@ -248,6 +248,10 @@ class LiveSession:
             self._recorder.drain()
             self._frontend.new_step()
 
+    def end(self) -> None:
+        """Listen no more, from inside a call: the patches are undone by the next `stop`, which cannot be done in there."""
+        self._frontend.watch.on = False
+
     def end_step(self) -> None:
         """Tell what is left and number the calls anew."""
         self._recorder.drain()

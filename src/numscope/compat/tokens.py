@@ -22,8 +22,7 @@ class Token:
 
 def chosen(hook: Any, known: tuple[Token, ...]) -> Token:
     """Return the token that was passed, or say which there are."""
-    for token in known:
-        if hook is token:
-            return token
+    if isinstance(hook, Token) and hook in known:
+        return hook
     names = ", ".join(token.name for token in known)
     raise SettingsError(f"register_hook got {hook!r}: pass one of {names}, imported from here")

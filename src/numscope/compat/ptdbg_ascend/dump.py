@@ -131,7 +131,7 @@ def _watch_overflow(model: torch.nn.Module, count: Any) -> None:
 
 def _stop_overflow() -> None:
     if _state.overflow is not None:
-        _state.overflow.stop()
+        _state.overflow.end()
 
 
 class _Dump:
@@ -149,7 +149,7 @@ class _Dump:
         lines: list[str] = []
         for call in calls:
             head = head_of(call)
-            if head is None:
+            if head is None or not role_names(call):
                 continue
             name = f"{_state.counter}_{head}"
             _state.counter += 1
