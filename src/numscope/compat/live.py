@@ -77,7 +77,11 @@ class LiveCall:
             first, _, tail = slot.partition(".")
             if first == group:
                 found[tail] = tensor
-        return found
+        return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+
+
+def _natural(tail: str) -> list[Any]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in tail.split(".")]
 
 
 class Listener(Protocol):
@@ -103,7 +107,8 @@ class LiveRecorder(Recorder):
         self._held_bytes = 0
         self._lay: dict[int, tuple[tuple[int, ...], int]] = {}
         self._task = -1  # the backward whose end is waited for
-        self.forget: Any = None
+        self.forget: Any = None  # of the engine: what it knows of tensors seen before
+        self.thread: Any = None  # … of what runs in this thread
 
     def call(
         self,
@@ -165,7 +170,13 @@ class LiveRecorder(Recorder):
         for order in calls:
             del self._open[order]
         if calls:
-            self._listener.backward(list(_by_end(calls)))
+            thread = self.thread
+            busy, thread.busy = thread.busy, True  # what the listener computes is none of the job's calls
+            try:
+                with torch.no_grad(), torch._C.DisableTorchFunction():
+                    self._listener.backward(list(_by_end(calls)))
+            finally:
+                thread.busy = busy
 
     def drain(self) -> None:
         """Tell all that is left, and hold nothing any more."""
@@ -228,6 +239,7 @@ class LiveSession:
         named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
         self._frontend = TorchFrontend(settings, named, _no_writer, lambda _: None, recorder=self._recorder)
         self._recorder.forget = self._frontend.watch.tensors.forget
+        self._recorder.thread = self._frontend.watch.thread
         self._recorder.begin_step(0)
         self.running = False
 

@@ -166,8 +166,9 @@ def head_of(call: LiveCall) -> str | None:
     parts = parse_call(call.name)
     if parts is None or call.kind not in ("api", "collective") or call.recompute:
         return None
-    if call.phase == "forward" and not (call.group("input") or call.group("kwargs")):
-        return None  # makes a tensor out of nothing: random numbers, constants
+    factory = parts.op.endswith("_like") or not (call.group("input") or call.group("kwargs"))
+    if call.phase == "forward" and factory:
+        return None  # makes a tensor out of no other's values: random numbers, constants
     return f"{parts.prefix}_{parts.op}_{call.phase}"
 
 
