@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench.zoo", description=__doc__)
     parser.add_argument("--keep", default="tensors", choices=("tensors", "stats"))
     parser.add_argument("--level", default="mix", choices=("mix", "api", "module", "aten"))
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="cases whose name matches this shell pattern")
+    parser.add_argument("--only", default="*", metavar="PATTERNS", help="shell patterns of names, separated by commas")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", metavar="DIR", help="keep the runs and reports here")
     parser.add_argument("--reuse", action="store_true", help="judge the runs that --out holds, capture the rest")

@@ -28,10 +28,10 @@ class Case:
         return self.truth is None
 
 
-def load(pattern: str = "*") -> list[Case]:
-    """Return the cases whose name matches a shell pattern, bugs first."""
+def load(patterns: str = "*") -> list[Case]:
+    """Return the cases whose name matches one of the shell patterns, separated by commas; bugs first."""
     names = sorted(path.stem for path in CASES.glob("*.py") if path.stem != "__init__")
-    cases = [_case(name) for name in names if fnmatch.fnmatch(name, pattern)]
+    cases = [_case(name) for name in names if any(fnmatch.fnmatch(name, part) for part in patterns.split(","))]
     return sorted(cases, key=lambda case: (case.control, case.name))
 
 

@@ -5,7 +5,7 @@ import torch
 from bench.zoo.models import gpt
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Answer, Truth
+from bench.zoo.truth import Answer, Truth, call, extra
 
 PATH = "blocks.1.mlp"
 ORIGIN = Truth(
@@ -16,7 +16,8 @@ ORIGIN = Truth(
             phase="backward",
             marker=None,
         ),
-        Answer(r"Tensor\.(__)?mul(__)?\.\d+\.\w+", marker="origin"),
+        call("Tensor.mul"),
+        extra("Tensor.mul"),
         Answer(r".*", kinds=("missing",), marker="missing"),
     ),
     ("semantic",),

@@ -7,13 +7,14 @@ import torch
 from bench.zoo.models import vision
 from bench.zoo.models.training import class_loss, image_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, extra, missing, module
+from bench.zoo.truth import Truth, call, extra, missing, module
 
 PATH = "blocks.1.act"
 ORIGIN = Truth(
     (
         module(PATH, "Act"),
         missing("Functional.gelu", PATH, marker=None),
+        call(r"(Torch|Tensor).\w+", PATH),
         extra(r"(Torch|Tensor).\w+", PATH),
     ),
     ("semantic",),

@@ -5,10 +5,15 @@ import torch
 from bench.zoo.models import gpt
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, call, module
+from bench.zoo.truth import Truth, call, extra, module
 
 PATH = "blocks.0.norm1"
-ORIGIN = Truth((module(PATH, "OffsetNorm"), call("Tensor.(add|radd)", PATH)), ("precision",), step=0, repair=("cast",))
+ORIGIN = Truth(
+    (module(PATH, "OffsetNorm"), call("Tensor.r?add", PATH), extra("Tensor.r?add", PATH)),
+    ("precision",),
+    step=0,
+    repair=("cast",),
+)
 
 
 class OffsetNorm(gpt.RMSNorm):

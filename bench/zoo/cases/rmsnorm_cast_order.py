@@ -5,7 +5,7 @@ import torch
 from bench.zoo.models import gpt
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, call, extra, module
+from bench.zoo.truth import Truth, call, extra, missing, module
 
 PATH = "blocks.0.norm1"
 ORIGIN = Truth(
@@ -14,6 +14,7 @@ ORIGIN = Truth(
         call("Tensor.mul", PATH),
         call("Tensor.to", PATH),
         extra("Tensor.mul", PATH),
+        missing("Tensor.(mul|to|float)", PATH, marker=None),
         extra("Tensor.to", PATH),
     ),
     ("precision",),
