@@ -1,0 +1,221 @@
+"""The Comparer: two traced folders, two files, or two lists of files, by hooktools' metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from numscope.compat.hooktools import records
+from numscope.compat.hooktools.options import NameFilter, check_keys, load, one_of, section
+from numscope.core.errors import MissingExtraError, SettingsError
+from numscope.view.forms import METRICS, Entry, in_range
+
+TOP = 100
+_KEYS = {
+    "compare_mode", "compare_directory_options", "compare_file_options", "compare_file_list_options", "compare_by_order",
+    "compare_both_file", "compare_specifiy_modules", "evaluation_metrics", "skip_nn_module", "skip_non_nn_module", "filter",
+    "show_max_error_only", "auto_conclusion", "verbose", "trust_pickle",
+}  # fmt: skip
+_DIRECTORY_KEYS = {
+    "compared_directory_1", "compared_directory_2", "compare_folder_name", "compare_epochs", "compare_steps",
+    "only_compare_input", "only_compare_output",
+}  # fmt: skip
+
+Pair = tuple[Path, Path]
+
+
+class Comparer:
+    """Compares as its settings say; `entries` are the errors found, `conclusion` the greatest of them."""
+
+    def __init__(self, config: str | Path | Mapping[str, Any]) -> None:
+        settings = load(config)
+        check_keys(settings, _KEYS, "comparer settings")
+        self._settings = settings
+        self._mode = one_of(settings, "compare_mode", (0, 1, 2), 0)
+        self._metrics = _metrics(settings.get("evaluation_metrics", ["RMSE"]))
+        self._filter = section(settings, "filter")
+        check_keys(self._filter, {"global_filter", *(f"{metric}_filter" for metric in METRICS)}, "filter")
+        self._wants = NameFilter(section(settings, "compare_specifiy_modules"))
+        self._directory = section(settings, "compare_directory_options")
+        check_keys(self._directory, _DIRECTORY_KEYS, "compare_directory_options")
+        self._trust = bool(settings.get("trust_pickle", False))
+        self.entries: list[Entry] = []
+        self.missing: list[str] = []
+
+    def compare(self) -> list[Entry]:
+        """Compare, print each error and the conclusion, and return the errors."""
+        self.entries = list(self.run())
+        for entry in self.entries:
+            print(line(entry))
+        for path in self.missing:
+            print(f"only on one side: {path}")
+        if self._settings.get("auto_conclusion", True):
+            print(f"conclusion: the {min(TOP, len(self.entries))} greatest of {len(self.entries)} errors")
+            for entry in self.conclusion:
+                print(f"  {line(entry)}")
+        return self.entries
+
+    @property
+    def conclusion(self) -> list[Entry]:
+        """The hundred greatest errors."""
+        return greatest(self.entries)
+
+    def run(self) -> Iterator[Entry]:
+        """Yield the errors, one after the other."""
+        for first, second in self._pairs():
+            found = [entry for entry in self._file(first, second) if self._above(entry)]
+            if self._settings.get("show_max_error_only", False):
+                best: dict[str, Entry] = {}
+                for entry in found:
+                    if entry.metric not in best or rank(entry) < rank(best[entry.metric]):
+                        best[entry.metric] = entry
+                found = list(best.values())
+            yield from found
+
+    def _pairs(self) -> Iterator[Pair]:
+        self.missing = []
+        if self._mode == 0:
+            yield from self._directories()
+            return
+        if self._mode == 1:
+            options = section(self._settings, "compare_file_options")
+            lists: list[Any] = [[options.get(f"compared_file_{side}")] for side in (1, 2)]
+        else:
+            options = section(self._settings, "compare_file_list_options")
+            lists = [list(options.get(f"compared_file_list_{side}") or ()) for side in (1, 2)]
+        if not lists[0] or len(lists[0]) != len(lists[1]) or not all((*lists[0], *lists[1])):
+            raise SettingsError(f"compare_mode {self._mode} needs as many files on one side as on the other: {lists}")
+        yield from ((Path(a), Path(b)) for a, b in zip(*lists))
+
+    def _directories(self) -> Iterator[Pair]:
+        options = self._directory
+        for side in (1, 2):
+            if not options.get(f"compared_directory_{side}"):
+                raise SettingsError(f"compare_directory_options: compared_directory_{side} is missing")
+        kind = options.get("compare_folder_name") or "forward"
+        sides = [records.step_folders(Path(options[f"compared_directory_{side}"]), kind) for side in (1, 2)]
+        epochs, steps = (in_range(str(options.get(key) or "")) for key in ("compare_epochs", "compare_steps"))
+        by_step = [
+            {(folder.epoch, folder.step): folder for folder in side if epochs(folder.epoch) and steps(folder.step)}
+            for side in sides
+        ]
+        self.missing += [
+            str(side[key].path) for side, other in (by_step, by_step[::-1]) for key in side if key not in other
+        ]
+        for key in sorted(set(by_step[0]) & set(by_step[1])):
+            yield from self._step(by_step[0][key].files(), by_step[1][key].files())
+
+    def _step(self, first: Sequence[Path], second: Sequence[Path]) -> Iterator[Pair]:
+        if self._settings.get("compare_by_order", True):
+            yield from zip(first, second)
+            self.missing += [str(file) for file in [*first[len(second) :], *second[len(first) :]]]
+            return
+        sides = [self._by_name(files) for files in (first, second)]
+        for key, file in sides[0].items():
+            if key in sides[1]:
+                yield file, sides[1][key]
+        if not self._settings.get("compare_both_file", True):
+            for side, other in (sides, sides[::-1]):
+                self.missing += [str(file) for key, file in side.items() if key not in other]
+
+    def _by_name(self, files: Sequence[Path]) -> dict[tuple[str, int], Path]:
+        found: dict[tuple[str, int], Path] = {}
+        counts: dict[str, int] = {}
+        for file in files:
+            name = str(records.read(file, self._trust).get("module_name"))
+            found[name, counts.get(name, 0)] = file
+            counts[name] = counts.get(name, 0) + 1
+        return found
+
+    def _file(self, first: Path, second: Path) -> Iterator[Entry]:
+        record = records.read(first, self._trust)
+        name = str(record.get("module_name"))
+        is_function = name.startswith("torch.")
+        if self._settings.get("skip_non_nn_module" if is_function else "skip_nn_module", False) or not self._wants(
+            name
+        ):
+            return
+        only_input = self._directory.get("only_compare_input", False)
+        only_output = self._directory.get("only_compare_output", False)
+        for metric in self._metrics:
+            for entry in entries_of(first, second, metric, self._trust):
+                if not ((only_input and entry.place != "input") or (only_output and entry.place != "output")):
+                    yield entry
+
+    def _above(self, entry: Entry) -> bool:
+        own = self._filter.get(f"{entry.metric}_filter")
+        if entry.error is None or math.isnan(entry.error):
+            return True
+        if entry.metric == "CS":
+            if own is not None:
+                return entry.error < float(own)
+            return 1 - entry.error > float(self._filter.get("global_filter") or 0)
+        return entry.error > float(own if own is not None else self._filter.get("global_filter") or 0)
+
+
+def _metrics(names: Any) -> list[str]:
+    listed = [names] if isinstance(names, str) else list(names or ())
+    for name in listed:
+        if name not in METRICS:
+            raise SettingsError(f"evaluation_metrics: there is no {name!r}: give some of {', '.join(METRICS)}")
+    if not listed:
+        raise SettingsError(f"evaluation_metrics is empty: give some of {', '.join(METRICS)}")
+    return listed
+
+
+def entries_of(first: Path, second: Path, metric: str, trust_pickle: bool = False) -> Iterator[Entry]:
+    """Yield an entry for every value of two files."""
+    if metric not in METRICS:
+        raise SettingsError(f"there is no metric {metric!r}: give one of {', '.join(METRICS)}")
+    one, other = records.read(first, trust_pickle), records.read(second, trust_pickle)
+    others = {(place, index): array for place, index, array in records.values(other)}
+    epoch, step = (_number(part) for part in first.parts[-3:-1]) if len(first.parts) > 3 else (None, None)
+    for place, index, array in records.values(one):
+        against = others.get((place, index))
+        if against is None:
+            continue
+        yield Entry(
+            folder=first.parts[-4] if len(first.parts) > 3 else "", epoch=epoch, step=step, place=place, index=index,
+            first_path=str(first), second_path=str(second), metric=metric,
+            error=records.error_of(array, against, metric), module=str(one.get("module_name")),
+            first_value=records.describe(array), second_value=records.describe(against),
+        )  # fmt: skip
+
+
+def _number(part: str) -> int | None:
+    digits = part.removeprefix("epoch").removeprefix("step")
+    return int(digits) if digits.lstrip("-").isdigit() else None
+
+
+def rank(entry: Entry) -> float:
+    """Return a number that is smaller for a worse entry; what cannot be said comes first."""
+    if entry.error is None or math.isnan(entry.error):
+        return -math.inf
+    return entry.error if entry.metric == "CS" else -entry.error
+
+
+def greatest(entries: Sequence[Entry], count: int = TOP) -> list[Entry]:
+    """Return the worst entries."""
+    return sorted(entries, key=rank)[:count]
+
+
+def line(entry: Entry) -> str:
+    """Return an entry as one line of the log."""
+    place = f"{entry.folder} epoch {entry.epoch} step {entry.step} {entry.place}.{entry.index}"
+    sides = f"{entry.first_path} {entry.first_value} | {entry.second_path} {entry.second_value}"
+    return f"{place} {entry.module} {entry.metric} {entry.error} | {sides}"
+
+
+def write_conclusion(entries: Sequence[Entry], path: Path) -> None:
+    """Write the hundred worst entries as an .xlsx file."""
+    try:
+        import xlsxwriter
+    except ImportError:
+        raise MissingExtraError("xlsxwriter", "xlsx", "writing an .xlsx file") from None
+    with xlsxwriter.Workbook(path, {"nan_inf_to_errors": True}) as book:
+        sheet = book.add_worksheet("conclusion")
+        sheet.write_row(0, 0, list(Entry.__dataclass_fields__))
+        for row, entry in enumerate(greatest(entries), 1):
+            sheet.write_row(row, 0, [getattr(entry, name) for name in Entry.__dataclass_fields__])

@@ -1,0 +1,72 @@
+"""hooktools' settings: a YAML file or a dict, checked key by key."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numscope.core.errors import MissingExtraError, SettingsError
+
+
+def load(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a file or a dict."""
+    if isinstance(config, Mapping):
+        return dict(config)
+    path = Path(config)
+    if not path.is_file():
+        raise SettingsError(f"the settings file {path} does not exist: copy one from numscope/compat/hooktools/config")
+    try:
+        import yaml
+    except ImportError:
+        raise MissingExtraError("PyYAML", "compat", "reading a settings file") from None
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise SettingsError(f"{path} holds no settings: it must be a list of key: value")
+    return content
+
+
+def check_keys(settings: Mapping[str, Any], known: set[str], where: str) -> None:
+    """Say so where a key is not known."""
+    for key in settings:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, 1)
+            raise SettingsError(f"{where}: unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+
+
+def section(settings: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return a part of the settings, empty where it is not given."""
+    value = settings.get(key) or {}
+    if not isinstance(value, Mapping):
+        raise SettingsError(f"{key} must be a group of key: value")
+    return dict(value)
+
+
+def one_of(settings: Mapping[str, Any], key: str, valid: tuple[Any, ...], default: Any) -> Any:
+    """Return a value that must be one of a few."""
+    value = settings.get(key, default)
+    if value not in valid or isinstance(value, bool) != isinstance(default, bool):
+        raise SettingsError(f"{key}: {value!r} is not valid: give one of {', '.join(map(str, valid))}")
+    return value
+
+
+class NameFilter:
+    """`starts_with` and `regular_expression`, either of which lets a name through; both empty let all."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        check_keys(settings, {"starts_with", "regular_expression"}, "hook_specifiy_modules")
+        self._starts = tuple(settings.get("starts_with") or ())
+        try:
+            self._patterns = [re.compile(text) for text in settings.get("regular_expression") or ()]
+        except re.error as error:
+            raise SettingsError(f"regular_expression: {error.pattern!r} is not valid: {error}") from None
+
+    def __call__(self, name: str) -> bool:
+        if not self._starts and not self._patterns:
+            return True
+        return name.startswith(self._starts or ("\0",)) or any(pattern.search(name) for pattern in self._patterns)

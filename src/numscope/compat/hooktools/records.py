@@ -1,0 +1,122 @@
+"""Reading what the Tracer wrote: folders by epoch and step, files in order, and the values of two records side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.compat.measures import measure
+from numscope.core.errors import RunError, SettingsError
+from numscope.store.formats import torch_file
+
+KINDS = ("forward", "backward", "gradient")
+_FILE = re.compile(r"(forward|backward|gradient)_(\d+)\.pt")
+_NUMBER = re.compile(r"(?:epoch|step)(-?\d+)")
+
+
+@dataclass(frozen=True)
+class StepFolder:
+    """One `{kind}/epoch{E}/step{S}` of a traced folder."""
+
+    kind: str
+    epoch: int
+    step: int
+    path: Path
+
+    def files(self) -> list[Path]:
+        """Return its files, in order."""
+        found = [(int(match[2]), file) for file in self.path.iterdir() if (match := _FILE.fullmatch(file.name))]
+        return [file for _, file in sorted(found)]
+
+
+def step_folders(root: Path, kind: str) -> list[StepFolder]:
+    """Return the steps of a traced folder, in order of epoch and step."""
+    if kind not in KINDS:
+        raise SettingsError(f"there is no folder {kind!r}: give one of {', '.join(KINDS)}")
+    if not root.is_dir():
+        raise RunError(f"{root} does not exist: give the folder {{tracer_name}}_{{time}} that the Tracer wrote")
+    if not (root / kind).is_dir():
+        found = ", ".join(sorted(entry.name for entry in root.iterdir())[:4]) or "nothing"
+        raise RunError(f"{root} has no folder {kind}: was it traced with a trace_mode that writes it? (found: {found})")
+    found_steps = []
+    for path in (root / kind).glob("epoch*/step*"):
+        epoch, step = (_NUMBER.fullmatch(part) for part in path.parts[-2:])
+        if epoch and step:
+            found_steps.append(StepFolder(kind, int(epoch[1]), int(step[1]), path))
+    return sorted(found_steps, key=lambda folder: (folder.epoch, folder.step))
+
+
+@lru_cache(maxsize=256)
+def _read(path: str, changed: int, trust_pickle: bool) -> dict[str, Any]:
+    record = torch_file.load(Path(path), trust_pickle)
+    if not isinstance(record, dict):
+        raise RunError(f"{path} is not a file of the Tracer's: it holds no record")
+    return record
+
+
+def read(path: Path, trust_pickle: bool = False) -> dict[str, Any]:
+    """Return the record of a file."""
+    if not path.is_file():
+        raise RunError(f"{path} does not exist: give a .pt file that the Tracer wrote")
+    return _read(str(path), path.stat().st_mtime_ns, trust_pickle)
+
+
+def values(record: dict[str, Any]) -> Iterator[tuple[str, str, NDArray[Any]]]:
+    """Return (place, index, array) of the tensors of a record."""
+    for place in ("input", "output", "gradient", "gradient_grad"):
+        for index, array in _leaves("", record.get(place)):
+            yield place, index, array
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
+    if isinstance(value, np.ndarray):
+        yield path or "0", value
+        return
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, (list, tuple)):
+        items = enumerate(value)
+    for key, item in items:
+        yield from _leaves(f"{path}.{key}" if path else str(key), item)
+
+
+def error_of(first: NDArray[Any], second: NDArray[Any], metric: str) -> float | None:
+    """Return one metric of two values, or None where their sizes differ."""
+    if first.size != second.size:
+        return None
+    found = measure(first, second)
+    return {
+        "L1": found.l1, "AE": found.max_abs_err, "MAE": found.mae, "CS": found.cosine, "MSE": found.mse,
+        "RMSE": found.rmse, "MAPE": found.mape,
+    }[metric]  # fmt: skip
+
+
+def describe(array: NDArray[Any]) -> str:
+    """Return a value as one line: dtype, shape, and its first elements."""
+    flat = np.ascontiguousarray(array).reshape(-1)[:6]
+    shown = ", ".join(f"{value:.6g}" if flat.dtype.kind not in "bc" else str(value) for value in flat.tolist())
+    more = ", …" if array.size > 6 else ""
+    return f"{array.dtype.name} {list(array.shape)} [{shown}{more}]"
+
+
+def neighbour(path: Path, direction: int) -> Path:
+    """Return the file after (1) or before (-1) one, running on into the neighbouring step."""
+    match = _FILE.fullmatch(path.name)
+    if match is None or len(path.parts) < 4:
+        raise SettingsError(f"{path} is not a file of the Tracer's")
+    root, kind = path.parents[3], match[1]
+    every = [file for folder in step_folders(root, kind) for file in folder.files()]
+    if path not in every:
+        raise RunError(f"{path} does not exist: give a .pt file that the Tracer wrote")
+    place = every.index(path) + (1 if direction > 0 else -1)
+    if not 0 <= place < len(every):
+        raise SettingsError(f"{path} is the {'last' if direction > 0 else 'first'} file")
+    return every[place]
