@@ -13,7 +13,7 @@ from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, Slot, Watch
+from numscope.capture.torch.watch import Open, OwnWork, Slot, Watch
 
 
 class ApiMode(TorchFunctionMode):
@@ -52,35 +52,26 @@ class ApiMode(TorchFunctionMode):
 
 def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, recording it; a fault of ours is counted, one of the call's is the user's."""
-    thread = watch.thread
     call = _ApiCall(watch, api)
-    thread.busy = True
-    try:
+    wanted = False
+    with OwnWork(watch, api.head):
         wanted = call.before(args, kwargs, frame)
-    except Exception:
-        watch.fault(api.head)
-        wanted = False
-    finally:
-        thread.busy = False
     if not wanted:
         return work()
+    stack = watch.thread.stack
     if api.composite:
-        thread.stack.append(call.open())
+        stack.append(call.open())
     try:
         result = work()
     except Exception as error:
-        call.raised(error)
+        with OwnWork(watch, api.head):
+            call.raised(error)
         raise
     finally:
         if api.composite:
-            thread.stack.pop()
-    thread.busy = True
-    try:
+            stack.pop()
+    with OwnWork(watch, api.head):
         call.after(result)
-    except Exception:
-        watch.fault(api.head)
-    finally:
-        thread.busy = False
     return result
 
 
@@ -206,8 +197,5 @@ class _ApiCall:
         """Record a call that raised; the user may catch it and go on."""
         if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
-        try:
-            self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
-            self.watch.slots(self.order, self._inputs)
-        except Exception:
-            self.watch.fault(self.api.head)
+        self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+        self.watch.slots(self.order, self._inputs)
