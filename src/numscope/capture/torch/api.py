@@ -31,8 +31,13 @@ class ApiMode(TorchFunctionMode):
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
-        if api.silent and not (api.cuts and watch.on and args[0].requires_grad):
-            return func(*args, **kwargs)
+        if api.silent:
+            if thread.busy or not watch.on:
+                return func(*args, **kwargs)
+            if api.exposes and isinstance(args[0], torch.Tensor):
+                watch.tensors.distrust(args[0])
+            if not (api.cuts and args[0].requires_grad):
+                return func(*args, **kwargs)
         if thread.busy or thread.quiet or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
         if is_tracing():
