@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numscope.compare.sequence import pair_sequences
-from numscope.compare.side import Ints, Side
+from numscope.compare.side import Flags, Ints, Side
 from numscope.compare.tokens import Tokens, tokens
 from numscope.compare.wrappers import WRAPPER_CLASSES
 
@@ -53,6 +52,18 @@ class _Work:
     children_a: _Children
     children_b: _Children
 
+    def near(self, t: Ints, r: Ints) -> Flags:
+        """Return which pairs of tensors have nearly the same values, by their sketches."""
+        a, b = self.a.tensors, self.b.tensors
+        there = (t >= 0) & (r >= 0)
+        alike = np.zeros(len(t), np.bool_)
+        rows = np.flatnonzero(there)
+        rows = rows[(a.elements[t[rows]] == b.elements[r[rows]]) & a.sketched[t[rows]] & b.sketched[r[rows]]]
+        if len(rows):
+            gap = np.linalg.norm(a.sketch[t[rows]] - b.sketch[r[rows]], axis=1)
+            alike[rows] = gap <= _NEAR * b.l2[r[rows]]
+        return alike
+
     def pair(self, rows_a: Ints, rows_b: Ints, why: int) -> None:
         self.partner_a[rows_a] = rows_b
         self.partner_b[rows_b] = rows_a
@@ -89,7 +100,7 @@ class _Children:
 def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment:
     """Return the alignment of target `a` with reference `b`; `forced` are pairs of rows that a map file names."""
     primary_a, primary_b = _primary(a), _primary(b)
-    linked_a, linked_b = a.calls.forward >= 0, b.calls.forward >= 0
+    linked_a, linked_b = _linked(a), _linked(b)
     tree_a, tree_b = ~a.calls.recompute & ~linked_a, ~b.calls.recompute & ~linked_b
     away_a, away_b = _lone_wrappers(a, b), _lone_wrappers(b, a)
     work = _Work(
@@ -126,6 +137,11 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
     return Alignment(pairs_a[sort], pairs_b[sort], why[sort], alone_a, alone_b, idle_a, idle_b)
 
 
+def _linked(side: Side) -> Flags:
+    """Return which calls are paired through their forward calls: backward calls, not second executions."""
+    return (side.calls.forward >= 0) & ~side.calls.recompute
+
+
 def _same_tree(work: _Work, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:
     rows_a, rows_b = np.flatnonzero(tree_a), np.flatnonzero(tree_b)
     if len(rows_a) != len(rows_b) or not np.array_equal(work.tokens_a.exact[rows_a], work.tokens_b.exact[rows_b]):
@@ -135,14 +151,13 @@ def _same_tree(work: _Work, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:
     return np.array_equal(np.where(parent_a < 0, -1, place_a[parent_a]), np.where(parent_b < 0, -1, place_b[parent_b]))
 
 
-def _lone_wrappers(side: Side, other: Side) -> NDArray[np.bool_]:
+def _lone_wrappers(side: Side, other: Side) -> Flags:
     """Return which calls are of wrapper modules that the other side does not have."""
     classes = [code for word, code in side.book.numbers.items() if word in WRAPPER_CLASSES]
     module = side.book.code("module")
     mine = np.isin(side.calls.module_class, classes) & (side.calls.kind == module)
     theirs = other.calls.module_class[other.calls.kind == module]
-    lone: NDArray[np.bool_] = mine & ~np.isin(side.calls.module_class, theirs)
-    return lone
+    return np.asarray(mine & ~np.isin(side.calls.module_class, theirs))
 
 
 def _walk(work: _Work, start: tuple[Ints, Ints] | None = None) -> None:
@@ -153,7 +168,7 @@ def _walk(work: _Work, start: tuple[Ints, Ints] | None = None) -> None:
         rows_a, rows_b = rows_a[work.partner_a[rows_a] < 0], rows_b[work.partner_b[rows_b] < 0]
         if not len(rows_a) or not len(rows_b):
             continue
-        got_a, got_b = pair_sequences(work.tokens_a, work.tokens_b, rows_a, rows_b)
+        got_a, got_b = pair_sequences(work.tokens_a, work.tokens_b, rows_a, rows_b, work.near)
         is_module = work.a.calls.kind[got_a] == module
         work.pair(got_a[is_module], got_b[is_module], PATH)
         work.pair(got_a[~is_module], got_b[~is_module], SEQUENCE)
@@ -211,8 +226,8 @@ def _pair_reordered(work: _Work) -> None:
 def _left(work: _Work) -> tuple[Ints, Ints]:
     a, b = work.a.calls, work.b.calls
     return (
-        np.flatnonzero((work.partner_a < 0) & ~a.recompute & (a.forward < 0)),
-        np.flatnonzero((work.partner_b < 0) & ~b.recompute & (b.forward < 0)),
+        np.flatnonzero((work.partner_a < 0) & ~a.recompute & ~_linked(work.a)),
+        np.flatnonzero((work.partner_b < 0) & ~b.recompute & ~_linked(work.b)),
     )
 
 
@@ -309,15 +324,16 @@ def _primary(side: Side) -> Ints:
     primary[again] = -1
     primary[again[got_again]] = first[got_first]
     for row in again.tolist():
-        primary[row] = by_name.get(side.calls.name(row), primary[row])
+        recorded = int(side.calls.forward[row])  # capture says which execution this one repeats
+        primary[row] = recorded if recorded >= 0 else by_name.get(side.calls.name(row), primary[row])
     return primary
 
 
 def _pair_backward(work: _Work, primary_a: Ints, primary_b: Ints) -> None:
     """Pair backward calls whose forward calls are paired, the k-th with the k-th."""
     a, b = work.a.calls, work.b.calls
-    rows_a = np.flatnonzero((a.forward >= 0) & (work.partner_a < 0))
-    rows_b = np.flatnonzero((b.forward >= 0) & (work.partner_b < 0))
+    rows_a = np.flatnonzero(_linked(work.a) & (work.partner_a < 0))
+    rows_b = np.flatnonzero(_linked(work.b) & (work.partner_b < 0))
     first_a, first_b = primary_a[a.forward[rows_a]], primary_b[b.forward[rows_b]]
     there = (first_a >= 0) & (work.partner_a[first_a] >= 0)
     rows_a, first_a = rows_a[there], first_a[there]
@@ -328,6 +344,9 @@ def _pair_backward(work: _Work, primary_a: Ints, primary_b: Ints) -> None:
     work.pair(rows_a[got_a], rows_b[got_b], FORWARD)
     inherited = work.why[first_a[got_a]] == VALUE
     work.why[rows_a[got_a][inherited]] = VALUE
+    for x, y in zip(rows_a[got_a].tolist(), rows_b[got_b].tolist()):
+        if work.children_a.has(x) and work.children_b.has(y):  # a hand-written backward has calls of its own
+            _walk(work, (work.children_a.of(x), work.children_b.of(y)))
 
 
 def _pair_repeats(work: _Work, primary_a: Ints, primary_b: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:

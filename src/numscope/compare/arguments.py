@@ -56,6 +56,8 @@ def _telling(x: Any, y: Any) -> bool:
     if isinstance(x, int) and isinstance(y, int):
         return False  # sizes, dims and indexes: what they change shows in shapes and values
     if _is_number(x) and _is_number(y):
+        if min(abs(x), abs(y)) > 6e4 and (x > 0) == (y > 0):
+            return False  # the least numbers of two dtypes, which mask alike
         return bool(abs(x - y) > 1e-7 * max(abs(x), abs(y)))
     return isinstance(x, str) and isinstance(y, str) and not x.startswith("<")
 
@@ -77,13 +79,12 @@ def _flatten(text: str | None) -> dict[str, Any]:
         return {"arguments": text}
     flat: dict[str, Any] = {}
     for part in ("args", "kwargs"):
-        if value.get(part):
-            _spread("", value[part], flat)
+        _spread("", value.get(part) or {}, flat)
     return flat
 
 
 def _spread(path: str, value: Any, flat: dict[str, Any]) -> None:
-    if isinstance(value, dict) and value:
+    if isinstance(value, dict) and (value or not path):
         for key, item in value.items():
             _spread(f"{path}.{key}" if path else str(key), item, flat)
     elif isinstance(value, list) and value and any(isinstance(item, (dict, list, float)) for item in value):
@@ -91,6 +92,11 @@ def _spread(path: str, value: Any, flat: dict[str, Any]) -> None:
             _spread(f"{path}.{index}" if path else str(index), item, flat)
     else:
         flat[path] = value
+
+
+def numbers(text: str | None) -> dict[str, float]:
+    """Return the plain numbers among a call's arguments, by position or name."""
+    return {name: float(value) for name, value in _flatten(text).items() if _is_number(value)}
 
 
 def _text(value: Any) -> str:

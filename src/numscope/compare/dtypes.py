@@ -25,6 +25,14 @@ def unit_roundoff(dtype: str) -> float:
     return _ROUNDOFF.get(dtype, 0.0)
 
 
+_STEP = {"float16": 2.0**-25, "float8_e4m3fn": 2.0**-10, "float8_e4m3fnuz": 2.0**-11, "float8_e5m2": 2.0**-17}
+
+
+def smallest_step(dtype: str) -> float:
+    """Return half the distance between neighbours near zero, where it matters: small numbers round to multiples of it."""
+    return _STEP.get(dtype, 0.0)
+
+
 def is_discrete(dtype: str) -> bool:
     """Return whether the dtype holds labels or counts (integers, bool), not rounded numbers."""
     return dtype not in _ROUNDOFF

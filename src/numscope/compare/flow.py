@@ -17,6 +17,7 @@ class Flow:
     """The producer of every tensor of a side: the first inner-most call that has it as output, -1 for none."""
 
     producer: Ints
+    same: Ints  # the tensor that stands for this one: itself, or one of the same bits whose maker is known
     side: Side
     role: Ints
 
@@ -24,7 +25,7 @@ class Flow:
         """Return the tensors given to a call."""
         here = slice(self.side.slots.start[call], self.side.slots.start[call + 1])
         rows = self.side.slots.tensor[here][self.role[here] != OUTPUT]
-        return [int(row) for row in rows if row >= 0]
+        return [int(self.same[row]) for row in rows if row >= 0]
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,31 @@ def flow(side: Side) -> Flow:
     producer[returned & (first_use == producer)] = -1
     early = returned & (first_use < producer)
     producer[early] = -1
-    return Flow(producer, side, role)
+    return Flow(producer, _by_content(side, producer, first_use), side, role)
+
+
+def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
+    """Return for each tensor that nothing made the one with the same bits that was made before its first use.
+
+    Capture cannot always tell that two tensors are one: a collective that writes to its argument leaves no trace.
+    """
+    tensors = side.tensors
+    same = np.arange(len(producer))
+    telling = tensors.measured & (tensors.zero < tensors.elements) & (tensors.elements > 0)
+    orphans = np.flatnonzero((producer < 0) & telling & (first_use < len(side.calls)))
+    made = np.flatnonzero((producer >= 0) & telling)
+    if not len(orphans) or not len(made):
+        return same
+    order = made[np.argsort(producer[made], kind="stable")]
+    makers: dict[tuple[int, int, int], int] = {}
+    wanted = set(tensors.hash[orphans].tolist())
+    for tensor in order[np.isin(tensors.hash[order], list(wanted))].tolist():
+        makers.setdefault((int(tensors.hash[tensor]), int(tensors.dtype[tensor]), int(tensors.shape[tensor])), tensor)
+    for tensor in orphans.tolist():
+        twin = makers.get((int(tensors.hash[tensor]), int(tensors.dtype[tensor]), int(tensors.shape[tensor])))
+        if twin is not None and producer[twin] < first_use[tensor]:
+            producer[tensor], same[tensor] = producer[twin], twin
+    return same
 
 
 def region(flow: Flow, tensor: int, partner: Ints) -> Region:
@@ -63,6 +88,7 @@ def region(flow: Flow, tensor: int, partner: Ints) -> Region:
     calls: dict[int, None] = {}
     frontier: dict[int, None] = {}
     sources: dict[int, None] = {}
+    tensor = int(flow.same[tensor])
     stack, seen = [tensor], {tensor}
     while stack and len(calls) < _REGION:
         here = stack.pop()

@@ -13,6 +13,7 @@ from numscope.compare.exact import Exact, measure_arrays
 from numscope.compare.side import Flags, Floats, Ints, Side
 
 Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
+Layouts = dict[int, Callable[[NDArray[Any]], NDArray[Any]]]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
 _ESTIMATED = ("relative_l2", "euclid", "rmse", "cosine", "correlation")
 
@@ -33,7 +34,7 @@ class Measures:
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
 
 
-def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None) -> Measures:
+def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layouts: Layouts | None = None) -> Measures:
     """Return the measures of the tensor pairs (t, r), each distinct pair measured once."""
     width = len(b.tensors.hash) + 1
     distinct, row_of = np.unique(t * width + r, return_inverse=True)
@@ -51,6 +52,9 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None) -> M
     if load is not None:
         _exact(a, b, t, r, columns, estimated, bitwise, load)
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
+    _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
+    if layouts:
+        _lay_out(a, b, t, r, layouts, load, columns, estimated, bitwise, known, error)
     return Measures(t, r, row_of, bitwise, known | bitwise, same_shape, unlike, estimated, columns, error)
 
 
@@ -132,3 +136,62 @@ def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: 
     zero_reference = ~(b.tensors.l2[r] > 0) & np.isfinite(euclid)
     error = np.where(zero_reference, against_own, relative)
     return np.where(bitwise, 0.0, error)
+
+
+def filled(side: Side, rows: Ints) -> Flags:
+    """Return which tensors hold a value far beyond all others, as a mask of attention scores has: it hides the rest."""
+    low, high = np.abs(side.tensors.min[rows]), np.abs(side.tensors.max[rows])
+    most, least = np.fmax(low, high), np.fmin(low, high)
+    return np.asarray((most >= 1e4) & (most > 1e3 * np.fmax(least, 1.0)))
+
+
+def _look_through_masks(
+    a: Side, b: Side, t: Ints, r: Ints, error: Floats, without_data: Flags, load: Loader | None
+) -> None:
+    """Measure masked tensors without the mask's value, where there is data; else their error is not known."""
+    masked = np.flatnonzero(filled(a, t) & filled(b, r) & (error != 0) & np.isfinite(error))
+    for row in masked.tolist():
+        arrays = load(int(t[row]), int(r[row])) if load is not None and not without_data[row] else None
+        if arrays is None:
+            error[row] = np.nan
+            continue
+        x, y = (np.asarray(array, dtype=np.float64).reshape(-1) for array in arrays)
+        open_ = ~((np.abs(x) == np.abs(x).max()) & (np.abs(y) == np.abs(y).max()))
+        norm = float(np.linalg.norm(y[open_]))
+        error[row] = float(np.linalg.norm(x[open_] - y[open_])) / norm if norm > 0 else np.nan
+
+
+def _lay_out(
+    a: Side,
+    b: Side,
+    t: Ints,
+    r: Ints,
+    layouts: Layouts,
+    load: Loader | None,
+    columns: dict[str, NDArray[Any]],
+    estimated: Flags,
+    bitwise: Flags,
+    known: Flags,
+    error: Floats,
+) -> None:
+    """Measure, in place, the tensors that a map file brings into the reference's layout; without data nothing is known."""
+    words = a.book.words
+    for row in np.flatnonzero(np.isin(t, list(layouts))).tolist():
+        kept = a.tensors.kept[t[row]] and b.tensors.kept[r[row]]
+        arrays = load(int(t[row]), int(r[row])) if load is not None and kept else None
+        for name in EXACT_COLUMNS:
+            columns[name][row] = None if columns[name].dtype == object else np.nan
+        bitwise[row], known[row], error[row] = False, False, np.nan
+        if arrays is None:
+            continue
+        mine, theirs = layouts[int(t[row])](arrays[0]), arrays[1]
+        if mine.size != theirs.size:
+            continue
+        dtypes = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
+        found = measure_arrays(mine, theirs, dtypes if mine.dtype == arrays[0].dtype else (dtypes[1], dtypes[1]))
+        for name in EXACT_COLUMNS:
+            value = getattr(found, name)
+            columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
+        known[row], estimated[row] = True, False
+        error[row] = np.nan if found.relative_l2 is None else found.relative_l2
+        bitwise[row] = mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes()

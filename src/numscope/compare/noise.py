@@ -14,8 +14,8 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.align import Alignment
-from numscope.compare.dtypes import is_discrete, unit_roundoff
-from numscope.compare.measure import Measures
+from numscope.compare.dtypes import is_discrete, smallest_step, unit_roundoff
+from numscope.compare.measure import Measures, filled
 from numscope.compare.side import Flags, Floats, Ints, Side
 from numscope.compare.slots import INPUT, OUTPUT, STATE, SlotPairs
 
@@ -31,6 +31,7 @@ class CallErrors:
     error_state: Floats
     error_out: Floats
     floor: Floats
+    gain: Floats  # of a relative error on the way through
     expected: Floats
     roundoff: Floats
     discrete_in: Flags  # an integer or bool input differs
@@ -74,6 +75,7 @@ def call_errors(
         error_state=error_state,
         error_out=error_out,
         floor=floor,
+        gain=gain_rel,
         expected=expected,
         roundoff=roundoff,
         discrete_in=discrete_in,
@@ -100,6 +102,10 @@ class _SlotTable:
             self.moved = np.nan_to_num(measures.columns["euclid"][row], nan=0.0)
         self.norm = np.fmax(np.nan_to_num(b.tensors.l2[slots.b]), np.nan_to_num(a.tensors.l2[slots.a]))
         self.elements = b.tensors.elements[slots.b].astype(np.float64)
+        masked = filled(b, slots.b)
+        least = np.fmin(np.abs(b.tensors.min[slots.b]), np.abs(b.tensors.max[slots.b]))
+        self.norm = np.where(masked, least * np.sqrt(self.elements), self.norm)
+        self.moved = np.where(masked, np.nan_to_num(self.error) * self.norm, self.moved)
         spread = b.tensors.l2[slots.b] ** 2 / np.maximum(self.elements, 1) - b.tensors.mean[slots.b] ** 2
         self.std = np.sqrt(np.maximum(np.nan_to_num(spread), 0.0))
         self.largest = np.fmax(np.abs(b.tensors.max[slots.b]), np.abs(b.tensors.min[slots.b]))
@@ -107,7 +113,10 @@ class _SlotTable:
         discrete = np.array([is_discrete(word) for word in words] + [False])
         dtype_a, dtype_b = a.tensors.dtype[slots.a], b.tensors.dtype[slots.b]
         self.dtype_differs = dtype_a != dtype_b
-        self.roundoff_a, self.roundoff_b = roundoff[dtype_a], roundoff[dtype_b]
+        steps = np.array([smallest_step(word) for word in words] + [0.0])
+        below = np.sqrt(self.elements) / np.maximum(self.norm, 1e-300)
+        self.roundoff_a = roundoff[dtype_a] + np.minimum(1.0, steps[dtype_a] * below)
+        self.roundoff_b = roundoff[dtype_b] + np.minimum(1.0, steps[dtype_b] * below)
         self.discrete = discrete[dtype_a] & discrete[dtype_b]
 
     def worst(self, count: int, chosen: Flags) -> Floats:

@@ -153,6 +153,7 @@ FILLS = frozenset(
     new_empty empty_like zeros_like ones_like full_like rand_like randn_like randint_like"""
     )
 )
+COMMUTATIVE = frozenset(_words("add mul maximum minimum logical_and logical_or logical_xor eq ne"))
 _INPLACE = re.compile(r"(?<=[a-zA-Z0-9])_$")
 
 

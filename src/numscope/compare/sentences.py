@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from numscope.compare import operators
-from numscope.compare.judge import Finding
+from numscope.compare.ledger import Finding
 from numscope.compare.side import Side
 from numscope.compare.sources import Sources
 from numscope.core.report import Origin, Source
@@ -128,8 +128,14 @@ def _sentence(
 def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     given = "inputs identical" if finding.came_in == 0 else f"inputs within {number(finding.came_in)}"
     text = _title(a, finding.target)
-    if finding.note.startswith("its effect"):
-        return f"{text}: {finding.note}"
+    if finding.note == "on state":
+        return f"{text}: it changes state that later steps read"
+    if finding.note == "other inputs":
+        return (
+            f"{text}: it does not do the same job as its counterpart; what follows is off by {number(finding.relative)}"
+        )
+    if finding.note == "another tensor":
+        return f"{text}: its {finding.slot} is another tensor than the reference's, off by {number(finding.relative)}"
     outputs = f"{finding.slot} differs" if finding.slot else "outputs differ"
     text += f": {given}, {outputs} by {number(finding.relative)} (rounding explains {number(finding.expected)})"
     other, mine = _operator(b, finding.reference), _operator(a, finding.target)

@@ -7,26 +7,28 @@ one alike in operator alone: so an inserted call is found where it is, not somew
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from numscope.compare.side import Ints
+from numscope.compare.side import Flags, Ints
 from numscope.compare.tokens import Tokens
 
 _WINDOW = 96
 _WIDEST = 1536
+_MOST_NEAR = 40_000  # pairs whose values are compared in one window
 _BACK = 12  # how far a window reaches back into the equal run before it: the run's end may be a coincidence
-_STRONG, _EXACT, _RELAXED = 5, 9, 4
+_STRONG, _EXACT, _RELAXED, _NEAR, _FIRST = 5, 9, 4, 6, 3
 
-Pairs = list[tuple[int, int]]
+Near = Callable[[Ints, Ints], Flags]  # which of these pairs of tensors have nearly the same values
 
 
-def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints) -> tuple[Ints, Ints]:
+def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near | None = None) -> tuple[Ints, Ints]:
     """Return the rows of both sides that belong together, in order."""
     exact_a, exact_b = a.exact[rows_a], b.exact[rows_b]
     if len(exact_a) == len(exact_b) and np.array_equal(exact_a, exact_b):
         return rows_a, rows_b
     strong_a, strong_b = a.strong[rows_a], b.strong[rows_b]
-    relaxed_a, relaxed_b = a.relaxed[rows_a], b.relaxed[rows_b]
     n, m = len(rows_a), len(rows_b)
     head = _equal_run(strong_a, strong_b)
     tail = min(_equal_run(exact_a[::-1], exact_b[::-1]), n - head, m - head)
@@ -37,14 +39,7 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints) -> tuple[In
     window = _WINDOW
     while i < end_a and j < end_b:
         wide_a, wide_b = min(i + window, end_a), min(j + window, end_b)
-        score = (
-            _EXACT * (exact_a[i:wide_a, None] == exact_b[None, j:wide_b])
-            + _STRONG * (strong_a[i:wide_a, None] == strong_b[None, j:wide_b])
-        ).astype(np.int32)
-        np.maximum(
-            score, _RELAXED * (relaxed_a[i:wide_a, None] == relaxed_b[None, j:wide_b]).astype(np.int32), out=score
-        )
-        got_a, got_b = best_path(score)
+        got_a, got_b = best_path(_scores(a, b, rows_a[i:wide_a], rows_b[j:wide_b], near))
         last = wide_a == end_a and wide_b == end_b
         if not last:
             # The far part of a window may pair differently once more is seen: keep the near part.
@@ -70,6 +65,21 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints) -> tuple[In
     found_a.append(np.arange(end_a, n))
     found_b.append(np.arange(end_b, m))
     return rows_a[np.concatenate(found_a)], rows_b[np.concatenate(found_b)]
+
+
+def _scores(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near | None) -> np.ndarray:
+    """Return how well each pair of rows fits; 0 for pairs of different operators."""
+    relaxed = a.relaxed[rows_a, None] == b.relaxed[None, rows_b]
+    score = np.where(a.exact[rows_a, None] == b.exact[None, rows_b], _EXACT, _RELAXED * relaxed).astype(np.int32)
+    strong = a.strong[rows_a, None] == b.strong[None, rows_b]
+    first = (a.first[rows_a, None] == b.first[None, rows_b]) & (a.first[rows_a, None] > 0)
+    score += np.where(strong, _STRONG, 0) + np.where(first & relaxed, _FIRST, 0)
+    if near is not None:
+        left, right = np.nonzero(relaxed)
+        if 0 < len(left) <= _MOST_NEAR:
+            alike = near(a.output[rows_a[left]], b.output[rows_b[right]])
+            score[left[alike], right[alike]] += _NEAR
+    return score
 
 
 def _equal_run(a: np.ndarray, b: np.ndarray) -> int:

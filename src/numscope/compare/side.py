@@ -218,9 +218,17 @@ def _recode(codes: Ints, book: Codebook, change: Any) -> Ints:
     return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[inverse]
 
 
+def _without_wrappers(slots: list[str]) -> dict[str, str]:
+    """Return slots with the parameters' dotted names as they would be without wrappers: an optimizer's are such names."""
+    named = {slot: slot.partition(".") for slot in slots}
+    dotted = {tail for head, _, tail in named.values() if head.startswith("parameters") and "." in tail}
+    plain = normalise(dotted)
+    return {slot: f"{head}.{plain[tail]}" if tail in plain else slot for slot, (head, _, tail) in named.items()}
+
+
 def _slots(table: pa.Table, order: Ints, tensor_numbers: Ints, book: Codebook) -> Slots:
     call = _rows_of(order, _ints(table["call"]))
-    slot = book.encode(table["slot"])
+    slot = _recode(book.encode(table["slot"]), book, _without_wrappers)
     tensor = _rows_of(tensor_numbers, _ints(table["tensor"]))
     tensor = np.where(_ints(table["tensor"]) < 0, -1, tensor)
     there = call >= 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numscope.compare.align import VALUE, Alignment
-from numscope.compare.operators import FILLS
+from numscope.compare.operators import COMMUTATIVE, FILLS
 from numscope.compare.side import Flags, Ints, Side
 
 INPUT, STATE, OUTPUT = 0, 1, 2  # what a slot is to its call: given, held (parameters, buffers), or made
@@ -53,6 +53,8 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     more = _pair_left(a, b, (pair_a[left_a], slot_a[left_a]), (pair_b[left_b], slot_b[left_b]), max_loop)
     rows_a, rows_b = np.concatenate([rows_a, more[1]]), np.concatenate([rows_b, more[2]])
     pair = np.concatenate([pair, more[0]])
+    _uncross(a, b, alignment, pair, rows_a, rows_b)
+    paired_a, paired_b = rows_a, rows_b
     keep = _believable(a, b, alignment, pair, rows_a, rows_b)
     rows_a, rows_b, pair = rows_a[keep], rows_b[keep], pair[keep]
     sort = np.lexsort((rows_a, pair))
@@ -65,8 +67,8 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
         role=slot_roles(a, optimizer)[rows_a],
         a=a.slots.tensor[rows_a],
         b=b.slots.tensor[rows_b],
-        alone_a=np.setdiff1d(slot_a[~by_value[pair_a]], rows_a),
-        alone_b=np.setdiff1d(slot_b[~by_value[pair_b]], rows_b),
+        alone_a=np.setdiff1d(slot_a[~by_value[pair_a]], paired_a),
+        alone_b=np.setdiff1d(slot_b[~by_value[pair_b]], paired_b),
     )
 
 
@@ -118,6 +120,35 @@ def _best_rival(a: Side, b: Side, row: int, rivals: list[int]) -> int | None:
             if not exact and given and a.tensors.shape[t] == b.tensors.shape[r]:
                 return rival
     return None
+
+
+def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints) -> None:
+    """Pair the operands of `x + y` with those of `y + x` crosswise, in place."""
+    words, book = a.book.words, a.book
+    swaps = np.array([word in COMMUTATIVE for word in words], dtype=np.bool_)
+    forward = a.calls.phase[alignment.target] == book.code("forward")
+    calls = swaps[a.calls.op[alignment.target]] & forward & (alignment.why != VALUE)
+    chosen = calls[pair]
+    first = np.flatnonzero(chosen & (a.slots.slot[rows_a] == book.code("input.0")))
+    second = np.flatnonzero(chosen & (a.slots.slot[rows_a] == book.code("input.1")))
+    _, x, y = np.intersect1d(pair[first], pair[second], return_indices=True)
+    for i, j in zip(first[x].tolist(), second[y].tolist()):
+        t, u = a.slots.tensor[rows_a[i]], a.slots.tensor[rows_a[j]]
+        r, s = b.slots.tensor[rows_b[i]], b.slots.tensor[rows_b[j]]
+        if min(t, u, r, s) < 0 or a.tensors.hash[t] == b.tensors.hash[r]:
+            continue
+        if _apart(a, t, b, s) + _apart(a, u, b, r) < 0.5 * (_apart(a, t, b, r) + _apart(a, u, b, s)):
+            rows_b[i], rows_b[j] = rows_b[j], rows_b[i]
+
+
+def _apart(a: Side, t: int, b: Side, r: int) -> float:
+    """Return the distance of two tensors relative to their size; 2 where they cannot be compared."""
+    if a.tensors.hash[t] == b.tensors.hash[r]:
+        return 0.0
+    if a.tensors.elements[t] != b.tensors.elements[r] or not (a.tensors.sketched[t] and b.tensors.sketched[r]):
+        return 2.0
+    size = a.tensors.l2[t] + b.tensors.l2[r]
+    return float(2 * np.linalg.norm(a.tensors.sketch[t] - b.tensors.sketch[r]) / size) if size > 0 else 0.0
 
 
 def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints) -> Flags:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from numscope.compare import operators
 from numscope.compare.align import Alignment, align
-from numscope.compare.judge import Finding, History, judge
-from numscope.compare.measure import Loader, measure
+from numscope.compare.judge import History, judge
+from numscope.compare.measure import Layouts, Loader, measure
 from numscope.compare.sentences import origin
 from numscope.compare.side import Codebook, Floats, Side, load
-from numscope.compare.slots import OUTPUT, pair_slots
+from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.sources import Sources
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
@@ -67,12 +67,14 @@ def differing_precisions(runs: tuple[Run, Run], first: tuple[int, int]) -> bool:
     out = (slots.role == OUTPUT) & floats[a.tensors.dtype[slots.a]] & floats[b.tensors.dtype[slots.b]]
     classes = {code: operators.classify(words[code]) for code in np.unique(a.calls.op).tolist() if code >= 0}
     product = np.array([classes.get(code, 0) == operators.PRODUCT for code in a.calls.op.tolist()], dtype=np.bool_)
+    forward = a.calls.phase[alignment.target] == book.code("forward")
+    out &= forward[slots.pair]
     heavy = out & product[alignment.target[slots.pair]]
     chosen = heavy if heavy.any() else out
     if not chosen.any():
         return False
     unlike = a.tensors.dtype[slots.a[chosen]] != b.tensors.dtype[slots.b[chosen]]
-    return bool(unlike.mean() > 0.5)
+    return bool(unlike.mean() > 0.3)
 
 
 def operators_float(dtype: str) -> bool:
@@ -109,13 +111,17 @@ def _compare_step(
     forced = mapping.pairs(a, b) if mapping is not None else ()
     alignment = align(a, b, forced)
     slots = pair_slots(a, b, alignment)
-    measures = measure(a, b, slots.a, slots.b, _loader(runs, a, b, rank, mapping))
+    load = _loader(runs, a, b, rank)
+    measures = measure(a, b, slots.a, slots.b, load, _layouts(runs[0], a, alignment, slots, mapping))
     quiet = _noise(noise, b, alignment, step, rank, book)
     judgement = judge(a, b, alignment, slots, measures, history, precisions, quiet, thresholds.scale)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
-    origins = [PlacedOrigin(_origin(found, a, b, sources), found.order) for found in judgement.findings]
+    origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
+    for label, kept in history.arguments.items():
+        if kept.ready is None:  # its rows mean nothing in later steps: put it into words now
+            history.arguments[label] = replace(kept, ready=origin(kept, a, b, sources))
     for found, placed in zip(judgement.findings, origins):
-        if found.pair >= 0 and found.step == step:
+        if found.pair >= 0 and found.ready is None:
             judgement.reasons[found.pair] = placed.origin.reason
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
@@ -138,16 +144,12 @@ def _compare_step(
     )
 
 
-def _origin(found: Finding, a: Side, b: Side, sources: tuple[Sources, Sources]) -> Origin:
-    return origin(found, a, b, sources)
-
-
 def _repeats(alignment: Alignment) -> dict[str, int]:
     count = len(alignment.repeats_target) + len(alignment.repeats_reference)
     return {"recomputed by a checkpoint on one side only": count} if count else {}
 
 
-def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int, mapping: Any) -> Loader | None:
+def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None:
     if not (a.tensors.kept.any() and b.tensors.kept.any()):
         return None
 
@@ -161,6 +163,19 @@ def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int, mapping: Any) ->
         return read(runs[0], a, t), read(runs[1], b, r)
 
     return both
+
+
+def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping: Any) -> Layouts:
+    """Return how to bring each of the target's tensors, that the map file names, into the reference's layout."""
+    found: Layouts = {}
+    if mapping is None or not mapping.layouts:
+        return found
+    words = a.book.words
+    for pair, slot, tensor in zip(slots.pair.tolist(), slots.slot.tolist(), slots.a.tolist()):
+        rule = mapping.layout(f"{a.calls.name(int(alignment.target[pair]))}.{words[slot]}")
+        if rule is not None:
+            found[tensor] = lambda array, rule=rule: rule.apply(array, lambda name: run.tensor(name, a.step, a.rank))
+    return found
 
 
 def _noise(

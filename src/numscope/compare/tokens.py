@@ -23,6 +23,8 @@ class Tokens:
     strong: Words
     exact: Words
     relaxed: Words
+    output: Ints  # row of the tensor in `output.0`, -1 for none
+    first: Words  # bits of the first input; 0 where nothing can be told from them
     bits: Words  # dtype, shape and bits of the outputs, whatever the operator; 0 where nothing can be told from them
 
 
@@ -64,7 +66,14 @@ def tokens(side: Side) -> Tokens:
     # A constant output (a mask of ones, a zero) says nothing about which call it came from.
     telling = np.zeros(len(row), np.bool_) if empty else measured & (tensors.min[safe] < tensors.max[safe])
     tells = _sum_by_call((out[place] & telling).astype(np.uint64), slots.start) > 0
-    return Tokens(strong, exact, relaxed, np.where(tells, bits, np.uint64(0)))
+    output = np.full(len(calls), -1)
+    first = np.zeros(len(calls), np.uint64)
+    for words, fill in ((("output.0", "output"), output), (("input.0",), first)):
+        for word in words:
+            rows = np.flatnonzero((slots.slot == book.code(word)) & measured)
+            rows = rows[telling[rows]] if word == "input.0" else rows
+            fill[slots.call[rows]] = content[rows] if word == "input.0" else row[rows]
+    return Tokens(strong, exact, relaxed, output, first, np.where(tells, bits, np.uint64(0)))
 
 
 def _group(side: Side) -> Ints:

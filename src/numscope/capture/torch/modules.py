@@ -16,7 +16,7 @@ from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequ
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, OwnWork, Undo, Watch
+from numscope.capture.torch.watch import Open, Undo, Watch
 
 Module = torch.nn.Module
 
@@ -108,9 +108,14 @@ class Modules:
         if not watch.on or not watch.forward_on or thread.busy or is_tracing():
             return original(module, *args, **kwargs)
         call = _ModuleCall(watch, module)
-        opened = None
-        with OwnWork(watch, "module"):
+        thread.busy = True
+        try:
             opened = call.before(self._path(module), args, kwargs, sys._getframe(2), self._backwards)
+        except Exception:
+            watch.fault("module")
+            opened = None
+        finally:
+            thread.busy = False
         if opened is None:
             return original(module, *args, **kwargs)
         thread.stack.append(opened)
@@ -121,8 +126,13 @@ class Modules:
             raise
         finally:
             thread.stack.pop()
-        with OwnWork(watch, "module"):
+        thread.busy = True
+        try:
             call.after(result)
+        except Exception:
+            watch.fault("module")
+        finally:
+            thread.busy = False
         return result
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
@@ -134,10 +144,17 @@ class Modules:
         def accumulated(tensor: torch.Tensor) -> None:
             if not watch.on or watch.thread.busy or tensor.grad is None:
                 return
-            with OwnWork(watch, "parameters_grad"), torch.no_grad():
+            watch.thread.busy = True
+            try:
                 call = self._backwards.get(path)
                 if call is not None:
-                    watch.slots(call.begin(), watch.measure_and_keep([(slot, tensor.grad)], call.name))
+                    with torch.no_grad(), torch._C.DisableTorchFunction():
+                        rows = watch.measure_and_keep([(slot, tensor.grad)], call.name)
+                        watch.slots(call.begin(), rows)
+            except Exception:
+                watch.fault("parameters_grad")
+            finally:
+                watch.thread.busy = False
 
         if parameter.is_leaf:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
@@ -182,7 +199,7 @@ class _ModuleCall:
             order = parent.order if parent else -1
             return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
         if parent is None and not recompute:
-            watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
+            watch.thread.quiet = False  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
         head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
         series = watch.series(head, "{head}.{phase}.{n}")

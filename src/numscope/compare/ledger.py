@@ -1,0 +1,331 @@
+"""What is known so far while the calls of a step are judged: which tensors are wrong, since when, and by whose fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from numscope.compare import operators as op
+from numscope.compare.align import VALUE, Alignment
+from numscope.compare.arguments import Difference, differences, numbers
+from numscope.compare.dtypes import smallest_step, unit_roundoff
+from numscope.compare.flow import flow
+from numscope.compare.measure import Measures
+from numscope.compare.noise import CallErrors, call_errors
+from numscope.compare.side import Flags, Floats, Ints, Side
+from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
+
+IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
+VERDICTS = ("identical", "equivalent", "origin", "inherited")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One origin, before it is put into words."""
+
+    kind: str  # call, data, parameter, missing, extra, gap, optimizer
+    pair: int  # row in the alignment, -1 for a call that one side alone has
+    target: int  # row of the target's call, -1
+    reference: int
+    step: int
+    rank: int
+    order: float  # place in the target's order
+    relative: float
+    expected: float
+    came_in: float
+    differences: tuple[Difference, ...] = ()
+    slot: str = ""
+    note: str = ""
+    random: bool = False
+    dtypes: tuple[str, str] | None = None
+    ready: Any = None  # an origin of an earlier step, already in words
+
+
+@dataclass
+class Suspicion:
+    """A finding that a later agreement may still refute: calls that only changed places heal downstream."""
+
+    finding: Finding
+    firm: bool
+    failed_at: float = 0.0
+    healed_at: float = -1.0
+    failures: int = 1
+
+    @property
+    def stands(self) -> bool:
+        return self.firm or self.healed_at < self.failed_at
+
+
+@dataclass
+class History:
+    """What the steps before this one showed, for one rank."""
+
+    diverged: bool = False
+    started: bool = False
+    noise: float = 0.0  # the largest error that was explained so far
+    parameters: dict[str, float] = field(default_factory=dict)  # largest error of each parameter, buffer and gradient
+    tensors: dict[int, float] = field(default_factory=dict)  # error of what optimizers made, by the target's hash
+    arguments: dict[str, Finding] = field(
+        default_factory=dict
+    )  # a call whose arguments differ, by the state it changes
+
+
+class Ledger:
+    """The two sides of a step, what is measured of them, and what has been found out so far."""
+
+    def __init__(
+        self,
+        a: Side,
+        b: Side,
+        alignment: Alignment,
+        slots: SlotPairs,
+        measures: Measures,
+        history: History,
+        two_precisions: bool,
+    ) -> None:
+        self.a, self.b, self.alignment, self.slots, self.measures = a, b, alignment, slots, measures
+        self.history, self.two_precisions = history, two_precisions
+        self.errors: CallErrors = call_errors(a, b, alignment, slots, measures, two_precisions)
+        self.flow_a, self.flow_b = flow(a), flow(b)
+        self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
+        self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
+        self.differences = self._differences()
+        self.solid = self._solid_pairs()
+        self.partner_a, self.partner_b = np.full(len(a.calls), -1), np.full(len(b.calls), -1)
+        self.partner_a[alignment.target] = np.where(self.solid, alignment.reference, -1)
+        self.partner_b[alignment.reference] = np.where(self.solid, alignment.target, -1)
+        self.known = self._known_pairs()
+        self.wrong_a, self.wrong_b = np.zeros(len(a.tensors.hash), np.bool_), np.zeros(len(b.tensors.hash), np.bool_)
+        self.cause_a = np.full(len(a.tensors.hash), -1)
+        self.error_a, self.error_b = np.zeros(len(a.tensors.hash)), np.zeros(len(b.tensors.hash))
+        self.suspicions: list[Suspicion] = []
+        self.suspicion_of: dict[int, int] = {}  # target row of a call that lost its solidity → suspicion
+        self.suspicion_of_reference: dict[int, int] = {}
+        self.verdict = np.full(len(alignment.target), EQUIVALENT)
+        self.verdict[self.errors.identical] = IDENTICAL
+        self.cause_of: dict[int, int] = {}  # pair → suspicion
+        self.worst_right = {"forward": 0.0, "backward": 0.0, "optimizer": 0.0, "input": 0.0}
+
+    # Set-up ---------------------------------------------------------------------------------------------------------
+
+    def _differences(self) -> dict[int, list[Difference]]:
+        a, b, al = self.a, self.b, self.alignment
+        words = a.book.words
+        found = {}
+        unlike = a.calls.arguments[al.target] != b.calls.arguments[al.reference]
+        same_op = a.calls.op[al.target] == b.calls.op[al.reference]
+        for pair in np.flatnonzero(unlike & same_op).tolist():
+            x, y = a.calls.arguments[al.target[pair]], b.calls.arguments[al.reference[pair]]
+            got = differences(words[x] if x >= 0 else None, words[y] if y >= 0 else None)
+            if got:
+                found[pair] = got
+        return found
+
+    def _solid_pairs(self) -> Flags:
+        """Return which pairs do the same job: every tensor given to one has its counterpart, of the same size, given to
+        the other. What a pair that is not solid computes is judged by where it leads."""
+        a, b, al = self.a, self.b, self.alignment
+        solid = np.ones(len(al.target), np.bool_)
+        unlike_op = a.calls.op[al.target] != b.calls.op[al.reference]
+        solid[(al.why == VALUE) & unlike_op] = False
+        given = self.slots.role == INPUT
+        unlike_size = a.tensors.elements[self.slots.a] != b.tensors.elements[self.slots.b] if len(given) else given
+        solid[self.slots.pair[given & unlike_size]] = False
+        leaf = ~self.composite
+        made = (self.slots.role == OUTPUT) & unlike_size if len(given) else given
+        solid[self.slots.pair[made]] &= ~leaf[self.slots.pair[made]]
+        for side, rows, calls, place in (
+            (a, self.slots.alone_a, al.target, 0),
+            (b, self.slots.alone_b, al.reference, 1),
+        ):
+            if not len(rows):
+                continue
+            pair_of = np.full(len(side.calls), -1)
+            pair_of[calls] = np.arange(len(calls))
+            for row in rows.tolist():
+                pair = int(pair_of[side.slots.call[row]])
+                head = side.book.words[side.slots.slot[row]].partition(".")[0]
+                if pair >= 0 and head in ("input", "kwargs") and not self._as_number(side, row, pair, place):
+                    solid[pair] = False
+        pair_of = np.full(len(a.calls), -1)
+        pair_of[al.target] = np.arange(len(al.target))
+        forward = pair_of[np.maximum(a.calls.forward[al.target], 0)]
+        has = (a.calls.forward[al.target] >= 0) & (forward >= 0)
+        solid[has & ~solid[np.maximum(forward, 0)]] = False
+        return solid
+
+    def _as_number(self, side: Side, row: int, pair: int, place: int) -> bool:
+        """Return whether a one-element tensor on one side stands for a plain number among the other's arguments."""
+        tensor = int(side.slots.tensor[row])
+        if tensor < 0 or side.tensors.elements[tensor] != 1:
+            return False
+        other = self.b if place == 0 else self.a
+        call = int((self.alignment.reference if place == 0 else self.alignment.target)[pair])
+        code = int(other.calls.arguments[call])
+        key = side.book.words[side.slots.slot[row]].partition(".")[2]
+        value = numbers(other.book.words[code]).get(key) if code >= 0 else None
+        if value is None:
+            return False
+        mine = float(side.tensors.mean[tensor])
+        if abs(mine - value) > 1e-6 * max(abs(mine), abs(value)):
+            values = (mine, value) if place == 0 else (value, mine)
+            self.differences.setdefault(pair, []).append(Difference(key, *values, telling=True))
+        return True
+
+    def _known_pairs(self) -> Ints:
+        """Return, for each tensor of the target, the reference's tensor that the partner of its maker made, or -1."""
+        known = np.full(len(self.a.tensors.hash), -1)
+        made = np.flatnonzero((self.slots.role == OUTPUT) & self.solid[self.slots.pair])
+        own = self.flow_a.producer[self.slots.a[made]] == self.alignment.target[self.slots.pair[made]]
+        theirs = self.flow_b.producer[self.slots.b[made]] == self.alignment.reference[self.slots.pair[made]]
+        rows = made[own & theirs]
+        known[self.slots.a[rows]] = self.slots.b[rows]
+        return known
+
+    # Reading --------------------------------------------------------------------------------------------------------
+
+    def rows(self, pair: int) -> range:
+        return range(int(self.start[pair]), int(self.start[pair + 1]))
+
+    def given(self, pair: int) -> list[int]:
+        return [row for row in self.rows(pair) if self.slots.role[row] != OUTPUT]
+
+    def made(self, pair: int) -> list[int]:
+        return [row for row in self.rows(pair) if self.slots.role[row] == OUTPUT]
+
+    def tensors(self, row: int) -> tuple[int, int]:
+        return int(self.flow_a.same[self.slots.a[row]]), int(self.flow_b.same[self.slots.b[row]])
+
+    def error(self, row: int) -> float:
+        """Return the error of a slot pair; NaN where it is not known."""
+        return float(self.measures.error[self.measures.row_of[row]])
+
+    def size(self, row: int) -> float:
+        """Return the error of a slot pair, 0 where it is not known."""
+        return float(np.nan_to_num(self.error(row), nan=0.0, posinf=np.inf))
+
+    def phase(self, pair: int) -> str:
+        return str(self.a.book.words[self.a.calls.phase[self.alignment.target[pair]]])
+
+    def kind(self, pair: int) -> str:
+        return str(self.a.book.words[self.a.calls.kind[self.alignment.target[pair]]])
+
+    def order(self, pair: int) -> float:
+        return float(self.alignment.target[pair])
+
+    def slot(self, row: int) -> str:
+        return str(self.a.book.words[self.slots.slot[row]])
+
+    def operator_class(self, side: Side, row: int) -> int:
+        if side.calls.kind[row] == side.book.code("module"):
+            return op.classify(op.operator_of_module(side.book.words[side.calls.module_class[row]]))
+        return op.classify(side.book.words[side.calls.op[row]])
+
+    def dtype(self, side: Side, tensor: int) -> str:
+        return str(side.book.words[side.tensors.dtype[tensor]])
+
+    def roundoff(self, t: int, r: int) -> float:
+        """Return the unit roundoff that a pair of tensors may differ by: the coarser only between two precisions."""
+        mine, theirs = self._roundoff(self.a, t), self._roundoff(self.b, r)
+        coarser = self.two_precisions or self.dtype(self.a, t) == self.dtype(self.b, r)
+        return max(mine, theirs) if coarser else min(mine, theirs)
+
+    def _roundoff(self, side: Side, tensor: int) -> float:
+        name, norm = self.dtype(side, tensor), float(side.tensors.l2[tensor])
+        below = smallest_step(name) * float(side.tensors.elements[tensor]) ** 0.5
+        return unit_roundoff(name) + (min(1.0, below / norm) if norm > 0 else 0.0)
+
+    def is_scaled(self, row: int) -> bool:
+        """Return whether the error is a multiple of the result: rounding never is, a wrong factor always."""
+        correlation = self.measures.columns["correlation"][self.measures.row_of[row]]
+        return bool(self.a.tensors.elements[self.slots.a[row]] >= 256 and abs(correlation) > 0.7)
+
+    def is_telling(self, row: int) -> bool:
+        """Return whether agreement in this tensor means anything: a constant one agrees with whatever was masked out."""
+        t = self.slots.a[row]
+        return bool(self.a.tensors.min[t] < self.a.tensors.max[t])
+
+    def anything_wrong(self) -> bool:
+        return self.history.diverged or any(suspicion.stands for suspicion in self.suspicions)
+
+    # Writing --------------------------------------------------------------------------------------------------------
+
+    def suspect(self, finding: Finding, firm: bool) -> int:
+        """Add a suspicion and return its number."""
+        self.suspicions.append(Suspicion(finding, firm, failed_at=finding.order))
+        return len(self.suspicions) - 1
+
+    def find(
+        self, kind: str, pair: int, error: float, explained: float, came_in: float, *, slot: str = "", note: str = "",
+        firm: bool = True,
+    ) -> int:  # fmt: skip
+        """Add a suspicion of a pair of calls and return its number."""
+        row = int(self.alignment.target[pair])
+        return self.suspect(
+            Finding(
+                kind,
+                pair,
+                row,
+                int(self.alignment.reference[pair]),
+                self.a.step,
+                self.a.rank,
+                float(row),
+                error,
+                explained,
+                came_in,
+                tuple(self.differences.get(pair, ())),
+                slot,
+                note,
+                random=bool(self.errors.operator[pair] == op.RANDOM),
+                dtypes=self._dtypes(pair),
+            ),
+            firm,
+        )
+
+    def _dtypes(self, pair: int) -> tuple[str, str] | None:
+        for row in self.made(pair):
+            t, r = self.tensors(row)
+            mine, theirs = self.dtype(self.a, t), self.dtype(self.b, r)
+            if mine != theirs:
+                return mine, theirs
+        return None
+
+    def mark_wrong(self, t: int, r: int, error: float, cause: int) -> None:
+        self.wrong_a[t] = self.wrong_b[r] = True
+        self.cause_a[t] = cause
+        self.error_a[t] = self.error_b[r] = error
+
+    def mark_right(self, t: int, r: int, error: float) -> None:
+        self.error_a[t] = self.error_b[r] = error
+
+    def note_right(self, pair: int, error: float) -> None:
+        """Remember how large the errors are that rounding explains here."""
+        if np.isfinite(error) and not self.errors.discrete_in[pair]:
+            phase = self.phase(pair)
+            self.worst_right[phase] = max(self.worst_right[phase], error)
+
+    def loosen(self, pair: int, cause: int) -> None:
+        """A pair whose inputs do not correspond does not do the same job: judge it by where it leads."""
+        if not self.solid[pair]:
+            return
+        self.solid[pair] = False
+        target, reference = int(self.alignment.target[pair]), int(self.alignment.reference[pair])
+        self.partner_a[target] = self.partner_b[reference] = -1
+        self.suspicion_of[target] = self.suspicion_of_reference[reference] = cause
+        for row in self.made(pair):
+            self.known[self.slots.a[row]] = -1
+
+    def slot_wrong(self) -> Flags:
+        """Return which slot pairs hold a wrong tensor, by a suspicion that stands."""
+        if not len(self.slots.a):
+            return np.zeros(0, np.bool_)
+        stands = np.array([suspicion.stands for suspicion in self.suspicions] + [True], dtype=np.bool_)
+        wrong_a = self.wrong_a & stands[self.cause_a]
+        return np.asarray(wrong_a[self.flow_a.same[self.slots.a]])
+
+    def limits(self, scale: float, noise: Floats | None) -> Floats:
+        """Return what is explained at each pair, with the user's factor and the noise runs' measure."""
+        limits = self.errors.expected * scale
+        return limits if noise is None else np.fmax(limits, 4.0 * np.nan_to_num(noise))

@@ -1,0 +1,277 @@
+"""Is a tensor that a call was given right? Where it came from tells.
+
+A tensor that solid partners made is as right as they are. One that nothing recorded made is data, a parameter, or the
+work of something that was not recorded. One that lies behind calls which only one side has is compared across that
+region: from the same entrance, do both ways lead to the same tensor, but for rounding? If not, that is a suspicion; if
+the two ways meet again further on (a scale applied before the product here, after it there), it is withdrawn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from numscope.compare import operators as op
+from numscope.compare.dtypes import unit_roundoff
+from numscope.compare.flow import Region, region
+from numscope.compare.ledger import Finding, Ledger
+from numscope.compare.side import Side
+from numscope.compare.slots import STATE
+
+RIGHT, TAINTED, FAILED = 0, 1, 2
+Status = tuple[int, int]  # and the suspicion that is its cause, -1 for none
+_GROWTH = 24  # calls through which two ways may still meet again
+_IDLE = (op.MOVE, op.CREATE)
+
+
+class Provenance:
+    """Checks tensors by where they came from; each pair of tensors once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._seen: dict[tuple[int, int], Status] = {}
+
+    def forget(self, row: int) -> None:
+        """Let a pair of tensors be checked again."""
+        self._seen.pop(self.ledger.tensors(row), None)
+
+    def check(self, pair: int, row: int) -> Status:
+        """Return whether what a slot holds is right, follows from something wrong, or is wrong for no known reason."""
+        ledger = self.ledger
+        t, r = ledger.tensors(row)
+        if (t, r) not in self._seen:
+            self._seen[t, r] = self._check(pair, row, t, r)
+        return self._seen[t, r]
+
+    def _check(self, pair: int, row: int, t: int, r: int) -> Status:
+        ledger = self.ledger
+        error = ledger.error(row)
+        if error == 0:
+            return RIGHT, -1
+        if ledger.slots.role[row] == STATE:
+            return self._check_state(pair, row, t, r, ledger.size(row))
+        maker_a, maker_b = int(ledger.flow_a.producer[t]), int(ledger.flow_b.producer[r])
+        if (maker_a >= 0 and ledger.known[t] == r) or np.isnan(error):
+            return (TAINTED, int(ledger.cause_a[t])) if ledger.wrong_a[t] else (RIGHT, -1)
+        if maker_a < 0 and maker_b < 0:
+            return self._check_source(pair, row, t, r, error)
+        return self.check_region(pair, row)
+
+    # Parameters and buffers -----------------------------------------------------------------------------------------
+
+    def _check_state(self, pair: int, row: int, t: int, r: int, error: float) -> Status:
+        ledger, history = self.ledger, self.ledger.history
+        label = self.label(pair, row)
+        known = history.parameters.get(label)
+        explained = 4 * ledger.roundoff(t, r) + 4 * (known or 0.0)
+        if history.started:
+            explained += 16 * max(history.noise, *ledger.worst_right.values())
+        if error <= explained:
+            history.parameters[label] = max(known or 0.0, error)
+            return RIGHT, -1
+        if known is None and not history.started:
+            cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row))
+        elif ledger.anything_wrong():
+            cause = self._first_cause()
+        elif label in history.arguments:
+            cause = ledger.suspect(history.arguments[label], firm=True)
+        else:
+            cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row), note="between steps")
+        history.parameters[label] = error
+        ledger.mark_wrong(t, r, error, cause)
+        return TAINTED, cause
+
+    def label(self, pair: int, row: int) -> str:
+        """Return a parameter's or buffer's name over all steps: its module's path and its own."""
+        ledger = self.ledger
+        head, _, tail = ledger.slot(row).partition(".")
+        if ledger.kind(pair) == "optimizer":
+            return f"{head}.{tail}"
+        code = ledger.a.calls.module[ledger.alignment.target[pair]]
+        path = ledger.a.book.words[code] if code >= 0 else ""
+        return f"{head}.{path}.{tail}" if path else f"{head}.{tail}"
+
+    # What nothing recorded made ----------------------------------------------------------------------------------------
+
+    def _check_source(self, pair: int, row: int, t: int, r: int, error: float) -> Status:
+        ledger = self.ledger
+        noise = max(ledger.history.noise, *ledger.worst_right.values())
+        explained = 16 * (ledger.roundoff(t, r) + noise)
+        explained = max(explained, 1.01 * ledger.history.tensors.get(int(ledger.a.tensors.hash[t]), 0.0))
+        if ledger.phase(pair) == "backward":
+            explained = max(explained, float(np.nan_to_num(ledger.errors.floor[pair])))
+        if error <= explained:
+            ledger.mark_right(t, r, error)
+            return RIGHT, -1
+        if ledger.anything_wrong():
+            cause = self._first_cause()
+        elif ledger.phase(pair) == "backward" and (lone := self._lone_call()) is not None:
+            cause = self._suspect_lone(pair, row, lone, error, explained)
+        else:
+            kind = "data" if self._is_data(pair, t) else "gap"
+            cause = ledger.find(kind, pair, error, explained, 0.0, slot=ledger.slot(row))
+        ledger.mark_wrong(t, r, error, cause)
+        return TAINTED, cause
+
+    def _first_cause(self) -> int:
+        return next((number for number, one in enumerate(self.ledger.suspicions) if one.stands), -1)
+
+    def _is_data(self, pair: int, t: int) -> bool:
+        """Return whether a tensor that nothing recorded made can be called data: labels, or given to an outermost call
+        that runs before any other has made a rounded number."""
+        ledger = self.ledger
+        if not unit_roundoff(ledger.dtype(ledger.a, t)):
+            return True
+        outermost = ledger.a.calls.parent[ledger.alignment.target[pair]] < 0
+        return bool(outermost and ledger.phase(pair) == "forward" and not self._made_before(pair))
+
+    def _made_before(self, pair: int) -> bool:
+        ledger = self.ledger
+        before = ledger.alignment.target[:pair]
+        return bool((ledger.a.calls.kind[before] == ledger.a.book.code("module")).any())
+
+    def _lone_call(self) -> tuple[int, int] | None:
+        """Return the first forward call that one side alone has and that changes numbers or gradients, as (target row,
+        reference row)."""
+        ledger = self.ledger
+        sides = ((ledger.a, ledger.alignment.alone_target), (ledger.b, ledger.alignment.alone_reference))
+        for wanted in ("detach", ""):
+            for place, (side, rows) in enumerate(sides):
+                forward = side.book.code("forward")
+                for row in rows.tolist():
+                    name = side.book.words[side.calls.op[row]]
+                    active = ledger.operator_class(side, row) not in (*_IDLE, op.DISCRETE)
+                    chosen = name == wanted if wanted else active
+                    if chosen and side.calls.phase[row] == forward and side.calls.children[row] == 0:
+                        return (row, -1) if place == 0 else (-1, row)
+        return None
+
+    def _suspect_lone(self, pair: int, row: int, lone: tuple[int, int], error: float, explained: float) -> int:
+        ledger = self.ledger
+        kind = "extra" if lone[0] >= 0 else "missing"
+        name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
+        return ledger.suspect(
+            Finding(
+                kind, -1, *lone, ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, 0.0,
+                slot=ledger.slot(row), note=name,
+            ),
+            firm=True,
+        )  # fmt: skip
+
+    # Across calls that only one side has --------------------------------------------------------------------------------
+
+    def check_region(self, pair: int, row: int) -> Status:
+        """Compare two tensors across the calls that lead to them and do not correspond."""
+        ledger = self.ledger
+        t, r = ledger.tensors(row)
+        error = ledger.size(row)
+        ahead = region(ledger.flow_a, t, ledger.partner_a)
+        behind = region(ledger.flow_b, r, ledger.partner_b)
+        entrance_a, entrance_b = (*ahead.frontier, *ahead.sources), (*behind.frontier, *behind.sources)
+        for x in entrance_a:
+            if ledger.wrong_a[x] and x != t:
+                return self._taint(t, r, error, int(ledger.cause_a[x]))
+        if t in ahead.frontier and ledger.wrong_a[t]:
+            return self._taint(t, r, error, int(ledger.cause_a[t]))
+        if any(ledger.wrong_b[y] for y in entrance_b):
+            return self._taint(t, r, error, self._first_cause())
+        front = max([0.0, *(ledger.error_a[x] for x in entrance_a), *(ledger.error_b[y] for y in entrance_b)])
+        explained = self._region_explains(pair, row, ahead, behind, front)
+        causes = {ledger.suspicion_of[x] for x in ahead.calls if x in ledger.suspicion_of}
+        causes |= {ledger.suspicion_of_reference[y] for y in behind.calls if y in ledger.suspicion_of_reference}
+        if error <= explained:
+            for cause in causes if ledger.is_telling(row) else ():
+                if error <= 1e-3 * ledger.suspicions[cause].finding.relative:
+                    ledger.suspicions[cause].healed_at = ledger.order(pair)
+            ledger.mark_right(t, r, error)
+            ledger.note_right(pair, error)
+            return RIGHT, -1
+        if ledger.history.diverged:
+            return self._taint(t, r, error, -1)
+        if causes:
+            return self._fail_again(pair, row, min(causes), ahead, behind, error)
+        if ledger.phase(pair) == "backward" and ledger.anything_wrong():
+            return self._taint(t, r, error, self._first_cause())
+        if ledger.phase(pair) == "backward" and (lone := self._lone_call()) is not None and not ahead.calls:
+            cause = self._suspect_lone(pair, row, lone, error, explained)
+            return self._taint(t, r, error, cause)
+        cause = ledger.suspect(self._finding(pair, row, ahead, behind, error, explained, front), firm=False)
+        return FAILED, cause
+
+    def _taint(self, t: int, r: int, error: float, cause: int) -> Status:
+        self.ledger.mark_wrong(t, r, error, cause)
+        return TAINTED, cause
+
+    def _fail_again(self, pair: int, row: int, cause: int, ahead: Region, behind: Region, error: float) -> Status:
+        ledger = self.ledger
+        suspicion = ledger.suspicions[cause]
+        suspicion.failed_at = ledger.order(pair)
+        suspicion.failures += 1
+        finding = suspicion.finding
+        if suspicion.failures <= 4 and not suspicion.firm and finding.kind in ("missing", "call", "gap"):
+            wider = self._finding(pair, row, ahead, behind, finding.relative, finding.expected, finding.came_in)
+            if wider.kind == "extra":  # the reference lacks a call that the target has: another way to do it
+                suspicion.finding = replace(wider, order=finding.order, note=finding.note, slot=finding.slot)
+        if len(ahead.calls) > _GROWTH or suspicion.firm:
+            t, r = ledger.tensors(row)
+            return self._taint(t, r, error, cause)
+        return FAILED, cause
+
+    def _region_explains(self, pair: int, row: int, ahead: Region, behind: Region, front: float) -> float:
+        """Return how far two ways from the same entrance may lead apart by rounding."""
+        ledger = self.ledger
+        t, r = ledger.tensors(row)
+        active, coarse = 0, []
+        for side, calls in ((ledger.a, ahead.calls), (ledger.b, behind.calls)):
+            working = [x for x in calls if ledger.operator_class(side, x) not in _IDLE]
+            active += len(working)
+            if working:
+                coarse.append(max(self._roundoff_of(side, x) for x in working))
+        end = ledger.roundoff(t, r)
+        inner = (max(coarse) if ledger.two_precisions else min(coarse)) if coarse else 0.0
+        low = inner > 2.0**-20
+        explained = (2.0 if low else 24.0) * np.sqrt(max(active, 1)) * inner + 32.0 * front
+        if end > 4 * inner and active:
+            explained += 0.1 * end  # the same numbers, rounded once more at the end: a few fall the other way
+        if front == 0 and ledger.is_scaled(row):
+            explained /= 16.0
+        if ledger.phase(pair) in ("backward", "optimizer"):
+            explained = max(explained, 16.0 * ledger.worst_right["backward"], 16 * end)
+        return float(explained)
+
+    def _roundoff_of(self, side: Side, call: int) -> float:
+        """Return the unit roundoff in which a call computes: that of its outputs."""
+        here = slice(side.slots.start[call], side.slots.start[call + 1])
+        heads = [side.book.words[slot].startswith("output") for slot in side.slots.slot[here].tolist()]
+        made = [x for x, is_made in zip(side.slots.tensor[here].tolist(), heads) if is_made and x >= 0]
+        return max((unit_roundoff(side.book.words[side.tensors.dtype[x]]) for x in made), default=0.0)
+
+    def _finding(
+        self, pair: int, row: int, ahead: Region, behind: Region, error: float, explained: float, front: float
+    ) -> Finding:
+        """Name what stands between: a call that one side alone has, else a pair that does not do the same job."""
+        ledger = self.ledger
+        paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
+        extra = self._most_active(ledger.a, [x for x in ahead.calls if x not in paired_a])
+        missing = self._most_active(ledger.b, [y for y in behind.calls if y not in paired_b])
+        paired = [x for x in ahead.calls if x in paired_a]
+        name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
+        common = (ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, front)
+        if extra >= 0 or missing >= 0:
+            kind = "extra" if extra >= 0 else "missing"
+            return Finding(kind, -1, extra, missing, *common, slot=ledger.slot(row), note=name)
+        if paired:
+            call = self._most_active(ledger.a, paired)
+            place = int(np.flatnonzero(ledger.alignment.target == call)[0])
+            reference = int(ledger.alignment.reference[place])
+            differ = tuple(ledger.differences.get(place, ()))
+            return Finding("call", place, call, reference, *common, differ, note="other inputs")
+        target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
+        differ = tuple(ledger.differences.get(pair, ()))
+        return Finding("call", pair, target, reference, *common, differ, slot=ledger.slot(row), note="another tensor")
+
+    def _most_active(self, side: Side, calls: list[int]) -> int:
+        """Return the first call that computes, else the first at all, -1 for none."""
+        working = [x for x in calls if self.ledger.operator_class(side, x) not in _IDLE]
+        return min(working or calls, default=-1)

@@ -1,0 +1,97 @@
+"""Judges an optimizer's step, parameter by parameter: the error of the step it took against what it was given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from numscope.compare.ledger import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, Ledger
+from numscope.compare.provenance import RIGHT, Provenance
+
+# Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
+_LINEAR = ("SGD", "ASGD")
+
+
+@dataclass(frozen=True)
+class _Update:
+    label: str
+    error: float
+    explained: float
+    came_in: float
+    slot: str
+
+    @property
+    def excess(self) -> float:
+        return self.error / max(self.explained, 1e-300)
+
+
+def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
+    """Judge one optimizer step."""
+    ledger.history.tensors.clear()
+    parts: dict[str, dict[str, int]] = {}
+    for row in ledger.rows(pair):
+        head, _, label = ledger.slot(row).partition(".")
+        parts.setdefault(label, {})[head] = row
+    told = any(difference.telling for difference in ledger.differences.get(pair, ()))
+    verdict = IDENTICAL if ledger.errors.identical[pair] else EQUIVALENT
+    wrong: list[_Update] = []
+    for label, rows in parts.items():
+        causes = [provenance.check(pair, rows[head]) for head in ("parameters", "parameters_grad") if head in rows]
+        tainted = [cause for status, cause in causes if status != RIGHT]
+        if "output" not in rows:
+            continue
+        update, is_wrong = _judge_update(ledger, pair, label, rows, told)
+        history = ledger.history.parameters
+        history[f"parameters.{label}"] = max(history.get(f"parameters.{label}", 0.0), update.error)
+        t, r = ledger.tensors(rows["output"])
+        ledger.history.tensors[int(ledger.a.tensors.hash[t])] = update.error
+        if tainted:
+            verdict = INHERITED
+            ledger.mark_wrong(t, r, update.error, tainted[0])
+            ledger.cause_of[pair] = tainted[0]
+        elif is_wrong:
+            wrong.append(update)
+    if wrong and not ledger.history.diverged:
+        worst = max(wrong, key=lambda update: update.excess)
+        cause = ledger.find("optimizer", pair, worst.error, worst.explained, worst.came_in, slot=worst.slot)
+        ledger.cause_of[pair] = cause
+        verdict = ORIGIN
+        for update in wrong:
+            t, r = ledger.tensors(parts[update.label]["output"])
+            ledger.mark_wrong(t, r, update.error, cause)
+    elif wrong:
+        verdict = INHERITED
+    ledger.verdict[pair] = verdict
+
+
+def _judge_update(ledger: Ledger, pair: int, label: str, rows: dict[str, int], told: bool) -> tuple[_Update, bool]:
+    row = rows["output"]
+    error = ledger.size(row)
+    roundoff = ledger.roundoff(*ledger.tensors(row))
+    gradient = ledger.size(rows["parameters_grad"]) if "parameters_grad" in rows else 0.0
+    before = ledger.size(rows["parameters"]) if "parameters" in rows else 0.0
+    history = ledger.history.parameters
+    # The optimizer's state remembers the gradients of all steps.
+    known = max(gradient, history.get(f"gradient.{label}", 0.0))
+    history[f"gradient.{label}"] = known
+    moved = _moved(ledger, rows)
+    name = ledger.a.book.words[ledger.a.calls.op[ledger.alignment.target[pair]]].rpartition(".")[2]
+    if known == 0.0:
+        share = 4e-6
+    else:
+        share = min(2.0, 8.0 * known) + 1e-4 if name in _LINEAR else 1.5
+    explained = 4 * roundoff + 2 * before + moved * share
+    limit = 2 * before + 2 * roundoff if told and known == 0.0 else explained
+    return _Update(label, error, explained, max(gradient, before), ledger.slot(row)), error > limit
+
+
+def _moved(ledger: Ledger, rows: dict[str, int]) -> float:
+    """Return how far the reference's parameter moved in this step, relative to itself."""
+    if "parameters" not in rows:
+        return 1.0
+    after, before = ledger.tensors(rows["output"])[1], ledger.tensors(rows["parameters"])[1]
+    tensors = ledger.b.tensors
+    if not (tensors.sketched[after] and tensors.sketched[before] and tensors.l2[after] > 0):
+        return 1.0
+    return float(np.linalg.norm(tensors.sketch[after] - tensors.sketch[before]) / tensors.l2[after])
