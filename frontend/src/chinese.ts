@@ -121,6 +121,7 @@ export const CHINESE: Record<string, string> = {
   // 调用
   Name: '名称',
   'Name (press / to search)': '名称（按 / 搜索）',
+  'not a regular expression: {0}': '不是正则表达式：{0}',
   'Regular expression': '正则表达式',
   phase: '阶段',
   kind: '类别',
@@ -155,6 +156,9 @@ export const CHINESE: Record<string, string> = {
   'Collapse all': '全部折叠',
   'Click a group to open it, a call to look at it. Drag to move, turn the wheel to zoom.': '点击组展开，点击调用查看。拖动移动，滚轮缩放。',
   'not in this run': '此运行中没有',
+  '1 call inside': '内含 1 个调用',
+  'Show {0} more frames': '再显示 {0} 个栈帧',
+  'Show fewer frames': '收起栈帧',
   '{0} calls inside': '内含 {0} 个调用',
   // 张量
   Previous: '上一个',

@@ -19,6 +19,7 @@ export function short(value: Numeric): string {
   if (!Number.isFinite(x)) return x > 0 ? '∞' : '−∞';
   if (x === 0) return Object.is(x, -0) ? '−0' : '0';
   const size = Math.abs(x);
+  if (x < 1 && x >= 0.9999) return `1−${minus((1 - x).toExponential(1))}`; // a cosine that is not 1 must not look like it
   if (Number.isInteger(x) && size < 1e15) return minus(x.toLocaleString('en'));
   if (size >= 1e-3 && size < 1e5) return minus(String(Number(x.toPrecision(4))));
   return minus(x.toExponential(2));
@@ -29,6 +30,14 @@ export function exact(value: Numeric): string {
   if (x === null) return '';
   if (!Number.isFinite(x) || x === 0) return short(x);
   return minus(String(x));
+}
+
+/** As many digits as the dtype holds, and no more. */
+export function digits(value: Numeric, dtype: string): string {
+  const x = number(value);
+  if (x === null || !Number.isFinite(x) || Number.isInteger(x)) return exact(value);
+  const places = /bfloat16|float8/.test(dtype) ? 4 : /float16|complex32/.test(dtype) ? 5 : /float32|complex64/.test(dtype) ? 9 : 17;
+  return minus(String(Number(x.toPrecision(places))));
 }
 
 export function count(value: number): string {

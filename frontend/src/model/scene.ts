@@ -50,16 +50,17 @@ export class Scene {
       edges: group.edges.map(([from, to]) => [from, to]),
     });
     const top = node ? HEAD : 0;
+    const width = Math.max(answer.width, node ? caption(node).length * TEXT + 70 : 0);
+    const aside = (width - answer.width) / 2; // in the middle of a box that its name made wider
     for (const box of boxes) {
       const at = answer.nodes[box.node!.id]!;
-      box.x = at.x;
+      box.x = at.x + aside;
       box.y = at.y + top;
     }
     const edges = answer.edges.map((points, i) => ({
-      points: points.map((point) => ({ x: point.x, y: point.y + top })),
+      points: points.map((point) => ({ x: point.x + aside, y: point.y + top })),
       on: group.edges[i]![2],
     }));
-    const width = Math.max(answer.width, node ? node.label.length * TEXT + 70 : 0);
     return { node, x: 0, y: 0, width, height: answer.height + top, open: true, boxes, edges };
   }
 }
@@ -73,6 +74,6 @@ export function caption(node: GroupNode): string {
 }
 
 function leaf(node: GroupNode): Box {
-  const width = Math.min(Math.max(caption(node).length * TEXT + 44, 90), 320);
+  const width = Math.min(Math.max(caption(node).length * TEXT + (node.opens ? 60 : 42), 90), 340);
   return { node, x: 0, y: 0, width, height: node.inside ? 42 : 30, open: false, boxes: [], edges: [] };
 }

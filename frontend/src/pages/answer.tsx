@@ -64,7 +64,6 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
     : origin.source
       ? [{ file: origin.source.file, line: origin.source.line, function: origin.source.function ?? '', code: origin.source.code ?? '', user: true }]
       : [];
-  const last = stack.length > 7 ? nearUser(stack) : frames;
   return (
     <section class="card" data-testid="origin">
       <h2>{t('Origin')}</h2>
@@ -98,7 +97,7 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
           <b>{t('Repair')}</b> {origin.repair}
         </p>
       )}
-      <Stack frames={last} />
+      <Stack frames={frames} most={3} />
       {row !== null && (
         <p class="row" style={{ marginTop: '14px' }}>
           <a class="button" href={link('tensor', [row])}>{t('Look at its tensors')}</a>
@@ -108,12 +107,6 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
       )}
     </section>
   );
-}
-
-/** The frames around the user's own innermost one: what is deep in the framework or in the launcher can wait. */
-function nearUser(stack: Summary['stack']): Summary['stack'] {
-  const at = stack.findIndex((frame) => frame.user);
-  return at < 0 ? stack.slice(-5) : stack.slice(Math.max(0, at - 4), at + 2);
 }
 
 function Fact({ name, value }: { name: string; value: preact.ComponentChildren }) {
@@ -254,7 +247,7 @@ export function RunCard({ title, run }: { title: string; run: RunAbout }) {
         {run.steps.length > 0 && <Fact name={t('steps')} value={span(run.steps)} />}
         {run.ranks.length > 0 && <Fact name={t('ranks')} value={span(run.ranks)} />}
         {TOLD.filter((name) => run.manifest[name] !== undefined && run.manifest[name] !== '' && run.manifest[name] !== null).map((name) => (
-          <Fact key={name} name={t(name.split('.').pop()!.replaceAll('_', ' '))} value={shown(run.manifest[name])} />
+          <Fact key={name} name={t(name.split('.').pop()!.replaceAll('_', ' '))} value={told(name, run.manifest[name])} />
         ))}
         {run.incomplete.length > 0 && <Fact name={t('being written')} value={run.incomplete.map(([rank, step]) => t('step {0} of rank {1}', step, rank)).join(', ')} />}
         {Object.entries(run.skipped).map(([reason, number]) => (
@@ -263,6 +256,11 @@ export function RunCard({ title, run }: { title: string; run: RunAbout }) {
       </dl>
     </section>
   );
+}
+
+function told(name: string, value: unknown): string {
+  if (name.endsWith('commit') && typeof value === 'string') return value.slice(0, 12);
+  return Array.isArray(value) ? value.map(shown).join(', ') : shown(value);
 }
 
 function span(numbers: number[]): string {

@@ -33,12 +33,13 @@ export function Calls() {
   const opened = useRef<(row: number) => void>(() => {});
   const table = about.tables[view.table];
   const memory = `${about.mode}.${view.table}`;
-  const names = (chosen.value[memory] ?? firstColumns(about.mode, view.table)).filter((name) => table.columns.includes(name));
+  const names = (chosen.value[memory] ?? firstColumns(about.mode, view.table, table.facets)).filter((name) => table.columns.includes(name));
   const columns = useMemo(() => names.map((name) => gridColumn(name, about.mode)), [names.join(), about]);
   const asked = [...new Set([...names, 'verdict', 'reference_name', 'pair', 'slot'])].filter((name) => table.columns.includes(name));
   const change = (part: Partial<View>) => {
     setSelected(-1);
-    replace(link('calls', [], queryOf({ ...view, ...part })));
+    // The address as it is now: a change that comes late, such as typed text, must not undo another.
+    replace(link('calls', [], queryOf({ ...viewOf(route.peek().query), ...part })));
   };
   const open = async (position: number) => {
     const frame = await from.rows(view, position, 1, view.table === 'pairs' ? ['pair', 'slot'] : []);
@@ -96,7 +97,10 @@ export function Calls() {
       <Grid
         id={`${key}|${asked.join()}|${about.version}`}
         columns={columns}
-        load={(offset, limit) => from.rows(view, offset, limit, asked)}
+        load={async (offset, limit) => {
+          checkPattern(view);
+          return from.rows(view, offset, limit, asked);
+        }}
         selected={selected}
         sort={view.sort}
         descending={view.descending}
@@ -108,6 +112,16 @@ export function Calls() {
       />
     </Main>
   );
+}
+
+/** A pattern that is not finished yet is said here, without asking anyone. */
+function checkPattern(view: View): void {
+  if (!view.regex) return;
+  try {
+    new RegExp(view.q);
+  } catch {
+    throw new Error(t('not a regular expression: {0}', view.q));
+  }
 }
 
 function keepColumns(memory: string, next: string[]): void {
@@ -184,7 +198,7 @@ function Filters({ view, change, counts, fault, children }: FilterProps) {
       <div class="row" style={{ gap: '6px' }}>
         {(facets['verdict']?.length ?? 0) > 0 &&
           VERDICTS.filter((word) => facets['verdict']!.includes(word)).map((word) => (
-            <button key={word} class={`chip ${verdictClass(word)}`} aria-pressed={view.verdict.includes(word)} onClick={() => toggle(word)}>
+            <button key={word} class={`chip ${verdictClass(word)}`} aria-pressed={view.verdict.includes(word)} onClick={(event) => (event.detail > 0 && event.currentTarget.blur(), toggle(word))}>
               <span class={`badge ${verdictClass(word)}`}>
                 <i aria-hidden="true">{GLYPH[word]}</i>
                 {t(word)}
@@ -216,7 +230,7 @@ function ColumnMenu({ all, shown, choose }: { all: string[]; shown: string[]; ch
             <input
               type="checkbox"
               checked={shown.includes(name)}
-              onChange={(e) => choose(e.currentTarget.checked ? all.filter((item) => item === name || shown.includes(item)) : shown.filter((item) => item !== name))}
+              onChange={(e) => choose(e.currentTarget.checked ? [...shown, name] : shown.filter((item) => item !== name))}
             />
             {columnTitle(name)}
           </label>

@@ -1,7 +1,7 @@
 // How each column of the two tables is shown, and which are shown at first.
 import { exact, short } from '../data/format';
 import type { Cell } from '../data/frame';
-import type { Mode, TableName } from '../data/types';
+import type { Mode, TableAbout, TableName } from '../data/types';
 import { t } from '../i18n';
 import type { GridColumn } from '../parts/grid';
 import { Badge } from '../verdict';
@@ -13,7 +13,7 @@ const TEXT = new Set([
 ]);
 const PROSE = new Set(['verdict', 'reason', 'phase', 'kind', 'arguments_differ', 'note']);
 const WIDTH: Record<string, number> = {
-  target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 88, kind: 84, step: 58, rank: 58, pair: 76,
+  target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 84, kind: 84, step: 54, rank: 54, pair: 76,
   source_file: 200, arguments: 240, arguments_differ: 230, target_shape: 130, reference_shape: 130, slot: 140, module_class: 140,
 };
 const TITLE: Record<string, string> = {
@@ -23,7 +23,7 @@ const TITLE: Record<string, string> = {
 };
 const FIRST: Record<Mode, Record<TableName, string[]>> = {
   comparison: {
-    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'error_in', 'error_out', 'expected', 'dtype', 'reason'],
+    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'error_in', 'error_out', 'dtype', 'reason'],
     pairs: ['verdict', 'target_name', 'target_dtype', 'target_shape', 'relative_l2', 'cosine', 'rmse', 'max_abs_err', 'max_rel_err', 'step', 'rank'],
   },
   run: {
@@ -32,8 +32,9 @@ const FIRST: Record<Mode, Record<TableName, string[]>> = {
   },
 };
 
-export function firstColumns(mode: Mode, table: TableName): string[] {
-  return FIRST[mode][table];
+/** The columns of a first visit; a step or rank that is everywhere the same says nothing. */
+export function firstColumns(mode: Mode, table: TableName, facets: TableAbout['facets']): string[] {
+  return FIRST[mode][table].filter((name) => (name !== 'step' && name !== 'rank') || (facets[name]?.length ?? 0) > 1);
 }
 
 export function columnTitle(name: string): string {
@@ -41,7 +42,7 @@ export function columnTitle(name: string): string {
 }
 
 export function gridColumn(name: string, mode: Mode): GridColumn {
-  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 104) };
+  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 98) };
   if (name === 'verdict') return { ...base, show: (value) => <Badge word={value} /> };
   if (name === 'target_name' && mode === 'comparison') {
     return { ...base, grow: true, show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };

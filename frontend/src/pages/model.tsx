@@ -35,16 +35,19 @@ export function Model() {
   const scene = useMemo(() => new Scene(place.step, place.rank, place.phase), [place.step, place.rank, place.phase, about.version]);
 
   // The row that was asked for, else the origin: open the groups around it.
-  useEffect(() => {
-    if (row === null) return;
-    server.path(Number(row)).then(
+  const reveal = (wanted: string) => {
+    server.path(Number(wanted)).then(
       (found) => {
+        fitted.current = '';
         setPlace({ step: found.step, rank: found.rank, phase: found.phase });
         setOpen(new Set(found.groups));
-        setLit(`r${row}`);
+        setLit(`r${wanted}`);
       },
       (error: Error) => setFault(error.message),
     );
+  };
+  useEffect(() => {
+    if (row !== null) reveal(row);
   }, [row]);
 
   useEffect(() => {
@@ -104,9 +107,9 @@ export function Model() {
             ),
         )}
         {origin !== null && (
-          <a class="button" href={link('model', [], new URLSearchParams({ row: String(origin) }))} onClick={() => (fitted.current = '')}>
+          <button class="button" onClick={() => (setQuery({ row: String(origin), step: null, rank: null, phase: null }), reveal(String(origin)))}>
             {t('Go to the origin')}
-          </a>
+          </button>
         )}
         <button class="button" onClick={() => root && setCamera(fit(root, panes.current!, ''))}>
           {t('Fit')}
@@ -282,7 +285,7 @@ function Node({ box, side, press, lit }: { box: Box; side: 'target' | 'reference
         {isVerdict(node.verdict) ? GLYPH[node.verdict] : '·'}
       </text>
       <text x={27} y={19.5}>
-        {there ? cut : t('not in this run')}
+        {cut}
       </text>
       {node.opens && (
         <text x={box.width - 18} y={19.5} class="sub">
@@ -291,7 +294,7 @@ function Node({ box, side, press, lit }: { box: Box; side: 'target' | 'reference
       )}
       {!box.open && node.inside > 0 && (
         <text class="sub" x={27} y={34}>
-          {t('{0} calls inside', count(node.inside))}
+          {node.inside === 1 ? t('1 call inside') : t('{0} calls inside', count(node.inside))}
         </text>
       )}
       {box.open && <Edges box={box} side={side} />}

@@ -151,7 +151,7 @@ function SlotCards({ row, slot, detail }: { row: number; slot: Record<string, Ce
         </section>
       )}
       {worst.length > 0 && <Worst elements={worst} comparable={about!.comparable} />}
-      {data && <Values row={row} slot={name} comparable={about.comparable} />}
+      {data && <Values row={row} slot={name} comparable={about.comparable} dtype={String(slot['target_dtype'] ?? slot['reference_dtype'] ?? '')} />}
     </>
   );
 }

@@ -157,7 +157,10 @@ export function Grid(props: Props) {
             class={column.number ? 'number' : ''}
             style={{ width: `${column.width}px`, flexGrow: column.grow ? 1 : 0 }}
             aria-sort={sort === column.name ? (descending ? 'descending' : 'ascending') : 'none'}
-            onClick={() => props.onSort(column.name)}
+            onClick={(event) => {
+              if (event.detail > 0) event.currentTarget.blur(); // after a click the keys are for the rows again
+              props.onSort(column.name);
+            }}
             title={column.title}
           >
             {column.title}

@@ -242,6 +242,7 @@ export class Plot {
     ctx.clip();
     ctx.font = `${11 * scale}px system-ui, sans-serif`;
     ctx.textBaseline = 'top';
+    ctx.textAlign = 'left';
     let i = Math.max(0, lower(at, from) - 1);
     let labelled = -Infinity;
     while (i < at.length && at[i]! <= to) {
@@ -292,7 +293,7 @@ export class Plot {
         if (!Number.isFinite(value)) continue;
         const x = u.valToPos(at[i]!, 'x', true);
         if (before >= 0 && x - before < scale) continue;
-        const y = u.valToPos(level(value, this.p), 'y', true);
+        const y = u.valToPos(Math.min(level(value, this.p), this.p.ceiling - 0.5), 'y', true);
         if (before < 0) ctx.moveTo(x, y);
         else ctx.lineTo(x, y);
         before = x;

@@ -1,5 +1,5 @@
 import { useEffect, useState } from 'preact/hooks';
-import { count, exact } from '../data/format';
+import { count, digits, exact, short } from '../data/format';
 import { server } from '../data/source';
 import type { Element } from '../data/types';
 import { t } from '../i18n';
@@ -7,7 +7,7 @@ import { t } from '../i18n';
 const PAGE = 100;
 
 /** Every element in order, a page at a time. */
-export function Values({ row, slot, comparable }: { row: number; slot: string; comparable: boolean }) {
+export function Values({ row, slot, comparable, dtype }: { row: number; slot: string; comparable: boolean; dtype: string }) {
   const [offset, setOffset] = useState(0);
   const [size, setSize] = useState(0);
   const [elements, setElements] = useState<Element[]>([]);
@@ -56,9 +56,9 @@ export function Values({ row, slot, comparable }: { row: number; slot: string; c
             {elements.map((element) => (
               <tr key={element.flat}>
                 <td>[{element.index.join(', ')}]</td>
-                {has('target') && <td class="number">{exact(element.target)}</td>}
-                {has('reference') && <td class="number">{exact(element.reference)}</td>}
-                {comparable && <td class={`number ${element.difference === 0 ? '' : 'diff'}`}>{exact(element.difference)}</td>}
+                {has('target') && <td class="number">{digits(element.target, dtype)}</td>}
+                {has('reference') && <td class="number">{digits(element.reference, dtype)}</td>}
+                {comparable && <td class={`number ${element.difference === 0 ? '' : 'diff'}`}>{short(element.difference)}</td>}
                 {comparable && <td class="number">{exact(element.ulp)}</td>}
               </tr>
             ))}

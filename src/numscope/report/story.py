@@ -39,10 +39,15 @@ def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end:
     columns = [Column("at", at.astype("i4")), Column("row", rows.astype("i4"))]
     for name, source in (("in", measure.input), ("out", measure.output), ("expected", measure.expected)):
         column = take(name, table.column(source), rows)
-        with np.errstate(over="ignore"):  # beyond float32 is off the plot in any case
-            columns.append(Column(name, column.values.astype("f4"), column.valid))
+        columns.append(Column(name, _single(column.values), column.valid))
     columns += [take(name, table.column(name), rows) for name in ("step", "rank", "verdict", "phase")]
     return encode(columns, {"total": len(every)})
+
+
+def _single(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return float32 for drawing; what is finite stays finite."""
+    edge = float(np.finfo(np.float32).max)
+    return np.where(np.isfinite(values), np.clip(values, -edge, edge), values).astype(np.float32)
 
 
 def chosen(table: IndexedTable, measure: str, rows: Rows, limit: int) -> Rows:

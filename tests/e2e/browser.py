@@ -1,0 +1,85 @@
+"""The system's chromium and a server in this process: what the browser tests and the screenshots stand on."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+
+from numscope.view.app import Viewer, create_app
+from numscope.view.jobs import Job
+from numscope.view.security import Access
+from numscope.view.server import _listen
+from numscope.view.session import Session
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def serving(viewer: Viewer) -> Iterator[Access]:
+    """Serve a viewer on a free port of this machine."""
+    listener = _listen("127.0.0.1", 0)
+    access = Access(port=listener.getsockname()[1])
+    config = uvicorn.Config(create_app(viewer, access), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    try:
+        yield access
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start the browser, headless, with a fresh profile and no network of its own."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+def ready(session: Session) -> Viewer:
+    """Return a viewer that has this session open."""
+    job = Job("test")
+    job.run(lambda tell: session)
+    return Viewer(job=job)
+
+
+def watch(page: Any) -> list[str]:
+    """Return a list that fills with what goes wrong on a page: errors, console errors, requests to elsewhere."""
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    local = ("http://127.0.0.1", "data:", "blob:", "file:")
+    page.on("request", lambda r: None if r.url.startswith(local) else faults.append(f"asked {r.url}"))
+    return faults
+
+
+def until(page: Any, expression: str, argument: Any = None) -> None:
+    """Wait until an expression holds; Playwright's own waiting evaluates text in the page, which our policy forbids."""
+    end = time.monotonic() + 10
+    while not page.evaluate(expression, argument):
+        if time.monotonic() > end:
+            raise AssertionError(f"never became true: {expression}")
+        page.wait_for_timeout(25)

@@ -1,0 +1,146 @@
+"""Opening runs: the start page, the command, hooktools' forms, a run that is still being written."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numscope.view.app import Viewer
+from numscope.view.recent import Memory
+from tests.e2e import runs
+from tests.e2e.browser import serving
+
+
+@pytest.fixture
+def empty(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Viewer]]:
+    """A viewer with nothing open, started in the folder of the runs."""
+    monkeypatch.chdir(folder)
+    viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
+    with serving(viewer) as access:
+        yield access.url, viewer
+
+
+def test_two_runs_are_chosen_compared_and_remembered(go: Any, empty: tuple[str, Viewer], folder: Path) -> None:
+    page = go(empty[0], "")
+    page.wait_for_selector("[data-testid=recent]")
+    page.locator(".pick:has(code:text-matches('/npu$')) >> text=Target").click()
+    page.locator(".pick:has(code:text-matches('/gpu$')) >> text=Reference").click()
+    page.click("button[type=submit]")
+    page.wait_for_selector("[data-testid=origin]")
+    assert empty[1].memory.read()["runs"][:2] == [str(folder / "npu"), str(folder / "gpu")]
+    page.click(".brand")
+    page.wait_for_selector("text=Which runs?")
+    assert page.locator("input[type=text]").first.input_value().endswith("npu")
+
+
+def test_a_path_that_is_no_run_is_said_in_one_line(go: Any, empty: tuple[str, Viewer]) -> None:
+    page = go(empty[0], "start")
+    page.wait_for_selector("form")
+    page.locator("input[type=text]").first.fill("nowhere/at/all")
+    page.click("button[type=submit]")
+    page.wait_for_selector(".error")
+    assert "nowhere/at/all" in page.inner_text(".error")
+
+
+def test_the_directory_form_lists_errors_and_its_summary(go: Any, empty: tuple[str, Viewer]) -> None:
+    page = go(empty[0], "directory")
+    page.get_by_label("First directory").fill("npu")
+    page.get_by_label("Second directory").fill("gpu")
+    page.get_by_label("steps").fill("[0,1)")
+    page.get_by_label("metric").select_option("CS")
+    page.click("text=Start")
+    page.wait_for_selector("[data-testid=entries]")
+    assert page.locator("[data-testid=entries] tbody tr").count() > 50
+    page.click("text=Summary only")
+    assert page.locator("[data-testid=entries] tbody tr").count() == 100
+    with page.expect_download() as download:
+        page.click("text=Export the log")
+    assert len(download.value.path().read_text().splitlines()) == 101
+    page.click("text=Clear")
+    assert page.locator("[data-testid=entries]").count() == 0
+    page.reload()
+    assert page.get_by_label("First directory").input_value() == "npu"
+    page.get_by_label("steps").fill("from 1 to 2")
+    page.click("text=Start")
+    page.wait_for_selector(".error >> text=not a range")
+    page.get_by_label("First directory").fill("nothing-here")
+    page.get_by_label("steps").fill("")
+    page.click("text=Start")
+    page.wait_for_selector(".error >> text=nothing-here")
+
+
+def test_the_file_form_goes_to_the_next_and_previous_file(go: Any, empty: tuple[str, Viewer]) -> None:
+    page = go(empty[0], "file")
+    name = "Functional.gelu.1.forward"
+    page.get_by_label("First file").fill(f"npu::{name}.input.0")
+    page.get_by_label("Second file").fill(f"gpu::{name}.input.0")
+    page.click("text=Start")
+    page.wait_for_selector("[data-testid=entries] td")
+    page.click("text=Next file")
+    page.wait_for_selector("[data-testid=entries] >> text=output 0")
+    assert page.get_by_label("First file").input_value() == f"npu::{name}.output.0"
+    page.click("text=Previous file")
+    page.wait_for_selector("[data-testid=entries] >> text=input 0")
+
+
+def test_a_run_that_is_being_written_shows_its_new_steps(go: Any, tmp_path: Path) -> None:
+    steps = runs.training(tmp_path / "live", steps=3)
+    next(steps)
+    next(steps)
+    viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
+    viewer.open(str(tmp_path / "live"), None, {})
+    with serving(viewer) as access:
+        page = go(access.url, "calls")
+        page.wait_for_selector("[data-testid=count]")
+        page.wait_for_selector(".line")
+        before = page.inner_text("[data-testid=count]")
+        list(steps)
+        page.wait_for_selector(f"[data-testid=count]:not(:has-text('{before}'))")
+
+
+def test_the_command_serves_and_stops_cleanly(page: Any, folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "numscope", "view", "npu", "gpu", "--no-open"]
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    began = time.monotonic()
+    server = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        line = server.stdout.readline()
+        address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
+        assert address, line
+        assert time.monotonic() - began < 20
+        page.goto(address[0])
+        page.wait_for_selector("[data-testid=origin]", timeout=30_000)
+    finally:
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=20)
+    assert server.returncode == 0
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["nowhere"], "nowhere"), (["npu", "--host", "0.0.0.0"], "--allow-remote")],
+)
+def test_a_wrong_command_is_one_line(folder: Path, arguments: list[str], message: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "numscope", "view", "--no-open", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1

@@ -1,0 +1,281 @@
+"""Each page of the viewer on a real comparison, and each gesture on it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.e2e.browser import until
+
+ORIGIN = "Functional.gelu.1.forward"
+OUTSIDE = """width => [...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > width)
+    .map(e => e.tagName + '.' + e.className).slice(-3).join(' ')"""
+
+
+def lines(page: Any) -> list[str]:
+    page.wait_for_selector(".line .badge")
+    return [text.replace("\n", " ") for text in page.locator(".line").all_inner_texts()]
+
+
+def settled(page: Any, count: str) -> None:
+    until(page, "text => document.querySelector('[data-testid=count]').textContent === text", count)
+
+
+def test_the_answer_says_verdict_origin_reason_and_source(go: Any, compared: str) -> None:
+    page = go(compared, "")
+    page.wait_for_selector("[data-testid=origin]")
+    assert page.url.endswith("/#/")  # the token has left the address
+    assert "diverge" in page.inner_text("[data-testid=verdict] h1")
+    origin = page.inner_text("[data-testid=origin]")
+    assert ORIGIN in origin
+    assert "approximate 'tanh' against 'none'" in origin
+    assert "F.gelu(self.up(x), approximate=self.approximate)" in page.inner_text(".frame.user")
+    assert "inherited" in page.inner_text("[data-testid=counts]")
+    assert "matched" in page.inner_text("[data-testid=coverage]")
+    page.click("text=Look at its tensors")
+    page.wait_for_selector("[data-testid=statistics]")
+
+
+def test_the_story_zooms_hovers_and_opens_a_call(go: Any, compared: str) -> None:
+    page = go(compared, "story?step=0&rank=0")
+    page.wait_for_selector("[data-testid=plot] canvas")
+    over = page.locator(".u-over")
+    box = over.bounding_box()
+    page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 90, steps=4)
+    page.mouse.up()
+    page.wait_for_url(re.compile(r"zoom=\d+-\d+"))
+    page.mouse.dblclick(box["x"] + 20, box["y"] + 20)
+    page.wait_for_url(re.compile(r"^(?!.*zoom)"))
+    page.mouse.wheel(0, -200)
+    page.wait_for_url(re.compile(r"zoom="))
+    page.click("text=Whole run")
+    for x in range(0, int(box["width"]), 6):  # somewhere along the line of zeros lies a point
+        page.mouse.move(box["x"] + x, box["y"] + box["height"] - 92)
+        if page.locator("[data-testid=tip]").count():
+            break
+    assert "in" in page.inner_text("[data-testid=tip]")
+    page.mouse.click(box["x"] + x, box["y"] + box["height"] - 92)
+    page.wait_for_url(re.compile(r"#/tensor/\d+"))
+
+
+def test_a_rank_and_step_is_chosen_from_the_heatmap(go: Any, compared: str) -> None:
+    page = go(compared, "story")
+    page.wait_for_selector("[data-testid=heat] button")
+    page.locator("[data-testid=heat] button").nth(1).click()
+    page.wait_for_url(re.compile(r"step=1&rank=0"))
+    until(page, "document.querySelector('[data-testid=plot]').dataset.points === '189'")
+    page.click("text=show all")
+    until(page, "document.querySelector('[data-testid=plot]').dataset.points === '378'")
+    page.get_by_label("error in").check()
+    page.get_by_label("what rounding explains").uncheck()
+
+
+def test_calls_are_searched_filtered_and_sorted(go: Any, compared: str) -> None:
+    page = go(compared, "calls")
+    assert len(lines(page)) > 15
+    settled(page, "378 of 378")
+    page.keyboard.press("/")
+    page.keyboard.type("gelu")
+    page.wait_for_url(re.compile("q=gelu"))
+    settled(page, "12 of 378")
+    page.keyboard.press("Escape")
+    page.get_by_label("Name").fill(r"gelu\.[01]\.forward$")
+    page.click(".search button")
+    settled(page, "4 of 378")
+    page.click(".chip.v-origin")
+    settled(page, "2 of 378")
+    assert ORIGIN in lines(page)[0]
+    page.click("text=Clear filters")
+    settled(page, "378 of 378")
+    page.locator("input[list=modules]").fill("blocks.1.mlp")
+    page.locator("input[list=modules]").press("Enter")
+    page.locator("select[aria-label=phase]").select_option("forward")
+    page.locator("select[aria-label=step]").select_option("0")
+    page.wait_for_url(re.compile(r"module=blocks\.1\.mlp&phase=forward&step=0"))
+    until(page, "+document.querySelector('.grid').dataset.rows < 12")
+    page.click(".head >> text=error out")
+    page.wait_for_url(re.compile("sort=error_out&descending=1"))
+    page.wait_for_timeout(150)
+    assert "gelu.1" in " ".join(lines(page)[:3])
+    page.get_by_label("Name").fill("(")
+    page.click(".search button")
+    page.wait_for_selector("text=not a regular expression")
+
+
+def test_the_keyboard_moves_through_rows_and_differences(go: Any, compared: str) -> None:
+    page = go(compared, "calls?step=0")
+    lines(page)
+    for _ in range(3):
+        page.keyboard.press("j")
+    page.keyboard.press("k")
+    assert page.locator(".line.on").get_attribute("aria-rowindex") == "3"
+    for _ in range(3):
+        page.keyboard.press("n")
+        page.wait_for_timeout(120)
+    assert page.locator(".line.on .badge").inner_text().split()[-1] in ("inherited", "origin", "unmatched")
+    there = page.locator(".line.on").get_attribute("aria-rowindex")
+    page.keyboard.press("n")
+    until(page, f"document.querySelector('.line.on')?.getAttribute('aria-rowindex') !== '{there}'")
+    page.keyboard.press("p")
+    until(page, f"document.querySelector('.line.on')?.getAttribute('aria-rowindex') === '{there}'")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("#/tensor/"))
+    page.go_back()
+    page.wait_for_selector(".grid")
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    page.wait_for_url(re.compile("#/story"))
+    page.keyboard.press("o")
+    page.wait_for_selector(f"h1:has-text('{ORIGIN}')")
+
+
+def test_columns_are_chosen_and_rows_exported(go: Any, compared: str) -> None:
+    page = go(compared, "calls?verdict=origin")
+    lines(page)
+    page.click("text=Columns")
+    page.get_by_label("source file").check()
+    page.wait_for_selector(".head >> text=source file")
+    page.click("text=Columns")
+    with page.expect_download() as download:
+        page.click("text=Export")
+    text = download.value.path().read_text()
+    assert text.splitlines()[0].startswith("verdict,target_name")
+    assert text.splitlines()[0].endswith("source_file")
+    assert len(text.splitlines()) == 3
+    page.click("text=Tensors")
+    page.wait_for_url(re.compile("table=pairs"))
+    page.wait_for_selector(".head >> text=cosine")
+    page.locator(".line").first.dblclick()
+    page.wait_for_url(re.compile(r"#/tensor/\d+/"))
+
+
+def test_the_model_opens_at_the_origin_mirrored_with_what_one_side_lacks(go: Any, compared: str) -> None:
+    page = go(compared, "model")
+    page.wait_for_selector("[data-testid=pane-target] .node.on")
+    assert "gelu.1" in page.text_content("[data-testid=pane-target] .node.on")
+    assert page.locator("[data-testid=pane-reference] .node.ghost").count() == 1
+    assert page.locator("[data-testid=pane-target] .node.ghost").count() == 0
+    assert page.locator("[data-testid=pane-target] .edge").count() > 8
+
+    def camera(side: str) -> str:
+        return page.locator(f"[data-testid=pane-{side}] svg > g").get_attribute("transform")
+
+    before = camera("target")
+    box = page.locator("[data-testid=pane-target]").bounding_box()
+    page.mouse.move(box["x"] + 15, box["y"] + box["height"] - 15)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 60, box["y"] + box["height"] - 60, steps=3)
+    page.mouse.up()
+    assert camera("target") != before
+    assert camera("target") == camera("reference")
+    moved = camera("target")
+    page.mouse.wheel(0, 240)
+    until(page, "old => document.querySelector('.pane svg > g').getAttribute('transform') !== old", moved)
+    assert camera("target") == camera("reference")
+
+    page.click("text=Collapse all")
+    until(page, "document.querySelectorAll('[data-testid=pane-target] .node').length < 12")
+    few = page.locator("[data-testid=pane-target] .node").count()
+    page.click("text=Fit")
+    page.locator("[data-testid=pane-reference] .node[aria-expanded=false]").first.click()
+    until(page, f"document.querySelectorAll('[data-testid=pane-target] .node').length > {few}")
+    page.click("text=Go to the origin")
+    page.locator("[data-testid=pane-reference] .node.on").click()
+    page.wait_for_selector(f"h1:has-text('{ORIGIN}')")
+
+
+def test_the_backward_part_of_the_model_is_shown_too(go: Any, compared: str) -> None:
+    page = go(compared, "model")
+    page.wait_for_selector(".node")
+    page.click(".segments >> text=backward")
+    page.wait_for_url(re.compile("phase=backward"))
+    page.wait_for_selector("[data-testid=pane-target] .node")
+    page.get_by_label("step").select_option("1")
+    page.wait_for_url(re.compile("step=1"))
+
+
+def test_a_tensor_shows_statistics_pictures_elements_and_stack(go: Any, compared: str) -> None:
+    page = go(compared, "")
+    page.wait_for_selector("[data-testid=origin]")
+    page.keyboard.press("o")
+    page.wait_for_selector("[data-testid=values] td")
+    assert "float32" in page.inner_text("[data-testid=statistics]")
+    assert "ULP, largest" in page.inner_text("[data-testid=errors]")
+    assert "bias" in page.inner_text("[data-testid=errors]")
+    assert '"tanh"' in page.inner_text("[data-testid=arguments]")
+    assert "approximate=self.approximate" in page.inner_text("[data-testid=stack] .frame.user")
+    assert page.locator("[data-testid=worst] tbody tr").count() == 30
+    assert page.locator("[data-testid=histogram] svg").count() == 2
+    page.click("[data-testid=histogram] >> text=log >> nth=0")
+    page.get_by_label("log counts").check()
+    page.wait_for_selector("text=size of the values, by powers of ten")
+    for what in ("relative", "ULP", "target", "difference"):
+        page.click(f".heatmap .segments >> text={what}")
+    painted = "() => { const c = document.querySelector('[data-testid=heatmap]'); return c.width + 'x' + c.height; }"
+    until(page, f"({painted})() === '128x12'")
+    page.get_by_label("down").select_option("0")
+    until(page, f"({painted})() === '128x2'")
+    page.locator("#dim1").fill("5")
+    page.wait_for_selector("text=5 / 12")
+    page.click("[data-testid=values] >> text=→")
+    page.wait_for_selector("text=100 to 200 of 3,072")
+    page.locator(".slots >> text=input.0").click()
+    page.wait_for_url(re.compile("/input.0"))
+    page.wait_for_selector("[data-testid=errors] >> text=yes")
+    page.click("text=Next →")
+    page.wait_for_selector("h1:has-text('Module.blocks.1.mlp.down')")
+    page.click("text=← Previous")
+    page.wait_for_selector(f"h1:has-text('{ORIGIN}')")
+
+
+def test_one_run_shows_where_it_stopped_being_finite(go: Any, alone: str) -> None:
+    page = go(alone, "")
+    page.wait_for_selector("[data-testid=chain]")
+    assert "not finite" in page.inner_text("[data-testid=verdict] h1")
+    assert "Torch.exp.0.forward" in page.inner_text("[data-testid=origin]")
+    assert page.locator("[data-testid=chain] .row").count() > 3
+    page.click("text=Calls with the least headroom")
+    page.wait_for_url(re.compile("sort=headroom"))
+    page.wait_for_selector(".line")
+    page.keyboard.press("2")
+    page.wait_for_selector("[data-testid=plot] canvas")
+    page.keyboard.press("4")
+    page.wait_for_selector("[data-testid=pane-target] .node.on")
+    assert page.locator(".pane").count() == 1
+    page.keyboard.press("o")
+    page.wait_for_selector("[data-testid=not-kept]")
+    assert "--tensors" in page.inner_text("[data-testid=not-kept]")
+
+
+def test_theme_and_language_follow_the_browser_and_can_be_changed(browser: Any, compared: str) -> None:
+    context = browser.new_context(locale="zh-CN", color_scheme="dark")
+    page = context.new_page()
+    page.goto(compared)
+    page.wait_for_selector("[data-testid=verdict]")
+    assert "两次运行出现分歧" in page.inner_text("[data-testid=verdict] h1")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("document.documentElement.lang") == "zh"
+    page.keyboard.press("t")
+    page.click("button:has-text('en')")
+    page.reload()
+    page.wait_for_selector("text=The two runs diverge.")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    context.close()
+
+
+def test_no_page_scrolls_sideways_on_a_phone_or_a_small_screen(browser: Any, compared: str) -> None:
+    for width, height in ((375, 720), (1280, 720)):
+        context = browser.new_context(viewport={"width": width, "height": height})
+        page = context.new_page()
+        for where in ("", "story", "calls", "model", "tensor/57/output.0", "start", "directory", "file"):
+            page.goto(f"{compared}#/{where}")
+            page.wait_for_selector("main > *")
+            page.wait_for_timeout(150)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            outside = page.evaluate(OUTSIDE, width) if wide > width else ""
+            assert wide <= width, f"{where or 'answer'} is {wide} wide in a window of {width}: {outside}"
+        context.close()
