@@ -365,7 +365,7 @@ def measure_model(report: Report, name: str, training: Training, run: Path) -> N
         work = partial(captured, training, level, keep, run, rounds, steps)
         if keep == "tensors":
             work = partial(over_the_floor, work, report.rows[0])
-        report.add(f"{name} {level} {keep}", work, limit)
+        report.add(f"{name} {level} {keep}", work, limit if name == model else None)
     report.add(f"{name} guard", partial(guarded, training, size.steps))
     report.add(f"{name} idle", partial(idle, training, run, size.steps))
 

@@ -13,7 +13,7 @@ from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, Slot, Watch
+from numscope.capture.torch.watch import Open, OwnWork, Slot, Watch
 
 
 class ApiMode(TorchFunctionMode):
@@ -31,8 +31,13 @@ class ApiMode(TorchFunctionMode):
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
-        if api.silent and not (api.cuts and watch.on and args[0].requires_grad):
-            return func(*args, **kwargs)
+        if api.silent:
+            if thread.busy or not watch.on:
+                return func(*args, **kwargs)
+            if api.exposes and isinstance(args[0], torch.Tensor):
+                watch.tensors.distrust(args[0])
+            if not (api.cuts and args[0].requires_grad):
+                return func(*args, **kwargs)
         if thread.busy or thread.quiet or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
         if is_tracing():
@@ -52,35 +57,26 @@ class ApiMode(TorchFunctionMode):
 
 def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, recording it; a fault of ours is counted, one of the call's is the user's."""
-    thread = watch.thread
     call = _ApiCall(watch, api)
-    thread.busy = True
-    try:
+    wanted = False
+    with OwnWork(watch, api.head):
         wanted = call.before(args, kwargs, frame)
-    except Exception:
-        watch.fault(api.head)
-        wanted = False
-    finally:
-        thread.busy = False
     if not wanted:
         return work()
+    stack = watch.thread.stack
     if api.composite:
-        thread.stack.append(call.open())
+        stack.append(call.open())
     try:
         result = work()
     except Exception as error:
-        call.raised(error)
+        with OwnWork(watch, api.head):
+            call.raised(error)
         raise
     finally:
         if api.composite:
-            thread.stack.pop()
-    thread.busy = True
-    try:
+            stack.pop()
+    with OwnWork(watch, api.head):
         call.after(result)
-    except Exception:
-        watch.fault(api.head)
-    finally:
-        thread.busy = False
     return result
 
 
@@ -206,8 +202,5 @@ class _ApiCall:
         """Record a call that raised; the user may catch it and go on."""
         if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
-        try:
-            self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
-            self.watch.slots(self.order, self._inputs)
-        except Exception:
-            self.watch.fault(self.api.head)
+        self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+        self.watch.slots(self.order, self._inputs)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.names import UNINITIALIZED, is_in_place
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Watch
+from numscope.capture.torch.watch import OwnWork, Watch
 
 _SILENT = {
     "detach",
@@ -47,23 +47,13 @@ class AtenMode(TorchDispatchMode):
         head, op, kind = self._heads.get(func) or self._learn(func)
         if op in _SILENT:
             return func(*args, **kwargs)
-        thread.busy = True
-        try:
+        row = None
+        with OwnWork(watch, head):
             row = self._before(head, op, kind, args, kwargs)
-        except Exception:
-            watch.fault(head)
-            row = None
-        finally:
-            thread.busy = False
         result = func(*args, **kwargs)
         if row is not None:
-            thread.busy = True
-            try:
-                self._after(row, op, args, result)
-            except Exception:
-                watch.fault(head)
-            finally:
-                thread.busy = False
+            with OwnWork(watch, head):
+                self._after(row, op, result)
         return result
 
     def _learn(self, func: Any) -> tuple[str, str, str]:
@@ -116,7 +106,7 @@ class AtenMode(TorchDispatchMode):
         self._owners.setdefault((thread, torch._C._autograd._get_sequence_nr() - 1), order)
         return -1
 
-    def _after(self, row: tuple[Any, ...], op: str, args: Any, result: Any) -> None:
+    def _after(self, row: tuple[Any, ...], op: str, result: Any) -> None:
         watch = self._watch
         order, name, slots, versions = row
         outputs = watch.flatten_output(result)

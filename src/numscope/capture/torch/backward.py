@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Open, Watch
+from numscope.capture.torch.watch import Open, OwnWork, Watch
 
 _KEY = "numscope"
 
@@ -114,19 +114,13 @@ class NodeHook:
         watch = self._watch
         if not watch.on or watch.thread.busy:
             return
-        watch.thread.busy = True
-        try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                self._record_incoming(grad_outputs)
-                for edge, sinks in self.outgoing.items():
-                    gradient = grad_inputs[edge] if edge < len(grad_inputs) else None
-                    for sink in sinks:
-                        sink.add(gradient)
+        with OwnWork(watch, "backward"), torch.no_grad():
+            self._record_incoming(grad_outputs)
+            for edge, sinks in self.outgoing.items():
+                gradient = grad_inputs[edge] if edge < len(grad_inputs) else None
+                for sink in sinks:
+                    sink.add(gradient)
             watch.flush_if_full()
-        except Exception:
-            watch.fault("backward")
-        finally:
-            watch.thread.busy = False
 
     def _record_incoming(self, gradients: tuple[Any, ...]) -> None:
         for call, number, slot in self.incoming:

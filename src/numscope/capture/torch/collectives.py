@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Slot, Undo, Watch
+from numscope.capture.torch.watch import OwnWork, Slot, Undo, Watch
 
 # Method of ProcessGroup → the function users know, positions of what is read, positions of what is written.
 _METHODS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
@@ -136,16 +136,9 @@ class Collectives:
         watch.slots(order, watch.measure_and_keep(outputs, name))
 
     def _guarded(self, work: Any, where: str) -> Any:
-        thread = self._watch.thread
-        thread.busy = True
-        try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                return work()
-        except Exception:
-            self._watch.fault(f"collective {where}")
-            return None
-        finally:
-            thread.busy = False
+        with OwnWork(self._watch, f"collective {where}"), torch.no_grad():
+            return work()
+        return None
 
 
 def _operation(operation: Any) -> str:

@@ -20,7 +20,7 @@ from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.tensors import to_numpy
-from numscope.capture.torch.watch import Undo, Watch
+from numscope.capture.torch.watch import OwnWork, Undo, Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 
@@ -68,6 +68,7 @@ class TorchFrontend:
         while self._undo:
             self._undo.pop()()
         self.watch.thread.stack.clear()
+        self.watch.thread.end_quiet()
 
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""
@@ -80,16 +81,9 @@ class TorchFrontend:
     def save(self, name: str, value: Any, grad: bool) -> None:
         """Record a value of the user's own as a call of kind `save`."""
         watch = self.watch
-        if watch.thread.busy:
-            return
-        watch.thread.busy = True
-        try:
-            with torch._C.DisableTorchFunction():
+        if not watch.thread.busy:
+            with OwnWork(watch, "save"):
                 self._save(name, value, grad, sys._getframe(2))
-        except Exception:
-            watch.fault("save")
-        finally:
-            watch.thread.busy = False
 
     def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
         watch = self.watch
@@ -122,14 +116,8 @@ class TorchFrontend:
 
             def seen(gradient: torch.Tensor, slot: int = watch.slot_id("input", tail)) -> None:
                 if watch.on and not watch.thread.busy:
-                    watch.thread.busy = True
-                    try:
-                        with torch.no_grad(), torch._C.DisableTorchFunction():
-                            call.record(slot, gradient)
-                    except Exception:
-                        watch.fault("save")
-                    finally:
-                        watch.thread.busy = False
+                    with OwnWork(watch, "save"), torch.no_grad():
+                        call.record(slot, gradient)
 
             tensor.register_hook(seen)
 

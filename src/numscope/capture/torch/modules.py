@@ -16,7 +16,7 @@ from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequ
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, Undo, Watch
+from numscope.capture.torch.watch import Open, OwnWork, Undo, Watch
 
 Module = torch.nn.Module
 
@@ -108,14 +108,9 @@ class Modules:
         if not watch.on or not watch.forward_on or thread.busy or is_tracing():
             return original(module, *args, **kwargs)
         call = _ModuleCall(watch, module)
-        thread.busy = True
-        try:
+        opened = None
+        with OwnWork(watch, "module"):
             opened = call.before(self._path(module), args, kwargs, sys._getframe(2), self._backwards)
-        except Exception:
-            watch.fault("module")
-            opened = None
-        finally:
-            thread.busy = False
         if opened is None:
             return original(module, *args, **kwargs)
         thread.stack.append(opened)
@@ -126,13 +121,8 @@ class Modules:
             raise
         finally:
             thread.stack.pop()
-        thread.busy = True
-        try:
+        with OwnWork(watch, "module"):
             call.after(result)
-        except Exception:
-            watch.fault("module")
-        finally:
-            thread.busy = False
         return result
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
@@ -144,17 +134,10 @@ class Modules:
         def accumulated(tensor: torch.Tensor) -> None:
             if not watch.on or watch.thread.busy or tensor.grad is None:
                 return
-            watch.thread.busy = True
-            try:
+            with OwnWork(watch, "parameters_grad"), torch.no_grad():
                 call = self._backwards.get(path)
                 if call is not None:
-                    with torch.no_grad(), torch._C.DisableTorchFunction():
-                        rows = watch.measure_and_keep([(slot, tensor.grad)], call.name)
-                        watch.slots(call.begin(), rows)
-            except Exception:
-                watch.fault("parameters_grad")
-            finally:
-                watch.thread.busy = False
+                    watch.slots(call.begin(), watch.measure_and_keep([(slot, tensor.grad)], call.name))
 
         if parameter.is_leaf:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
@@ -199,7 +182,7 @@ class _ModuleCall:
             order = parent.order if parent else -1
             return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
         if parent is None and not recompute:
-            watch.thread.quiet = False  # an optimizer's step that raised has not told its end
+            watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
         head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
         series = watch.series(head, "{head}.{phase}.{n}")

@@ -36,6 +36,18 @@ _ALIASES = {"dsmm": "mm", "hsmm": "mm", "spmm": "mm"}
 
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"}
 
+# These give away the memory itself, or a tensor whose version is another: it may be written to unseen.
+_EXPOSES = {
+    "data",
+    "data_ptr",
+    "numpy",
+    "__array__",
+    "__dlpack__",
+    "__cuda_array_interface__",
+    "storage",
+    "untyped_storage",
+}
+
 # The engine runs inside these; they are no calls, but what happens within is seen.
 TRANSPARENT = {"backward"}
 
@@ -43,7 +55,18 @@ TRANSPARENT = {"backward"}
 class Api:
     """What numscope knows of one torch function."""
 
-    __slots__ = ("composite", "cuts", "head", "op", "overwrites", "silent", "transparent", "twin", "uninitialized")
+    __slots__ = (
+        "composite",
+        "cuts",
+        "exposes",
+        "head",
+        "op",
+        "overwrites",
+        "silent",
+        "transparent",
+        "twin",
+        "uninitialized",
+    )
 
     def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
         self.head = f"{prefix}.{op}"
@@ -52,6 +75,7 @@ class Api:
         self.uninitialized = op in UNINITIALIZED
         self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
+        self.exposes = op in _EXPOSES
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
         self.composite = self.twin is not None  # its inner calls are seen

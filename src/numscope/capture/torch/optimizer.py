@@ -10,7 +10,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from numscope.capture.torch.modules import Modules
-from numscope.capture.torch.watch import Slot, Undo, Watch
+from numscope.capture.torch.watch import OwnWork, Slot, Undo, Watch
 
 
 class Optimizers:
@@ -36,15 +36,9 @@ class Optimizers:
         watch = self._watch
         if not watch.on or not watch.settings.optimizer or watch.thread.busy:
             return
-        watch.thread.busy = True
-        watch.thread.quiet = True
-        try:
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                self._record(optimizer)
-        except Exception:
-            watch.fault("optimizer")
-        finally:
-            watch.thread.busy = False
+        with OwnWork(watch, "optimizer"), torch.no_grad():
+            self._record(optimizer)
+        watch.thread.begin_quiet()
 
     def _record(self, optimizer: torch.optim.Optimizer) -> None:
         watch = self._watch
@@ -84,20 +78,14 @@ class Optimizers:
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
-        watch.thread.quiet = False
+        watch.thread.end_quiet()
         opened = self._open.pop(id(optimizer), None)
         if opened is not None and watch.on and not watch.thread.busy:
             order, name = opened
-            watch.thread.busy = True
-            try:
-                with torch.no_grad(), torch._C.DisableTorchFunction():
-                    outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
-                    watch.slots(order, watch.measure_and_keep(outputs, name))
-                    watch.flush_if_full()
-            except Exception:
-                watch.fault("optimizer")
-            finally:
-                watch.thread.busy = False
+            with OwnWork(watch, "optimizer"), torch.no_grad():
+                outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
+                watch.slots(order, watch.measure_and_keep(outputs, name))
+                watch.flush_if_full()
         if self._after_step is not None:
             self._after_step(optimizer)
 

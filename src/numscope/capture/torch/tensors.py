@@ -157,8 +157,13 @@ class Tensors:
             return local, self._recorder.strings.id(json.dumps(place))
         if name == "AsyncCollectiveTensor":
             raise Unmeasured("AsyncCollectiveTensor not waited for")
-        with torch._C.DisableTorchFunctionSubclass():
-            plain = tensor.as_subclass(torch.Tensor)
+        if tensor.is_nested:
+            raise Unmeasured("nested tensor")
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                plain = tensor.as_subclass(torch.Tensor)
+        except Exception:  # a subclass may refuse anything
+            raise Unmeasured(f"subclass {name}") from None
         if type(plain) is torch.Tensor and plain.layout is torch.strided:
             return plain, -1
         raise Unmeasured(f"subclass {name}")

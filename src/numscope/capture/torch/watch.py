@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -44,10 +43,46 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.stack: list[Open] = []
         self.busy = False  # our own code runs
-        self.quiet = False  # an optimizer's step runs: it is one call, its inside is not recorded
+        self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.number = -1
+
+    def begin_quiet(self) -> None:
+        """Let no mode see what follows, up to `end_quiet`."""
+        if self.quiet is None:
+            self.quiet = torch._C.DisableTorchFunction()
+            self.quiet.__enter__()
+
+    def end_quiet(self) -> None:
+        """Let modes see again."""
+        if self.quiet is not None:
+            self.quiet.__exit__(None, None, None)
+            self.quiet = None
+
+
+class OwnWork:
+    """A stretch of our own code inside the user's job: nothing of it is seen, and a fault in it is only counted."""
+
+    __slots__ = ("_guard", "_thread", "_watch", "_where")
+
+    def __init__(self, watch: Watch, where: str) -> None:
+        self._watch = watch
+        self._where = where
+        self._thread = watch.thread
+        self._guard = torch._C.DisableTorchFunction()
+
+    def __enter__(self) -> None:
+        self._thread.busy = True
+        self._guard.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
+        self._guard.__exit__(None, None, None)
+        self._thread.busy = False
+        if error is None or not isinstance(error, Exception):
+            return False
+        self._watch.fault(self._where, error)
+        return True
 
 
 class Watch:
@@ -269,11 +304,10 @@ class Watch:
         if self.recorder.is_full():
             self.recorder.flush()
 
-    def fault(self, where: str) -> None:
+    def fault(self, where: str, error: Exception) -> None:
         """Count a fault of our own; training goes on unless the user wants it raised."""
-        error = sys.exc_info()[1]
         if self.settings.on_error == "raise":
-            raise
+            raise error
         reason = f"{where}: {type(error).__name__}: {error}"
         self.recorder.skip(reason.splitlines()[0][:200])
         if where not in self._warned:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,26 @@ def export(run: Run, destination: Path) -> int:
 
 
 def write_step(
-    run: Run, step: int, rank: int, folder: Path, task: str, level: str, digest: bool = False, data_mode: str = "all"
+    run: Run,
+    step: int,
+    rank: int,
+    folder: Path,
+    task: str,
+    level: str,
+    *,
+    digest: bool = False,
+    data_mode: frozenset[str] = frozenset(),
+    choose: Callable[[list[CallView]], list[CallView]] = list,
 ) -> int:
-    """Write one step of one rank; return the number of files."""
+    """Write one step of one rank; return the number of files.
+
+    `data_mode` leaves out what is not in it of forward and backward, of input and output; `choose` says which calls have
+    their values written: the structure is always whole.
+    """
     calls = [call for call in step_calls(run, step, rank) if _is_wanted(call)]
     writer = _Writer(folder, task, digest, data_mode)
     writer.learn_gradients(calls)
-    for call in calls:
+    for call in choose(calls):
         writer.add(call)
     names = {call.order: call.name for call in calls}
     parents = _parents(run, step, rank, names)
@@ -94,7 +108,7 @@ def _stacks(calls: list[CallView]) -> dict[str, Any]:
 class _Writer:
     """Builds dump.json's data, and writes the tensors beside it."""
 
-    def __init__(self, folder: Path, task: str, digest: bool, data_mode: str) -> None:
+    def __init__(self, folder: Path, task: str, digest: bool, data_mode: frozenset[str]) -> None:
         self._folder = folder / "dump_tensor_data"
         self._task = task
         self._digest = digest
@@ -122,7 +136,7 @@ class _Writer:
 
     def add(self, call: CallView) -> None:
         """Add one call."""
-        if self._mode in ("forward", "backward") and call.phase != self._mode:
+        if self._mode & {"forward", "backward"} and call.phase not in self._mode:
             return
         if call.phase == "backward":
             self._backward(call)
@@ -130,19 +144,22 @@ class _Writer:
         groups: dict[str, Any] = {"input": {}, "kwargs": {}, "output": {}, "parameters": {}}
         for slot, tensor in call.slots:
             group, _, tail = slot.partition(".")
-            if group in groups:
+            if group in groups and self._shows("output" if group == "output" else "input"):
                 groups[group][tail] = self._entry(call.name, slot, tensor)
         arguments = call.arguments
         positional = {**groups["input"], **{key: _plain(value) for key, value in arguments.get("args", {}).items()}}
         named = {**groups["kwargs"], **{key: _plain(value) for key, value in arguments.get("kwargs", {}).items()}}
         entry: dict[str, Any] = {}
-        if self._mode != "output":
+        if self._shows("input"):
             entry = {"input_args": _nested(positional), "input_kwargs": _nested_dict(named)}
-        if self._mode != "input":
+        if self._shows("output"):
             entry["output"] = _nested(groups["output"])
         if groups["parameters"]:
             entry["parameters"] = groups["parameters"]
         self.data[call.name] = entry
+
+    def _shows(self, group: str) -> bool:
+        return not self._mode & {"input", "output"} or group in self._mode
 
     def _backward(self, call: CallView) -> None:
         groups: dict[str, Any] = {"input": {}, "output": {}}
@@ -153,12 +170,10 @@ class _Writer:
             if group == "parameters_grad":
                 name = f"{head}.parameters_grad.{self._counts.get(head, 0)}"
                 gradients[tail] = [self._entry(name, tail, tensor)]
-            elif group in groups:
+            elif group in groups and self._shows(group):
                 groups[group][tail] = self._entry(call.name, slot, tensor)
         if groups["input"] or groups["output"]:
-            self.data[call.name] = {
-                group: _nested(values) for group, values in groups.items() if self._mode in ("all", "backward", group)
-            }
+            self.data[call.name] = {group: _nested(values) for group, values in groups.items() if self._shows(group)}
         if gradients:
             number = self._counts.get(head, 0)
             self._counts[head] = number + 1

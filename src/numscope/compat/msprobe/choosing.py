@@ -1,0 +1,79 @@
+"""Which calls have their values written: scope, list, the lists of functions, and overflows."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import warnings
+
+from numscope.compat.msprobe.options import Options
+from numscope.core.names import parse_call
+from numscope.store.formats.views import CallView, TensorView
+
+
+def chosen(options: Options, calls: list[CallView]) -> list[CallView]:
+    """Return the calls whose values are written."""
+    found = [call for call in calls if _is_supported(options, call)]
+    if options.scope:
+        found = _range(options.scope, found)
+    if options.names:
+        tests = [_test(name) for name in options.names]
+        kept = [call for call in found if any(test.search(call.name) for test in tests)]
+        if not kept:
+            _warn(options.names, found)
+        found = kept
+    if options.task == "overflow_check":
+        found = [call for call in found if is_overflow(call)]
+    return found
+
+
+def _is_supported(options: Options, call: CallView) -> bool:
+    if not options.operators or call.kind in ("module", "save"):
+        return True
+    parts = parse_call(call.name)
+    listed = options.operators.get(parts.prefix.lower()) if parts else None
+    return listed == "all" or (listed is not None and parts is not None and parts.op in listed)
+
+
+def _range(scope: tuple[str, ...], calls: list[CallView]) -> list[CallView]:
+    """Return the calls from the first name to the last, both included, and the backward calls of those."""
+    ordered = sorted((call for call in calls if call.phase != "backward"), key=lambda call: call.order)
+    places = [next((i for i, call in enumerate(ordered) if call.name.startswith(name)), None) for name in scope]
+    if places[0] is None or places[1] is None:
+        _warn([name for name, place in zip(scope, places) if place is None], calls)
+        return []
+    inside = {call.order for call in ordered[places[0] : places[1] + 1]}
+    return [call for call in calls if (call.forward if call.phase == "backward" else call.order) in inside]
+
+
+def _test(entry: str) -> re.Pattern[str]:
+    """Return the pattern of an entry: a regular expression where it looks like one, a part of the name otherwise."""
+    named = re.fullmatch(r"name-regex\((.*)\)", entry)
+    if named or re.search(r"[\\^$*+?|\[\](){}]", entry):
+        return re.compile(named[1] if named else entry)
+    return re.compile(re.escape(entry), re.IGNORECASE)
+
+
+def _warn(wanted: object, calls: list[CallView]) -> None:
+    names = [call.name for call in calls]
+    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [str(wanted)]
+    near = [match for entry in listed for match in difflib.get_close_matches(entry, names, 2, 0.3)]
+    warnings.warn(f"{listed} matched none of {len(names)} calls; nearest: {', '.join(near) or 'none'}", stacklevel=6)
+
+
+def is_overflow(call: CallView) -> bool:
+    """Tell whether a call's finite inputs gave something that is not finite, and no argument asked for it."""
+    groups: dict[str, list[TensorView]] = {}
+    for slot, tensor in call.slots:
+        if tensor is not None:
+            groups.setdefault(slot.partition(".")[0], []).append(tensor)
+    before = [tensor for group in ("input", "kwargs", "parameters") for tensor in groups.get(group, [])]
+    if all(_is_finite(tensor) for tensor in groups.get("output", [])) or not all(map(_is_finite, before)):
+        return False
+    return not any(mark in str(call.arguments) for mark in ("'inf'", "'-inf'", "'nan'"))
+
+
+def _is_finite(tensor: TensorView) -> bool:
+    high, low, mean, _ = tensor.statistics()
+    return all(value is None or math.isfinite(value) for value in (high, low, mean))
