@@ -55,11 +55,16 @@ def places() -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=1)
+def blocks() -> NDArray[np.int64]:
+    """Return the 16 odd factors of the blocks of a span."""
+    return (splitmix_array(SEED_BLOCKS, np.arange(SPAN // _BLOCK)) | np.uint64(1)).view(np.int64)
+
+
+@lru_cache(maxsize=1)
 def factors() -> NDArray[np.int64]:
     """Return the 16384 factors of the words of one span: place times block, mod 2**64."""
-    blocks = (splitmix_array(SEED_BLOCKS, np.arange(SPAN // _BLOCK)) | np.uint64(1)).view(np.int64)
     with np.errstate(over="ignore"):
-        table = (blocks[:, None] * places()[None, :]).reshape(-1)
+        table = (blocks()[:, None] * places()[None, :]).reshape(-1)
     table.flags.writeable = False
     return table
 

@@ -1,12 +1,13 @@
 """The fingerprint of torch tensors on any device, without a synchronisation per tensor.
 
-CPU tensors are measured by numpy calls on their own memory, small ones many at a time; those of other devices by
-torch operations there.
+CPU tensors are measured by numpy calls on their own memory, small ones many at a time; those of CUDA devices by Triton,
+where it is there and works; those of others by torch operations.
 """
 
 from __future__ import annotations
 
 from ctypes import memmove
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,6 +18,9 @@ from numscope.fingerprint.constants import CHUNK
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks, raw_bytes, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
+
+if TYPE_CHECKING:
+    from numscope.fingerprint.triton_form import CudaBatch
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -31,7 +35,8 @@ class TorchBatch:
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
-        self._devices: dict[torch.device, DeviceBatch] = {}
+        self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
+        self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
         # (dtype, elements) of small contents -> their block, real elements and bytes; what was seen once is found at once
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int]] = {}
 
@@ -95,11 +100,21 @@ class TorchBatch:
         place = torch.from_numpy(place_of(block, self._arena.take(block, row, count, elements), count))
         place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
-    def _device(self, device: torch.device) -> DeviceBatch:
+    def _device(self, device: torch.device) -> DeviceBatch | CudaBatch:
         batch = self._devices.get(device)
         if batch is None:
-            batch = self._devices[device] = DeviceBatch(device)
+            batch = self._devices[device] = self._make(device)
         return batch
+
+    def _make(self, device: torch.device) -> DeviceBatch | CudaBatch:
+        if device.type == "cuda":
+            try:
+                from numscope.fingerprint.triton_form import CudaBatch
+
+                return CudaBatch(device)
+            except Exception as error:  # no Triton, or one that does not work here: slower, not wrong
+                self.fallbacks[str(device)] = f"{type(error).__name__}: {error}"
+        return DeviceBatch(device)
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`, with one copy from each device."""

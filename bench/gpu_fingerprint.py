@@ -1,0 +1,382 @@
+"""The fingerprint on a CUDA GPU: agreement with the definition, bandwidth, and the host's time per tensor.
+
+    python bench/gpu_fingerprint.py [--check] [--sweep] [--launch] [--json FILE]
+
+Needs torch, triton, numpy, ml_dtypes. Without a flag it does all three. Bandwidth is bytes read over time, beside the
+copy bandwidth of the same card (bytes read and written over time). The sweep tries the ways to cut a tensor up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from numscope.fingerprint import triton_form
+from numscope.fingerprint.definition import fingerprint
+from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.torch_form import TorchBatch
+from numscope.fingerprint.torch_ops import DeviceBatch
+from numscope.fingerprint.triton_form import TUNING, CudaBatch
+
+DEVICE = torch.device("cuda", 0)
+DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
+DTYPES += ("uint64", "bool", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
+DTYPES += ("float8_e5m2fnuz", "float8_e8m0fnu")
+SIZES = (1, 2, 3, 61, 65, 1000, 1024, 1025, 2047, 2049, 65537, 1_000_003, 3_100_001)
+
+
+def numpy_of(tensor: torch.Tensor) -> np.ndarray:
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous().cpu()
+    name = str(plain.dtype).removeprefix("torch.")
+    if hasattr(ml_dtypes, name):
+        bits = torch.uint8 if plain.dtype.itemsize == 1 else torch.int16
+        return plain.reshape(-1).view(bits).numpy().view(getattr(ml_dtypes, name)).reshape(plain.shape)
+    return plain.numpy()
+
+
+def random_tensor(name: str, count: int, raw: bool) -> torch.Tensor:
+    dtype = getattr(torch, name)
+    if raw:
+        bits = torch.randint(0, 2 if name == "bool" else 256, (count * dtype.itemsize,), dtype=torch.uint8)
+        return bits.to(DEVICE).view(dtype)
+    value = torch.randn(count, dtype=torch.float64) * 3
+    if dtype.is_complex:
+        return torch.complex(value, torch.randn(count, dtype=torch.float64)).to(dtype).to(DEVICE)
+    return (value.abs() if name.startswith("u") or "e8m0" in name else value).to(dtype).to(DEVICE)
+
+
+class Checker:
+    def __init__(self, batch: Any) -> None:
+        self.batch, self.tensors, self.names, self.failures, self.checked = batch, [], [], [], 0
+
+    def add(self, tensor: torch.Tensor, name: str) -> None:
+        self.batch.add(tensor)
+        self.tensors.append(numpy_of(tensor))
+        self.names.append(name)
+
+    def finish(self) -> None:
+        result = self.batch.collect()
+        for row, (array, name) in enumerate(zip(self.tensors, self.names)):
+            self.checked += 1
+            known = fingerprint(array)
+            wrong = [
+                f"{field} {getattr(result, field)[row]} is not {getattr(known, field)[0]}"
+                for field in ("elements", "nan", "posinf", "neginf", "zero", "min", "max", "hash")
+                if not np.array_equal(
+                    getattr(result, field)[row], getattr(known, field)[0], equal_nan=field in ("min", "max")
+                )
+            ]
+            scale = float(known.l2[0])
+            if scale < 1e300:
+                if abs(result.l2[row] - scale) > 1e-6 * scale:
+                    wrong.append(f"l2 {result.l2[row]} is not {scale}")
+                if not np.allclose(
+                    result.mean[row], known.mean[0], rtol=0, atol=1e-6 * scale / array.size**0.5, equal_nan=True
+                ):
+                    wrong.append(f"mean {result.mean[row]} is not {known.mean[0]}")
+                unit = scale or 1.0
+                off = np.linalg.norm(result.sketch[row] / unit - known.sketch[0] / unit)
+                if off > 1e-6:
+                    wrong.append(f"sketch is off by {off:.1e}")
+            if wrong:
+                self.failures.append(f"{name}: {'; '.join(wrong)}")
+        self.tensors, self.names = [], []
+
+
+class OperationsBatch:
+    """The torch operations, which the torch form would not choose on this device."""
+
+    def __init__(self) -> None:
+        self.rows, self.device = Rows(), DeviceBatch(DEVICE)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        self.rows.count += 1
+        self.device.add(self.rows.count - 1, tensor.detach())
+
+    def collect(self) -> Any:
+        self.device.finish(self.rows)
+        return self.rows.hand_over()
+
+
+def check() -> dict[str, Any]:
+    torch.manual_seed(0)
+    batch = TorchBatch()
+    batch.add(torch.ones(3, device=DEVICE))
+    batch.collect()
+    if batch.fallbacks:
+        return {"checked": 0, "failures": [f"Triton was not used: {batch.fallbacks}"]}
+    outcome: dict[str, Any] = {"checked": 0, "failures": []}
+    for name, form in (("triton", batch), ("operations", OperationsBatch())):
+        checker = Checker(form)
+        for dtype, size in itertools.product(DTYPES, SIZES):
+            if size > 70_000 and (dtype not in ("float32", "bfloat16", "float64", "int64") or name == "operations"):
+                continue
+            for raw in (False, True):
+                checker.add(random_tensor(dtype, size, raw), f"{name} {dtype} {size} raw={raw}")
+        checker.finish()
+        check_special(checker, name)
+        checker.finish()
+        check_layouts(checker, name)
+        checker.finish()
+        outcome["checked"] += checker.checked
+        outcome["failures"] += checker.failures
+    outcome["failures"] += check_streams_and_order(batch)
+    return outcome
+
+
+def check_special(checker: Checker, name: str) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for size in (100, 5000, 2_500_001):
+            for filler in (float("nan"), float("inf"), -float("inf"), 0.0, -0.0):
+                value = torch.randn(size, device=DEVICE).to(dtype)
+                value[torch.rand(size, device=DEVICE) < 0.3] = filler
+                checker.add(value, f"{name} {dtype} {size} with {filler}")
+            checker.add(torch.full((size,), 0.1, device=DEVICE, dtype=dtype), f"{name} {dtype} {size} constant")
+            checker.add(torch.full((size,), float("nan"), device=DEVICE, dtype=dtype), f"{name} {dtype} {size} all nan")
+            checker.add(torch.zeros(size, device=DEVICE, dtype=dtype), f"{name} {dtype} {size} zeros")
+    for exponent in (-148, -100, -41, -39, 49, 51, 100, 125):
+        for size in (100, 3_000_000):
+            value = torch.randn(size, device=DEVICE, dtype=torch.float64)
+            checker.add((value * 2.0**exponent).float(), f"{name} float32 {size} times 2**{exponent}")
+            checker.add(value * 2.0 ** (8 * exponent), f"{name} float64 {size} times 2**{8 * exponent}")
+    checker.add(torch.tensor(3.5, device=DEVICE), f"{name} 0-d")
+    checker.add(torch.zeros(0, 5, device=DEVICE), f"{name} empty")
+
+
+def check_layouts(checker: Checker, name: str) -> None:
+    for dtype in ("float32", "bfloat16", "complex64", "int64", "float8_e4m3fn", "bool"):
+        for shape in ((7, 5, 3), (300, 200, 30)):
+            value = random_tensor(dtype, int(np.prod(shape)), False).view(shape)
+            views = {
+                "transposed": value.transpose(0, 1),
+                "permuted": value.permute(2, 1, 0),
+                "stepped": value[::2, :, 1],
+                "cut": value[1:, 1:],
+                "last": value[..., 0],
+                "expanded": value[:1].expand(40, *shape[1:]),
+                "scalar expanded": value[0, 0, 0].expand(3000, 5),
+                "odd beginning": value.reshape(-1)[1:],
+                "seven dimensions": value.reshape(-1)[: 2 * 3 * 2 * 1 * 1 * 1]
+                .view(2, 3, 2, 1, 1, 1)
+                .permute(5, 2, 0, 1, 3, 4),
+            }
+            for view, tensor in views.items():
+                checker.add(tensor, f"{name} {dtype} {shape} {view}")
+    value = torch.randn(700, 900, dtype=torch.complex64, device=DEVICE)
+    for view, tensor in {"conj": value.conj(), "conj.T": value.conj().T, "neg": value.conj().imag}.items():
+        checker.add(tensor, f"{name} {view}")
+    heads = torch.randn(4, 512, 12, 64, device=DEVICE).bfloat16().transpose(1, 2)
+    checker.add(heads, f"{name} attention heads")
+    checker.add(heads.transpose(2, 3), f"{name} attention heads transposed")
+
+
+def check_streams_and_order(batch: TorchBatch) -> list[str]:
+    failures = []
+    value = torch.randn(5_000_000, device=DEVICE)
+    side = torch.cuda.Stream()
+    results = []
+    for _ in range(2):
+        batch.add(value)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            batch.add(value)
+        torch.cuda.current_stream().wait_stream(side)
+        results.append(batch.collect())
+    for one in results:
+        if (
+            len(set(one.l2.tolist())) != 1
+            or one.l2[0] != results[0].l2[0]
+            or (one.sketch != results[0].sketch[0]).any()
+        ):
+            failures.append("results differ between streams or repetitions")
+    for _ in range(10_000):  # more rows, and more records, than one buffer holds
+        batch.add(value[:3])
+    for _ in range(60):
+        batch.add(value)
+    many = batch.collect()
+    if len(many) != 10_060 or len(set(many.hash[:10_000].tolist())) != 1 or len(set(many.hash[10_000:].tolist())) != 1:
+        failures.append("rows were lost or mixed when the buffers turned over")
+    small = value[:1000].clone()
+    row = batch.add(small)
+    small.zero_()
+    if batch.collect().zero[row] != 0:
+        failures.append("a tensor was measured after it changed")
+    return failures
+
+
+def timed(work: Callable[[], None], repeat: int = 20) -> float:
+    """Return the median seconds of the GPU's work, over a cold cache of a quarter of a gigabyte."""
+    flush = torch.empty(1 << 28, dtype=torch.int8, device=DEVICE)
+    times = []
+    for _ in range(repeat):
+        flush.zero_()
+        start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        work()
+        stop.record()
+        stop.synchronize()
+        times.append(start.elapsed_time(stop) / 1e3)
+    return statistics.median(times)
+
+
+def bandwidth(cuda: CudaBatch, tensor: torch.Tensor, repeat: int = 20) -> float:
+    stream = torch.cuda.current_stream().cuda_stream
+    rows = Rows()
+    cuda.add(0, tensor)
+    batch = cuda.streams[stream]
+
+    def work() -> None:
+        batch.add(0, tensor)
+
+    seconds = timed(work, repeat)
+    rows.count = 1
+    batch.lines = batch.lines[-1:]
+    batch.used, batch.joined, batch.lines, batch.full = 0, 0, [], []
+    return tensor.numel() * tensor.element_size() / seconds / 1e12
+
+
+def sweep() -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    source = torch.randn(1 << 28, device=DEVICE)
+    target = torch.empty_like(source)
+
+    def work() -> None:
+        target.copy_(source)
+
+    copy = 2 * source.numel() * 4 / timed(work) / 1e12
+    result["copy TB/s"] = round(copy, 3)
+    print(f"copy {copy:.2f} TB/s", flush=True)
+    table = []
+    limits = {4: (None, 168, 128), 8: (None, 96, 80, 64)}
+    for many, (warps, registers) in itertools.product(
+        (1, 2, 4), [(warps, registers) for warps, several in limits.items() for registers in several]
+    ):
+        TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
+        try:
+            cuda = CudaBatch(DEVICE)
+        except Exception as error:
+            print(f"many {many} warps {warps} registers {registers}: {error!r}"[:300], flush=True)
+            continue
+        for programs in (4, 8, 13, 16, 17, 26, 34):
+            TUNING.programs = programs * 61
+            for dtype in (torch.float32, torch.bfloat16):
+                tensor = source[: (64 << 20) // 4].to(dtype) if dtype is torch.float32 else source[: 32 << 20].to(dtype)
+                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], many, warps, registers, programs))
+        del cuda
+    for dtype in ("float32", "bfloat16"):
+        best = sorted((line for line in table if line[1] == dtype), reverse=True, key=lambda line: line[0])
+        print(f"\n{dtype}, 64 MB: TB/s (share of copy), tiles at a time, warps, registers, programs / 61")
+        for speed, _, many, warps, registers, programs in best[:12]:
+            print(f"  {speed:.2f} ({speed / copy:.0%})  {many} {warps} {registers} {programs}")
+        result[f"best {dtype}"] = best[:12]
+    # one choice for all: the best sum of shares
+    score: dict[Any, float] = {}
+    for speed, dtype, *choice in table:
+        score[tuple(choice)] = score.get(tuple(choice), 0.0) + speed / (0.7 if dtype == "float32" else 0.5)
+    many, warps, registers, programs = max(score, key=lambda choice: score[choice])
+    TUNING.many, TUNING.warps, TUNING.registers, TUNING.programs = many, warps, registers, programs * 61
+    print(f"\nbest for both: many={many} warps={warps} registers={registers} programs={programs} * 61", flush=True)
+    result["choice"] = [many, warps, registers, programs]
+    result["sizes"] = sizes(copy, source)
+    return result
+
+
+def sizes(copy: float, source: torch.Tensor) -> list[Any]:
+    cuda = CudaBatch(DEVICE)
+    lines = []
+    for name in ("float32", "bfloat16", "float16", "int64", "float64", "float8_e4m3fn"):
+        dtype = getattr(torch, name)
+        for megabytes in (1, 4, 16, 64, 256, 1024):
+            count = (megabytes << 20) // dtype.itemsize
+            tensor = source[: min(count, source.numel())].to(dtype)
+            if tensor.numel() < count:
+                tensor = tensor.repeat(-(-count // tensor.numel()))[:count]
+            speed = bandwidth(cuda, tensor)
+            lines.append((name, megabytes, round(speed, 3), round(speed / copy, 3)))
+            print(f"{name:14s} {megabytes:5d} MB {speed:6.2f} TB/s {speed / copy:5.0%} of copy", flush=True)
+    masked = source.masked_fill(source > 0, -float("inf"))
+    heads = source[: 16 * 2048 * 16 * 128].view(16, 2048, 16, 128).bfloat16()
+    for name, tensor in {
+        "float32 half -inf": masked,
+        "bfloat16 heads (b, s, h, d) -> (b, h, s, d)": heads.transpose(1, 2),
+        "float32 matrix transposed": source.view(16384, 16384).T,
+        "float32 row expanded": source[:4096].expand(16384, 4096),
+    }.items():
+        speed = bandwidth(cuda, tensor)
+        lines.append((name, tensor.numel() * tensor.element_size() >> 20, round(speed, 3), round(speed / copy, 3)))
+        print(f"{name:44s} {speed:6.2f} TB/s {speed / copy:5.0%} of copy", flush=True)
+    return lines
+
+
+def launch() -> dict[str, float]:
+    result = {}
+    batch = TorchBatch()
+    heads = torch.randn(2, 16, 8, 64, device=DEVICE).transpose(1, 2)
+    for name, tensor in {
+        "float32 4 KB": torch.randn(1024, device=DEVICE),
+        "bfloat16 512 KB": torch.randn(1 << 18, device=DEVICE).bfloat16(),
+        "int64 8 KB": torch.arange(1024, device=DEVICE),
+        "strided float32 64 KB": heads,
+    }.items():
+        batch.add(tensor)
+        batch.collect()
+        torch.cuda.synchronize()
+        best = 1e9
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(500):
+                batch.add(tensor)
+            best = min(best, (time.perf_counter() - start) / 500)
+            batch.collect()
+        result[name] = round(best * 1e6, 2)
+        print(f"add {name:24s} {best * 1e6:6.2f} us of host time", flush=True)
+    tensor = torch.randn(1024, device=DEVICE)
+    for _ in range(2000):
+        batch.add(tensor)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    batch.collect()
+    result["collect 2000 rows, ms"] = round((time.perf_counter() - start) * 1e3, 2)
+    print(f"collect of 2000 rows {result['collect 2000 rows, ms']} ms", flush=True)
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for flag in ("check", "sweep", "launch"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    every = not (options.check or options.sweep or options.launch)
+    report: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    if every or options.check:
+        report["check"] = check()
+        print(f"checked {report['check']['checked']}, failures {len(report['check']['failures'])}")
+        for failure in report["check"]["failures"][:40]:
+            print("  ", failure, flush=True)
+    if every or options.launch:
+        report["launch"] = launch()
+    if every or options.sweep:
+        report["sweep"] = sweep()
+        report["launch, tuned"] = launch()
+    if options.json:
+        Path(options.json).write_text(json.dumps(report, indent=1))
+    return 1 if report.get("check", {}).get("failures") else 0
+
+
+if __name__ == "__main__":
+    assert triton_form.TILE == 1024
+    sys.exit(main())

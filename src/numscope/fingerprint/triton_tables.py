@@ -1,0 +1,68 @@
+"""The fixed numbers of the fingerprint on a CUDA device, as the kernels want them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from numscope.fingerprint import constants
+from numscope.fingerprint import triton_kernels as kernels
+from numscope.fingerprint.constants import CHUNK, SPAN
+from numscope.fingerprint.kinds import Kind
+
+TILE = 1024
+
+_NAMES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32")
+_CODES: dict[str, int] = {name: getattr(kernels, name.upper()) for name in (*_NAMES, "int64", "uint64")}
+_CODES["bool"] = kernels.UINT8
+
+
+class DeviceTables:
+    """The tables of one device, and the kernels compiled for it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.places = self._put(constants.places())
+        self.blocks = self._put(constants.blocks())
+        self.rows = self._put(_split(constants.sign_rows()))
+        self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
+        self.compiled: dict[Any, Callable[..., None]] = {}
+        self.known = 0
+        self.know(1 << 28)
+
+    def _put(self, array: NDArray[Any]) -> torch.Tensor:
+        return torch.from_numpy(array.copy()).to(self.device)
+
+    def know(self, elements: int) -> None:
+        """Have the numbers of all chunks and spans of a content of this many elements, of 64 bits at most."""
+        if elements <= self.known:
+            return
+        self.known = max(elements, 2 * self.known)
+        chunk = np.arange(self.known // CHUNK + 1)
+        table = np.zeros((len(chunk), 8), np.int32)
+        table[:, 0] = constants.rolls(chunk)
+        table[:, 1:5] = _split(constants.flips(chunk))
+        self.chunks = self._put(table)
+        self.spans = self._put(constants.span_factors(np.arange(2 * self.known // SPAN + 1)))
+
+    def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
+        """Return the kernels' number of a kind; and, of an 8-bit float, what its 256 codes stand for."""
+        code = _CODES.get(kind.name)
+        if code is not None:
+            return code, self.values[""]
+        if kind.name not in self.values:
+            codes = np.arange(256, dtype=np.uint8)
+            self.values[kind.name] = self._put(kind.load(codes, np.empty(256, np.float32)))
+        return kernels.TABLE, self.values[kind.name]
+
+
+def _split(words: NDArray[np.uint64]) -> NDArray[np.int32]:
+    """Return each word as four of 32 bits: its low half, its high half, the bits of even and of odd places."""
+    bits = (words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
+    parts = bits[:, :32], bits[:, 32:], bits[:, 0::2], bits[:, 1::2]
+    weight = np.uint64(1) << np.arange(32, dtype=np.uint64)
+    return np.stack([(part * weight).sum(1).astype(np.uint32).view(np.int32) for part in parts], 1)
