@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from numscope.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from numscope.view.forms import Forms
 
 HELP = "look at a run, or at two and their comparison, in the browser"
 
@@ -26,12 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
-    from numscope.view.server import Viewer, serve
+    from numscope.view.server import EitherForms, Viewer, serve
 
     for path in filter(None, (args.target, args.reference)):
         if "://" not in path and not Path(path).exists():
             raise SettingsError(f"there is no run at {path}")
-    viewer = Viewer()
+    viewer = Viewer(forms=EitherForms(_hooktools))
     if args.target:
         viewer.open(args.target, args.reference, {"noise": tuple(args.noise), "map": args.map})
     serve(
@@ -43,3 +47,9 @@ def run(args: argparse.Namespace) -> int:
         announce=lambda url: print(f"numscope viewer: {url}\n(Ctrl-C stops it)", flush=True),
     )
     return 0
+
+
+def _hooktools() -> Forms:
+    from numscope.compat.hooktools.forms import HooktoolsForms
+
+    return HooktoolsForms()

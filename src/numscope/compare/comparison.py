@@ -56,6 +56,12 @@ class Comparison:
     def __repr__(self) -> str:
         return f"<Comparison: {self.verdict}{f', {self.origin.reason}' if self.origin else ''}>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from numscope.core.notebook import report_html
+
+        return report_html(self.report.to_dict(), str(self.target.path), str(self.reference.path))
+
 
 def compare(
     target: str | os.PathLike[str] | Run,

@@ -59,6 +59,14 @@ class Run:
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}: {len(self.steps)} steps, {len(self.ranks)} ranks>"
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from numscope.core.notebook import facts_html
+
+        names = ("created", "framework", "framework_version", "devices", "script", "settings")
+        facts = [("steps", _few(self.steps)), ("ranks", _few(self.ranks)), ("not complete", self.incomplete)]
+        return facts_html(f"run {self.path}", [*facts, *((name, self.manifest.get(name)) for name in names)])
+
     @property
     def ranks(self) -> list[int]:
         """The ranks that wrote to this run."""

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numscope.core.errors import SettingsError
@@ -114,6 +115,30 @@ def above(error: float | None, metric: str, threshold: float | None) -> bool:
     if threshold is None or error is None or math.isnan(error):
         return True
     return error < threshold if metric == "CS" else error > threshold
+
+
+class EitherForms:
+    """The forms over whatever is named: numscope runs, or (`others` is made when first needed) another tool's dumps."""
+
+    def __init__(self, others: Callable[[], Forms]) -> None:
+        self._runs = RunForms()
+        self._others = lru_cache(maxsize=1)(others)
+
+    def _for(self, path: str) -> Forms:
+        run = path.rpartition("::")[0] or path
+        return self._runs if "::" in path or (Path(run) / "manifest.json").is_file() else self._others()
+
+    def directory(self, form: DirectoryForm) -> Iterator[Entry]:
+        """Yield the entries of two directories."""
+        return self._for(form.first).directory(form)
+
+    def file(self, form: FileForm) -> Iterator[Entry]:
+        """Yield the entries of two files."""
+        return self._for(form.first).file(form)
+
+    def neighbour(self, first: str, second: str, direction: int) -> tuple[str, str]:
+        """Return the pair of files after or before this one."""
+        return self._for(first).neighbour(first, second, direction)
 
 
 class RunForms:

@@ -16,6 +16,7 @@ try:
 
     from numscope.view.app import Viewer as Viewer
     from numscope.view.app import create_app
+    from numscope.view.forms import EitherForms as EitherForms
     from numscope.view.security import Access, is_loopback
 except ImportError as error:  # pragma: no cover - both are there in this repository
     raise MissingExtraError(error.name or "starlette", "view", "the viewer") from error
