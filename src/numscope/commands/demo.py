@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 from numscope.core.errors import CaptureError, SettingsError
@@ -53,15 +54,14 @@ def run(args: argparse.Namespace) -> int:
         ("and why?", ("diagnose", target_run, reference_run)),
         ("all calls", ("show", target_run, "*gelu*", "--stack")),
     ):
-        print(f"   {what:12} {typed(command)}")
+        if find_spec(f"numscope.commands.{command[0]}") is not None:
+            print(f"   {what:12} {typed(command)}")
     print(f"   {'put it right':12} edit the line in {ported}, and run {typed(('demo', *out_option(out)))} again")
     return 0
 
 
 def require_torch() -> None:
     # Asked here, in words, because otherwise the captured script would fail with a traceback of its own.
-    from importlib.util import find_spec
-
     if find_spec("torch") is None:
         raise SettingsError("the demo trains a model with PyTorch, which is not installed: pip install torch")
 
