@@ -107,7 +107,7 @@ class OperationsBatch:
         self.device.add(self.rows.count - 1, tensor.detach())
 
     def collect(self) -> Any:
-        self.device.finish(self.rows)
+        self.device.begin()(self.rows)
         return self.rows.hand_over()
 
 

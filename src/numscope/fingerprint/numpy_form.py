@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ class NumpyBatch:
     """Measures numpy arrays (ml_dtypes too) one after the other; several threads may share it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
@@ -31,7 +33,7 @@ class NumpyBatch:
             array = array.astype(array.dtype.newbyteorder("<"))
         plain = array if array.dtype.kind == "c" else array.view(kind.storage)
         rows = self._rows
-        with rows.lock:
+        with self._lock:
             row = rows.count
             rows.count += 1
             count = array.nbytes // kind.size
@@ -45,6 +47,6 @@ class NumpyBatch:
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`."""
-        with self._rows.lock:
+        with self._lock:
             self._arena.finish()
             return self._rows.hand_over()

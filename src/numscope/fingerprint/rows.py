@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ class Rows:
     """The results of one batch, in any order of writing; rows never written are those of an empty tensor."""
 
     def __init__(self, capacity: int = 256) -> None:
-        self.lock = threading.Lock()
         self.count = 0
         self._allocate(capacity)
 

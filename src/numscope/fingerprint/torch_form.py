@@ -6,6 +6,8 @@ where it is there and works; those of others by torch operations.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from ctypes import memmove
 from typing import TYPE_CHECKING
 
@@ -32,6 +34,7 @@ class TorchBatch:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
@@ -62,8 +65,8 @@ class TorchBatch:
         if address == 0:
             return self._add_any(tensor)
         block, count, size = known
-        rows = self._rows
-        with rows.lock:
+        with self._lock:
+            rows = self._rows
             row = rows.count
             rows.count = row + 1
             place = self._arena.take(block, row, count, elements)
@@ -75,8 +78,8 @@ class TorchBatch:
         if why is not None:
             raise TypeError(why)
         tensor = tensor.detach()
-        rows = self._rows
-        with rows.lock, torch.no_grad():
+        with self._lock, torch.no_grad():
+            rows = self._rows
             row = rows.count
             rows.count += 1
             if tensor.device.type == "cpu":
@@ -118,8 +121,19 @@ class TorchBatch:
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`, with one copy from each device."""
-        with self._rows.lock:
+        return self.flush()()
+
+    def flush(self) -> Callable[[], Fingerprints]:
+        """End the rows here without waiting for a device; call what is returned, in any thread, to wait for them."""
+        with self._lock:
             self._arena.finish()
-            for batch in self._devices.values():
-                batch.finish(self._rows)
-            return self._rows.hand_over()
+            rows = self._rows
+            self._rows = self._arena.rows = Rows(max(256, rows.count))
+            finishes = [batch.begin() for batch in self._devices.values()]
+
+        def wait() -> Fingerprints:
+            for finish in finishes:
+                finish(rows)
+            return rows.hand_over()
+
+        return wait

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
 from numscope.fingerprint.columns import Fingerprints
@@ -120,23 +123,30 @@ class DeviceBatch:
             total = total + (part * self._span_factors[span : span + whole // SPAN]).sum()
         return total
 
-    def finish(self, rows: Rows) -> None:
-        """Copy the pending results to the host and write them to their rows."""
+    def begin(self) -> Callable[[Rows], None]:
+        """Take the pending results; return what copies them to the host and writes their rows."""
         if not self.rows:
-            return
+            return lambda rows: None
         # int64 and float64 travel in one tensor of bytes: one copy, one synchronisation
         parts = [torch.stack(self.counts), torch.stack(self.sums), torch.stack(self.sketches)]
-        raw = torch.cat([part.view(torch.uint8).view(len(self.rows), -1) for part in parts], 1).cpu().numpy()
+        joined = torch.cat([part.view(torch.uint8).view(len(self.rows), -1) for part in parts], 1)
+        numbers, elements = np.array(self.rows), np.array(self.elements, np.int64)
+        for pending in (self.rows, self.elements, self.counts, self.sums, self.sketches):
+            pending.clear()
+        return lambda rows: self._write(joined.cpu().numpy(), numbers, elements, rows)
+
+    def _write(
+        self, raw: NDArray[np.uint8], numbers: NDArray[np.int64], elements: NDArray[np.int64], rows: Rows
+    ) -> None:
         real = np.float64 if self.real is torch.float64 else np.float32
         counts = np.ascontiguousarray(raw[:, : _COUNTS * 8]).view(np.int64)
         floats = np.ascontiguousarray(raw[:, _COUNTS * 8 :]).view(real).astype(np.float64)
-        elements = np.array(self.elements, np.int64)
         finite = elements[:, 1] - counts[:, :3].sum(1)
         with np.errstate(all="ignore"):
             mean = floats[:, 2] / finite
         none = finite == 0
         rows.set_many(
-            np.array(self.rows),
+            numbers,
             Fingerprints(
                 elements=elements[:, 0],
                 nan=counts[:, 0],
@@ -151,8 +161,6 @@ class DeviceBatch:
                 sketch=floats[:, _SUMS:],
             ),
         )
-        for pending in (self.rows, self.elements, self.counts, self.sums, self.sketches):
-            pending.clear()
 
 
 def _power(exponent: Tensor, real: torch.dtype) -> Tensor:

@@ -47,6 +47,8 @@ class Tuning:
 
 TUNING = Tuning()
 
+Finish = Callable[[Rows], None]
+
 
 class StreamBatch:
     """The pending launches of one stream, and its buffers."""
@@ -170,27 +172,38 @@ class StreamBatch:
             compiled["reduce"] = _starter(warm)
         compiled["reduce"](lines, self.stream, self.ring.data_ptr(), self.table.data_ptr(), self.out.data_ptr(), first)
 
-    def finish(self, rows: Rows) -> None:
-        """Wait for the results, bring them to the host, and write them to their rows."""
-        if not self.lines:
-            return
+    def begin(self) -> Finish:
+        """Start the copy to the host; return what waits for it and writes the rows. The stream may go on meanwhile."""
+        lines = self.lines
+        if not lines:
+            return _nothing
         self._join()
-        last = len(self.lines) - LINES * len(self.full)
-        buffers = [*self.full, self.out[: last * kernels.RECORD]]
-        raw = self._to_host(buffers).reshape(-1, kernels.RECORD)
-        write_lines(raw, self.lines, rows)
+        last = len(lines) - LINES * len(self.full)
+        arrive = self._to_host([*self.full, self.out[: last * kernels.RECORD]])
         self.used, self.joined, self.lines, self.full = 0, 0, [], []
 
-    def _to_host(self, buffers: list[Tensor]) -> NDArray[np.int64]:
+        def finish(rows: Rows) -> None:
+            write_lines(arrive().reshape(-1, kernels.RECORD), lines, rows)
+
+        return finish
+
+    def _to_host(self, buffers: list[Tensor]) -> Callable[[], NDArray[np.int64]]:
         with torch.cuda.stream(torch.cuda.ExternalStream(self.stream, device=self.tables.device)):
             joined = torch.cat(buffers) if len(buffers) > 1 else buffers[0]
             host = torch.empty(joined.shape, dtype=torch.int64, pin_memory=True)
-            host.copy_(joined, non_blocking=True)
+            host.copy_(joined, non_blocking=True)  # later launches of this stream come after it
             event = torch.cuda.Event()
             event.record()
-        event.synchronize()  # waits without the interpreter's lock
-        result: NDArray[np.int64] = host.numpy()
-        return result
+
+        def arrive() -> NDArray[np.int64]:
+            event.synchronize()  # waits without the interpreter's lock
+            return host.numpy()
+
+        return arrive
+
+
+def _nothing(rows: Rows) -> None:
+    pass
 
 
 _FLAT = [1] * (_DIMENSIONS - 1) + [1] + [0] * (_DIMENSIONS - 1)
@@ -306,7 +319,7 @@ class CudaBatch:
             rows = Rows()
             rows.count = 1
             self.add(0, value)
-            self.finish(rows)
+            self.begin()(rows)
             found = rows.hand_over()
             bits = value.view(torch.int16 if dtype is torch.bfloat16 else torch.int32).cpu().numpy()
             kind = KIND_OF[dtype][0]
@@ -330,8 +343,13 @@ class CudaBatch:
             with torch.cuda.device(index):
                 batch.add(row, tensor)
 
-    def finish(self, rows: Rows) -> None:
-        """Wait for the results of all streams and write them to their rows."""
+    def begin(self) -> Finish:
+        """Start the copies of all streams; return what waits for them and writes the rows."""
         with torch.cuda.device(self.device):
-            for batch in self.streams.values():
-                batch.finish(rows)
+            waits = [batch.begin() for batch in self.streams.values()]
+
+        def finish(rows: Rows) -> None:
+            for wait in waits:
+                wait(rows)
+
+        return finish

@@ -33,7 +33,7 @@ class OperationsBatch:
         return self.rows.count - 1
 
     def collect(self) -> Fingerprints:
-        self.device.finish(self.rows)
+        self.device.begin()(self.rows)
         return self.rows.hand_over()
 
 

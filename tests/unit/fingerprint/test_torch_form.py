@@ -74,6 +74,19 @@ def test_rows_begin_anew_after_collect() -> None:
     assert len(batch.collect()) == 0
 
 
+def test_rows_flushed_may_be_waited_for_later_and_elsewhere() -> None:
+    batch = TorchBatch()
+    batch.add(torch.ones(3))
+    first = batch.flush()
+    assert batch.add(torch.full((3,), 2.0)) == 0
+    second = batch.flush()
+    results = {}
+    thread = threading.Thread(target=lambda: results.update(second=second(), first=first()))
+    thread.start()
+    thread.join()
+    assert (results["first"].max.tolist(), results["second"].max.tolist()) == ([1.0], [2.0])
+
+
 def test_a_tensor_may_change_after_it_was_added() -> None:
     small, large = torch.ones(100), torch.ones(100_000)
     batch = TorchBatch()
