@@ -36,7 +36,7 @@ _WHERE = {
     "NonFiniteError": "numscope.core.errors",
 }
 
-_PACKAGES = ("capture", "compare")  # folders that are called by their own name: core/callable_module.py
+_PACKAGES = ("capture", "compare", "diagnose")  # folders that are called by their own name: core/callable_module.py
 
 __all__ = [*_WHERE, *_PACKAGES, "__version__"]
 
@@ -58,6 +58,7 @@ def __dir__() -> list[str]:
 if TYPE_CHECKING:
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
+    from numscope.diagnose.diagnosis import diagnose as diagnose
     from numscope.diagnose.reroute import to_cpu as to_cpu
     from numscope.diagnose.seeds import seed_all as seed_all
     from numscope.store.reader import open_run as open_run

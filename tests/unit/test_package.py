@@ -11,6 +11,7 @@ PUBLIC = {
     "open_run",
     "capture",
     "compare",
+    "diagnose",
     "seed_all",
     "to_cpu",
     "NumscopeError",

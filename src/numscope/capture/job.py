@@ -8,6 +8,7 @@ they have something to write. Which process is which rank is known by then.
 from __future__ import annotations
 
 import atexit
+import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -29,11 +30,17 @@ VARIABLE = "NUMSCOPE_RUN"
 FRAMEWORKS = ("torch", "paddle")
 
 
-def run_script(script: str, arguments: Sequence[str], out: str, settings: dict[str, Any]) -> int:
-    """Run a script under capture in this process; return its exit status."""
+def run_script(
+    script: str, arguments: Sequence[str], out: str, settings: dict[str, Any], also: dict[str, Any] | None = None
+) -> int:
+    """Run a script under capture in this process; return its exit status.
+
+    `also` maps functions ("package.module:function") to an argument each: they are called in every process of the job
+    once its capture has begun.
+    """
     if not os.path.isfile(script):
         raise SettingsError(f"{script} is not a file: give the Python script to run after --")
-    capture = _Job(out, settings, _announce(out, settings))
+    capture = _Job(out, settings, _announce(out, settings, also or {}), also or {})
     _check(out, settings)
     util.register_after_fork(capture, _forked)
     sys.argv = [script, *arguments]
@@ -55,7 +62,7 @@ def watch_imports() -> None:
     order = json.loads(os.environ[VARIABLE])
     if os.environ.get("NUMSCOPE_PID") == str(os.getpid()):
         return  # the process that runs the script is captured already
-    job = _Job(order["out"], order["settings"], order["job"])
+    job = _Job(order["out"], order["settings"], order["job"], order.get("also") or {})
     atexit.register(job.close)
     _ImportWatch(job.start).__enter__()
 
@@ -66,7 +73,7 @@ def _forked(_: Any) -> None:
 
     abandon_active()
     order = json.loads(os.environ[VARIABLE])
-    job = _Job(order["out"], order["settings"], order["job"])
+    job = _Job(order["out"], order["settings"], order["job"], order.get("also") or {})
     util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
     job.start()
 
@@ -74,8 +81,9 @@ def _forked(_: Any) -> None:
 class _Job:
     """The capture of one process of the job."""
 
-    def __init__(self, out: str, settings: dict[str, Any], job: str) -> None:
+    def __init__(self, out: str, settings: dict[str, Any], job: str, also: dict[str, Any]) -> None:
         self._order = (out, settings, job)
+        self._also = also
         self._capture: Any = None
 
     def start(self) -> None:
@@ -87,6 +95,9 @@ class _Job:
             out, settings, job = self._order
             self._capture = Capture(out, None, CaptureSettings.of(**settings), job=job)
             self._capture.start()
+            for place, argument in self._also.items():
+                module, _, function = place.partition(":")
+                getattr(importlib.import_module(module), function)(argument)
 
     def close(self) -> None:
         """Write what was recorded."""
@@ -143,12 +154,13 @@ def _check(out: str, settings: dict[str, Any]) -> None:
     rundir.check(Path(out), ranks.current()[0], bool(settings.get("overwrite")))
 
 
-def _announce(out: str, settings: dict[str, Any]) -> str:
+def _announce(out: str, settings: dict[str, Any], also: dict[str, Any]) -> str:
     """Tell the processes that the script will start what to record, through their environment; return the job's name."""
     from numscope.capture import bootstrap
 
     job = uuid.uuid4().hex
-    os.environ[VARIABLE] = json.dumps({"out": os.path.abspath(out), "settings": settings, "job": job})
+    order = {"out": os.path.abspath(out), "settings": settings, "job": job, "also": also}
+    os.environ[VARIABLE] = json.dumps(order)
     os.environ["NUMSCOPE_PID"] = str(os.getpid())
     here = os.path.dirname(os.path.abspath(bootstrap.__file__))
     ours = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # so that a child finds numscope where we did

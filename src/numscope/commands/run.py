@@ -30,6 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
     for name in ("backward", "parameters", "optimizer", "stacks"):
         parser.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=f"leave {name} out")
+    parser.add_argument(
+        "--to-cpu",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="run these on the CPU: a name, a pattern; repeat",
+    )
+    parser.add_argument("--dtype", default=None, help="with --to-cpu: run them in this dtype too, such as float64")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
 
 
@@ -43,4 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from numscope.core.settings import CaptureSettings
 
     CaptureSettings.of(overwrite=args.overwrite, **settings)
-    return run_script(command[0], command[1:], args.out, {"overwrite": args.overwrite, **settings})
+    if args.dtype and not args.to_cpu:
+        raise SettingsError("--dtype says in which dtype --to-cpu runs things: give --to-cpu PATTERN too")
+    also = {"numscope.diagnose.reroute:install": {"names": args.to_cpu, "dtype": args.dtype}} if args.to_cpu else {}
+    return run_script(command[0], command[1:], args.out, {"overwrite": args.overwrite, **settings}, also)

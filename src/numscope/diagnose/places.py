@@ -52,6 +52,7 @@ class Places:
     modules: list[torch.nn.Module] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)  # module paths and patterns of them
     bindings: list[Binding] = field(default_factory=list)
+    pending: list[str] = field(default_factory=list)  # names of the script's own, which is not run yet
 
 
 def find(what: Any) -> Places:
@@ -111,7 +112,9 @@ def _find_name(name: str, places: Places) -> None:
         places.functions.update(functions)
         return
     found = _resolve(name)
-    if found is None:
+    if found is None and name.startswith("__main__."):
+        places.pending.append(name)
+    elif found is None:
         places.paths.append(name)  # known only when the model runs
     elif isinstance(found, type) and issubclass(found, torch.nn.Module):
         places.bindings.append(Binding(found, "forward", found.forward))

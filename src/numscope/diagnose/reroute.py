@@ -17,7 +17,9 @@ goes through; everything is undone on leaving.
 
 from __future__ import annotations
 
+import atexit
 import functools
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -76,12 +78,12 @@ class Reroute:
         if self._undo:
             raise CaptureError("this reroute is entered already: make another with ns.to_cpu")
         places = find(self._what)
-        if places.functions:
+        if places.functions or places.pending:
             self._undo.append(_push(FunctionReroute(self, places)))
         if places.modules or places.paths:
             self._undo.append(_replace_module_call(self, places))
         for binding in places.bindings:
-            self._undo.append(self._bind(binding))
+            self.bind(binding)
         return self
 
     def __exit__(
@@ -103,7 +105,8 @@ class Reroute:
 
         return inside
 
-    def _bind(self, binding: Binding) -> Undo:
+    def bind(self, binding: Binding) -> None:
+        """Put a rerouted function where a Python function is bound."""
         original = binding.value
         function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
 
@@ -118,7 +121,7 @@ class Reroute:
             if vars(binding.owner).get(binding.name) is replacement:
                 setattr(binding.owner, binding.name, original)
 
-        return undo
+        self._undo.append(undo)
 
 
 class FunctionReroute(TorchFunctionMode):
@@ -128,11 +131,36 @@ class FunctionReroute(TorchFunctionMode):
         super().__init__()
         self._reroute = reroute
         self._functions = places.functions
+        self._pending = places.pending
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._pending:
+            self._find_pending()
         if func in self._functions:
             return self._reroute.run(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
+
+    def _find_pending(self) -> None:
+        """Reroute functions of the script that runs, as soon as it has defined them."""
+        for name in list(self._pending):
+            function = vars(sys.modules["__main__"]).get(name.partition(".")[2])
+            if callable(function):
+                self._pending.remove(name)
+                for binding in find(function).bindings:
+                    self._reroute.bind(binding)
+
+
+def install(order: dict[str, Any]) -> None:
+    """Reroute in this process until it ends: what `numscope run --to-cpu` asks for."""
+    reroute = to_cpu(list(order["names"]), dtype=order["dtype"])
+    reroute.__enter__()
+
+    def tell() -> None:
+        if not reroute.used:
+            names = ", ".join(order["names"])
+            print(f"numscope: --to-cpu {names}: nothing of that name was called in this process", file=sys.stderr)
+
+    atexit.register(tell)
 
 
 def _push(mode: TorchFunctionMode) -> Undo:

@@ -1,0 +1,67 @@
+"""Say why two runs stop agreeing: replay the suspects in several precisions, and find the change that repairs it.
+
+  numscope diagnose runs/npu runs/gpu
+  numscope diagnose runs/npu runs/gpu --json report.json --repro test_origin.py
+  numscope diagnose runs/npu runs/gpu --confirm "train.py --device npu"
+
+Needs tensors: capture with --keep tensors, or --tensors PATTERN of the suspects; `numscope bisect` does that by itself.
+Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from numscope.core.errors import SettingsError
+
+HELP = "why they stop agreeing: replay the suspects"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("target", metavar="TARGET", help="the run under suspicion")
+    parser.add_argument("reference", metavar="REFERENCE", help="the run that is right")
+    parser.add_argument(
+        "--noise", action="append", default=[], metavar="RUN", help="the reference again, but for rounding"
+    )
+    parser.add_argument("--map", metavar="FILE", help="which calls and slots belong together")
+    parser.add_argument("--suspects", type=int, default=3, metavar="N", help="how many suspects to replay (default 3)")
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--repro", metavar="FILE", help="write one pytest file that shows the fault by itself")
+    parser.add_argument(
+        "--confirm", metavar="CMD", help="run the target's script again with the suspect rerouted, and say if it agrees"
+    )
+    parser.add_argument(
+        "--dtype", default=None, help="with --confirm: the dtype to run the suspect in (default: its own)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Diagnose, print the answer, write the files."""
+    from numscope.report.files import check_output
+
+    for name in ("json", "repro"):
+        if getattr(args, name):
+            check_output(getattr(args, name))
+    if args.dtype and not args.confirm:
+        raise SettingsError("--dtype belongs to --confirm CMD: give both")
+    from numscope.compare.comparison import compare
+    from numscope.diagnose.diagnosis import diagnose
+    from numscope.report.diagnosis import print_diagnosis
+    from numscope.report.json import write_json
+
+    comparison = compare(args.target, args.reference, noise=args.noise, map=args.map)
+    report = diagnose(comparison, suspects=args.suspects)
+    print_diagnosis(report, sys.stdout)
+    if args.json:
+        write_json(report, args.json)
+    if args.repro and report.origin is not None:
+        from numscope.diagnose.repro import write_repro
+
+        print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
+    if args.confirm and report.origin is not None:
+        from numscope.diagnose.confirm import confirm
+
+        print(f"\n  confirmed  {confirm(comparison, report, args.confirm, args.dtype)}")
+    return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[report.verdict]

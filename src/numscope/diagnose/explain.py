@@ -1,0 +1,327 @@
+"""Explains one suspect: the groups of both runs that it stands for, the lift test, and the repair that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from numscope.core.report import Origin
+from numscope.core.words import Mechanism
+from numscope.diagnose.decode import CannotReplay, Given, decode, is_random
+from numscope.diagnose.group import Common, Group, upstream
+from numscope.diagnose.hypotheses import fitting
+from numscope.diagnose.hypotheses.arguments import argument_words
+from numscope.diagnose.hypotheses.case import Case
+from numscope.diagnose.lift import Lift, lift
+from numscope.diagnose.measures import relative, unit_roundoff
+from numscope.diagnose.pairing import Pairing
+from numscope.diagnose.recorded import Call, NotKept, Record
+
+
+@dataclass
+class Explanation:
+    """What diagnose found out about a suspect."""
+
+    mechanism: Mechanism
+    repair: str | None = None
+    reason: str = ""  # empty: the comparison's own reason stays
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def on(self, origin: Origin) -> Origin:
+        """Return the suspect with its mechanism and repair filled in."""
+        return replace(
+            origin,
+            mechanism=self.mechanism,
+            repair=self.repair,
+            reason=self.reason or origin.reason,
+            details={**origin.details, "diagnosis": self.details},
+        )
+
+
+def explain(pairs: Pairing, origin: Origin) -> Explanation:
+    """Explain a suspect that is a call, through the groups of calls it stands for."""
+    places, matched = places_of(pairs, origin)
+    found: list[Explanation] = []
+    for place in places[:4]:
+        if place.slot.startswith(("parameters.", "buffers.")):
+            found.append(
+                Explanation("parameter", relation(pairs.target, place.target, pairs.reference, place.reference))
+            )
+            continue
+        try:
+            found.append(explain_tensor(pairs, place))
+        except (CannotReplay, NotKept) as why:
+            found.append(Explanation("unknown", details={"could_not": str(why)}))
+    if not found:
+        return Explanation("unknown", details={"could_not": "no tensor of this call differs between the two runs"})
+    # The narrow view may pair calls that do not belong together; where the wider one sees no difference in meaning,
+    # there is none.
+    if not matched and any(item.mechanism in ("precision", "order") for item in found):
+        found = [item for item in found if item.mechanism in ("precision", "order")]
+    known = [item for item in found if item.mechanism != "unknown"]
+    return next((item for item in known if item.repair), (known or found)[0])
+
+
+def places_of(pairs: Pairing, origin: Origin) -> tuple[list[Place], bool]:
+    """Return where a suspect shows, and whether both runs have it."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None:
+        return [], False
+    matched = row["target_order"] is not None and row["reference_order"] is not None
+    return list(_own(pairs, row) if matched else _later(pairs, row)), matched
+
+
+@dataclass(frozen=True)
+class Place:
+    """A slot in which a suspect shows: the target's tensor, and the reference's."""
+
+    slot: str
+    target: int
+    reference: int
+    target_maker: int | None = None  # order of the suspect, where it made the tensor itself
+    reference_maker: int | None = None
+
+
+def _own(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
+    """Yield the outputs of a suspect that both runs have."""
+    here, there = row["target_order"], row["reference_order"]
+    ours = _slots(pairs.target, here, "output", "parameters_grad")
+    theirs = _slots(pairs.reference, there, "output", "parameters_grad")
+    for slot, number in ours.items():
+        if slot in theirs and not pairs.same(number, theirs[slot]):
+            yield Place(slot, number, theirs[slot], pairs.target.unit(here), pairs.reference.unit(there))
+
+
+def _later(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
+    """Yield where a call that one run alone has shows: in what a later call was given, and in its module's output."""
+    rest = pairs.rows[pairs.rows.index(row) + 1 :]
+    for later in rest:
+        if later["target_order"] is None or later["reference_order"] is None:
+            continue
+        ours, theirs = _slots(pairs.target, later["target_order"]), _slots(pairs.reference, later["reference_order"])
+        places = [
+            Place(slot, number, theirs[slot])
+            for slot, number in ours.items()
+            if slot in theirs and not pairs.same(number, theirs[slot])
+        ]
+        given = [place for place in places if not place.slot.startswith("output")]
+        given.sort(key=lambda place: not place.slot.startswith("parameters."))  # a weight that differs is said first
+        if later["kind"] == "module":
+            places = []  # a module's row stands where it begins: what it gives is made later
+        if given or places:
+            yield from (given or places)[:2]
+            break
+    for other in pairs.rows:
+        same = other["kind"] == "module" and other["module"] == row["module"] and other["phase"] == row["phase"]
+        if same and row["module"] and other["target_order"] is not None and other["reference_order"] is not None:
+            yield from (
+                Place(place.slot, place.target, place.reference)
+                for place in _own(pairs, other)
+                if place.slot.startswith("output")
+            )
+
+
+def _slots(record: Record, order: int, *groups: str) -> dict[str, int]:
+    return {slot: number for slot, number in record.slots(order, *groups).items() if number is not None}
+
+
+def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
+    """Explain why two tensors that should be one are not."""
+    target, reference = groups(pairs, place)
+    details: dict[str, Any] = {"target": target.names(), "reference": reference.names()}
+    if target.opaque or reference.opaque:
+        details["not_replayed"] = list(dict.fromkeys([*target.opaque.values(), *reference.opaque.values()]))
+        if (found := opaque(pairs, target, reference)) is not None:
+            return replace_details(found, details)
+    if not target.calls and not reference.calls:
+        return replace_details(_from_outside(pairs, target, reference), details)
+    shared, reference_values, partners, unlike = same_inputs(pairs, target, reference)
+    if unlike:
+        details["inputs_that_differ"] = unlike
+    figures = lift(target, reference, shared, reference_values)
+    details["lift"] = figures.to_dict()
+    case = Case(target, reference, shared, reference_values, figures.floor, figures.floor64, partners)
+    mechanism = figures.mechanism()
+    if unlike and not figures.native:
+        return Explanation(_of_source(pairs, target), details=details)
+    if figures.reference_reproduced is False and figures.target_reproduced and not figures.native:
+        details["note"] = (
+            "the reference's recorded inputs don't give its recorded output: something wrote to them unseen"
+        )
+        repair = relation(pairs.target, place.target, pairs.reference, place.reference)
+        return Explanation("input", repair, details=details)
+    if not figures.native and not figures.float64:
+        # On this machine both do the same: there is nothing to change in the calls.
+        details["note"] = "replayed here, both sides give the same: " + _on_device(figures)
+        return Explanation(mechanism, details=details)
+    repair_found = fitting(case) if mechanism in ("semantic", "precision") else None
+    if mechanism == "order":
+        details["note"] = "the same sums in another order: rounding, not a fault"
+    return Explanation(mechanism, str(repair_found) if repair_found else None, details=details)
+
+
+def _on_device(figures: Lift) -> str:
+    if figures.target_reproduced is False:
+        return "the target's own output is not what its inputs give; reroute it with to_cpu to prove it"
+    return "its output is right, within rounding, for its inputs"
+
+
+def groups(pairs: Pairing, place: Place) -> tuple[Group, Group]:
+    """Return the two groups that made the two tensors at a place."""
+    return (
+        _group(pairs.target, place.target, pairs.here, place.target_maker),
+        _group(pairs.reference, place.reference, pairs.there, place.reference_maker),
+    )
+
+
+def _group(record: Record, output: int, common: Common, maker: int | None) -> Group:
+    """Return the group of a tensor; the suspect itself belongs to it where it made the tensor."""
+    return upstream(record, output, common, forced=maker is not None and record.producer.get(output) == maker)
+
+
+def replace_details(found: Explanation, details: dict[str, Any]) -> Explanation:
+    """Return an explanation with more details."""
+    return Explanation(found.mechanism, found.repair, found.reason, {**details, **found.details})
+
+
+def opaque(pairs: Pairing, target: Group, reference: Group) -> Explanation | None:
+    """Explain a difference that lies in a call which can't be replayed; None where it may lie elsewhere."""
+    ours, theirs = _opaque_maker(target), _opaque_maker(reference)
+    if theirs is not None and theirs.kind == "collective" and (ours is None or ours.kind != "collective"):
+        return Explanation("semantic", f"equal to the reference with the {theirs.op} that is missing, {theirs.name}")
+    if ours is not None and ours.kind == "collective" and (theirs is None or theirs.kind != "collective"):
+        return Explanation("semantic", f"equal to the reference without the {ours.op} {ours.name}")
+    if ours is None or target.calls:
+        return None
+    if is_random(ours):
+        return _random(pairs, ours, theirs)
+    if theirs is None or reference.calls or not _same_given(pairs, ours, theirs):
+        return None
+    a, b = pairs.target, pairs.reference
+    if a.kept(target.output) and b.kept(reference.output):
+        far = relative(a.data(target.output), b.data(reference.output))
+        if far > 100 * unit_roundoff(a.data(target.output).dtype, b.data(reference.output).dtype):
+            note = "the same inputs, another output, and code that is not torch's: it computes something else"
+            repair = relation(a, target.output, b, reference.output)
+            return Explanation("semantic", repair, details={"note": note})
+    return None
+
+
+def _opaque_maker(group: Group) -> Call | None:
+    for number in group.opaque:
+        maker = group.record.producer.get(number)
+        if maker is not None:
+            return group.record.calls[maker]
+    return None
+
+
+def _same_given(pairs: Pairing, ours: Call, theirs: Call) -> bool:
+    given, there = pairs.target.inputs(ours.order), pairs.reference.inputs(theirs.order)
+    return len(given) == len(there) and all(pairs.same(a, b) for a, b in zip(given, there))
+
+
+def _random(pairs: Pairing, ours: Call, theirs: Call | None) -> Explanation:
+    """Explain a call that draws random numbers: other arguments, or only other numbers."""
+    row = pairs.row(ours.name)
+    partner = (
+        pairs.reference.calls.get(row["reference_order"]) if row and row["reference_order"] is not None else theirs
+    )
+    if partner is not None and partner.op == ours.op:
+        mine, other = decode(pairs.target, ours, random=True), decode(pairs.reference, partner, random=True)
+        if changes := argument_words(mine, other):
+            return Explanation("semantic", f"equal to the reference with {', '.join(changes)}")
+    return Explanation("input", details={"note": "the two runs draw other random numbers: seed both with ns.seed_all"})
+
+
+def same_inputs(
+    pairs: Pairing, target: Group, reference: Group
+) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], dict[int, int], list[str]]:
+    """Return the same values for both groups' inputs, the target's tensors' partners, and the inputs that have none.
+
+    Where the two sides have an input in other dtypes, both get the values of the narrower one: the wider one holds
+    digits that the other side never saw.
+    """
+    partners = dict(pairs.here.partner)
+    for mine, other in _assumed(pairs, target, reference):
+        partners.setdefault(mine, other)
+    shared: dict[int, torch.Tensor] = {}
+    values: dict[int, torch.Tensor] = {}
+    unlike = []
+    for number in reference.inputs:
+        if number not in pairs.there.partner:
+            unlike.append(f"{pairs.reference.name_of(number)} of the reference")
+    for number in target.inputs:
+        partner = partners.get(number)
+        ours = pairs.target.tensors[number]
+        if partner is None or pairs.reference.tensors[partner].shape != ours.shape:
+            unlike.append(pairs.target.name_of(number))
+            continue
+        if number not in pairs.here.partner:
+            unlike.append(pairs.target.name_of(number))
+        a, b = _data(pairs.target, number), _data(pairs.reference, partner)
+        if a is None or b is None:
+            continue
+        narrow = a if unit_roundoff(a.dtype) > unit_roundoff(b.dtype) else b
+        shared[number] = narrow.to(a.dtype) if a.dtype != narrow.dtype else narrow
+        values[partner] = narrow.to(b.dtype) if b.dtype != narrow.dtype else narrow
+    return shared, values, partners, unlike
+
+
+def _data(record: Record, number: int) -> torch.Tensor | None:
+    return record.data(number) if record.kept(number) else None
+
+
+def _assumed(pairs: Pairing, target: Group, reference: Group) -> Iterator[tuple[int, int]]:
+    """Yield inputs that stand in the same place of paired calls, though their values differ."""
+    case = Case(target, reference, {}, {}, 0.0, 0.0)
+    try:
+        paired = list(case.paired())
+    except CannotReplay:
+        return
+    for ours, theirs in paired:
+        for a, b in zip(ours.args, theirs.args):
+            if not (isinstance(a, Given) and isinstance(b, Given)):
+                continue
+            uncommon = a.number not in pairs.here.partner and b.number not in pairs.there.partner
+            if uncommon and a.number in target.inputs and b.number in reference.inputs:
+                yield a.number, b.number
+
+
+def _from_outside(pairs: Pairing, target: Group, reference: Group) -> Explanation:
+    """Explain a tensor that no recorded call made: it came in from outside, or was drawn, or is a parameter."""
+    details: dict[str, Any] = {
+        "target": pairs.target.name_of(target.output),
+        "reference": pairs.reference.name_of(reference.output),
+    }
+    repair = relation(pairs.target, target.output, pairs.reference, reference.output)
+    return Explanation(_of_source(pairs, target), repair, details=details)
+
+
+def _of_source(pairs: Pairing, target: Group) -> Mechanism:
+    """Return what a difference that came in is: in a parameter, or in what the model was fed."""
+    for number in target.inputs:
+        if number in pairs.here.partner:
+            continue
+        for order in pairs.target.consumers.get(number, []):
+            slots = pairs.target.slots(order)
+            if any(found == number and slot.startswith(("parameters.", "buffers.")) for slot, found in slots.items()):
+                return "parameter"
+    return "input"
+
+
+def relation(ours: Record, number: int, theirs: Record, partner: int) -> str | None:
+    """Return how one tensor follows from another: scaled, permuted, shifted, transposed; None where it does not."""
+    if not (ours.kept(number) and theirs.kept(partner)):
+        return None
+    target, reference = Group(ours, (), (number,), number), Group(theirs, (), (partner,), partner)
+    if ours.tensors[number].shape != theirs.tensors[partner].shape:
+        return None
+    lowest = unit_roundoff(ours.data(number).dtype)
+    case = Case(target, reference, {}, {}, lowest, lowest)
+    if relative(ours.data(number), theirs.data(partner)) <= lowest:
+        return None
+    found = fitting(case)
+    return str(found) if found else None

@@ -1,0 +1,57 @@
+"""Rotary position embedding: halves turned against each other, or neighbours."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import torch
+
+from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
+from numscope.diagnose.measures import relative
+
+Turn = Callable[[torch.Tensor], torch.Tensor]
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """Return (-second half, first half)."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat([-second, first], dim=-1)
+
+
+def neighbours(x: torch.Tensor) -> torch.Tensor:
+    """Return (-x1, x0, -x3, x2, …)."""
+    return torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
+
+
+_FORMS: tuple[tuple[str, Turn], ...] = (("halves", halves), ("neighbours (interleaved)", neighbours))
+
+
+@hypothesis("rotary embedding")
+def rotary(case: Case) -> Iterator[Repair]:
+    """Both outputs are one input turned, each in its own way: alone, or with its cosines and sines."""
+    inputs = [case.input64(number) for number in case.target.inputs]
+    inputs = [tensor for tensor in inputs if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] % 2 == 0]
+    for (now, turn), (then, other) in itertools.permutations(_FORMS):
+        for made, there in _turned(inputs, turn, other, case):
+            if relative(made, case.given) <= 1e-9 and relative(there, case.wanted) <= 1e-9:
+                yield Repair(
+                    f"RoPE turning {then} (now {now})",
+                    lambda there=there: there,  # type: ignore[misc]
+                )
+
+
+def _turned(
+    inputs: list[torch.Tensor], turn: Turn, other: Turn, case: Case
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    for x in inputs:
+        if x.shape == case.given.shape:
+            for sign in (1, -1):
+                yield sign * turn(x), sign * other(x)
+    for x, cosine, sine in itertools.permutations(inputs[:5], 3):
+        try:
+            made, there = x * cosine + turn(x) * sine, x * cosine + other(x) * sine
+        except RuntimeError:
+            continue
+        if made.shape == case.given.shape:
+            yield made, there

@@ -1,0 +1,59 @@
+"""How far apart two replays are."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+UNIT = {
+    torch.float64: 2.0**-53,
+    torch.float32: 2.0**-24,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+
+
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor in double precision."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def relative(given: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the relative L2 error of one tensor against another; infinite where they can't be compared."""
+    if given.shape != wanted.shape:
+        return math.inf
+    a, b = wide(given).flatten(), wide(wanted).flatten()
+    finite = torch.isfinite(a) & torch.isfinite(b)
+    if not bool(finite.all()):
+        rest = ~finite
+        same = (a[rest] == b[rest]) | (torch.isnan(a[rest]) & torch.isnan(b[rest]))
+        if not bool(same.all()):
+            return math.inf
+        a, b = a[finite], b[finite]
+    if not a.numel():
+        return 0.0
+    # Scaled by the largest element: the squares of fp64 values near its range would overflow.
+    scale = float(torch.maximum(a.abs().max(), b.abs().max()))
+    if scale == 0.0:
+        return 0.0
+    difference = float((a / scale - b / scale).abs().pow(2).sum().sqrt())
+    size = float((b / scale).abs().pow(2).sum().sqrt())
+    if difference == 0.0:
+        return 0.0
+    return difference / size if size else math.inf
+
+
+def unit_roundoff(*dtypes: torch.dtype) -> float:
+    """Return the largest unit roundoff among dtypes; that of float32 where none is a floating one."""
+    return max((UNIT[dtype] for dtype in dtypes if dtype in UNIT), default=UNIT[torch.float32])
+
+
+def bias(given: torch.Tensor, wanted: torch.Tensor) -> float:
+    """Return the mean signed error over its root mean square: near 0 for rounding, near ±1 for a shift."""
+    error = (wide(given) - wide(wanted)).flatten()
+    error = error[torch.isfinite(error)]
+    if not error.numel():
+        return 0.0
+    rms = float(error.pow(2).mean().sqrt())
+    return float(error.mean()) / rms if rms else 0.0

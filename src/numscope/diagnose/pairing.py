@@ -1,0 +1,91 @@
+"""Which tensors of the two runs are the same, to the bit or within rounding, in one step of one rank."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow.compute as pc
+
+from numscope.compare.comparison import Comparison
+from numscope.diagnose.group import Common
+from numscope.diagnose.recorded import Record
+
+_AGREE = ("identical", "equivalent")
+
+
+@dataclass
+class Pairing:
+    """One step of one rank of both runs, with the calls that were paired and the tensors they have in common."""
+
+    target: Record
+    reference: Record
+    rows: list[dict[str, Any]]  # of the comparison's calls, in order
+    here: Common  # the target's tensors that the reference has
+    there: Common  # the reference's tensors that the target has
+
+    def row(self, name: str, kind: str = "") -> dict[str, Any] | None:
+        """Return the row of a call by its name in either run; one that is missing has its name in the reference."""
+        sides = ("reference_name", "target_name") if kind == "missing" else ("target_name", "reference_name")
+        for side in sides:
+            for row in self.rows:
+                if row[side] == name and (kind != "missing" or row["target_order"] is None):
+                    return row
+        return None
+
+    def same(self, target: int, reference: int) -> bool:
+        """Tell whether two tensors are one for both runs."""
+        if self.target.tensors[target].content == self.reference.tensors[reference].content:
+            return self.target.tensors[target].hash is not None
+        return self.here.partner.get(target) == reference
+
+
+def pairing(comparison: Comparison, step: int, rank: int) -> Pairing:
+    """Return what the two runs have in common in one step of one rank."""
+    target, reference = Record(comparison.target, step, rank), Record(comparison.reference, step, rank)
+    calls = comparison.calls
+    chosen = calls.filter(pc.and_(pc.equal(calls["step"], step), pc.equal(calls["rank"], rank)))
+    rows = sorted(chosen.to_pylist(), key=lambda row: int(row["pair"]))
+    here: dict[int, int] = {}
+    there: dict[int, int] = {}
+    for content, number in target.by_content.items():
+        partner = reference.by_content.get(content)
+        if partner is not None and _telling(target, number):
+            here[number], there[partner] = partner, number
+    _all_of_a_content(target, reference, here)
+    _all_of_a_content(reference, target, there)
+    verdicts = _verdicts(comparison, step, rank)
+    for row in rows:
+        if row["target_order"] is None or row["reference_order"] is None:
+            continue
+        ours, theirs = target.slots(row["target_order"]), reference.slots(row["reference_order"])
+        for slot, mine in ours.items():
+            other = theirs.get(slot)
+            if mine is None or other is None or verdicts.get((row["pair"], slot)) not in _AGREE:
+                continue
+            if target.tensors[mine].shape == reference.tensors[other].shape:
+                here.setdefault(mine, other)
+                there.setdefault(other, mine)
+    return Pairing(target, reference, rows, Common(here), Common(there))
+
+
+def _all_of_a_content(mine: Record, other: Record, found: dict[int, int]) -> None:
+    """Tensors of one content have one partner."""
+    for number, tensor in mine.tensors.items():
+        if tensor.hash is not None and number not in found and _telling(mine, number):
+            partner = other.by_content.get(tensor.content)
+            if partner is not None:
+                found[number] = partner
+
+
+def _telling(record: Record, number: int) -> bool:
+    """Tell whether equal content means the same tensor: one number may be equal by chance."""
+    return math.prod(record.tensors[number].shape) > 1
+
+
+def _verdicts(comparison: Comparison, step: int, rank: int) -> dict[tuple[int, str], str]:
+    pairs = comparison.pairs
+    chosen = pairs.filter(pc.and_(pc.equal(pairs["step"], step), pc.equal(pairs["rank"], rank)))
+    columns = chosen.select(["pair", "slot", "verdict"]).to_pydict()
+    return {(pair, slot): verdict for pair, slot, verdict in zip(*columns.values())}

@@ -1,0 +1,280 @@
+"""One step of one rank of a run as a graph: which call made which tensor, and the data of those that were kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from numscope.store.reader import Run
+
+_CALL = ("order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "recompute", "error")
+_TENSOR = ("tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled", "l2")
+
+
+_OPEN = ("Function.", "Custom.")  # heads of calls whose inside is user code
+
+
+class NotKept(Exception):
+    """The data of a tensor that a replay needs was not kept; the message names it."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One recorded call."""
+
+    order: int
+    name: str
+    kind: str
+    module: str
+    phase: str
+    parent: int | None
+    forward: int | None
+    arguments: str | None
+    recompute: bool
+    error: str | None
+
+    @property
+    def head(self) -> str:
+        """The name without index and phase: `Functional.linear`."""
+        if self.kind in ("module", "optimizer"):
+            return self.name.rsplit(".", 2)[0]
+        return self.name.rsplit(".", 2)[0]
+
+    @property
+    def op(self) -> str:
+        """The operator alone: `linear`, `__add__`."""
+        return self.head.partition(".")[2]
+
+    @property
+    def is_gradient(self) -> bool:
+        """Whether this is the backward part of a call, not a call that ran while the engine did."""
+        return self.phase == "backward" and ".backward" in self.name
+
+    def given(self) -> dict[str, dict[str, Any]]:
+        """Return the non-tensor arguments: {"args": {…}, "kwargs": {…}}."""
+        found = json.loads(self.arguments) if self.arguments else {}
+        return {"args": found.get("args") or {}, "kwargs": found.get("kwargs") or {}}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One recorded tensor."""
+
+    number: int
+    dtype: str
+    shape: tuple[int, ...]
+    device: str
+    hash: int | None
+    place: tuple[str, str] | None  # shard and key, where the whole data was kept
+    l2: float | None
+
+    @property
+    def content(self) -> tuple[Any, ...]:
+        """What is equal for tensors that are equal to the bit."""
+        return self.hash, self.dtype, self.shape
+
+
+class Record:
+    """The calls, slots and tensors of one step of one rank."""
+
+    def __init__(self, run: Run, step: int, rank: int) -> None:
+        self.run = run
+        self.step = step
+        self.rank = rank
+        tables = run.step_tables(step, rank)
+        self.calls: dict[int, Call] = {}
+        self.by_name: dict[str, Call] = {}
+        for row in tables.calls.select(list(_CALL)).sort_by("order").to_pylist():
+            call = Call(**row)
+            self.calls[call.order] = call
+            self.by_name.setdefault(call.name, call)
+        self._slots: dict[int, dict[str, int | None]] = {order: {} for order in self.calls}
+        self._notes: dict[tuple[int, str], str] = {}
+        slots = tables.slots.select(["call", "slot", "tensor", "note"]).to_pydict()
+        for order, slot, number, note in zip(*slots.values()):
+            if order in self._slots:
+                self._slots[order][slot] = number
+                if note is not None:
+                    self._notes[order, slot] = note
+        self.tensors: dict[int, Tensor] = {}
+        for row in tables.tensors.select(list(_TENSOR)).to_pylist():
+            place = (row["shard"], row["key"]) if row["shard"] is not None and not row["sampled"] else None
+            self.tensors[row["tensor"]] = Tensor(
+                row["tensor"], row["dtype"], tuple(row["shape"]), row["device"] or "", row["hash"], place, row["l2"]
+            )
+        self._data: dict[int, torch.Tensor] = {}
+        self._join_twins()
+
+    def _join_twins(self) -> None:
+        """Give a tensor that no call made the number of an equal one that a call made.
+
+        A tensor that may have been written to unseen (by a collective, by a raw kernel) is measured anew, under another
+        number, though nothing was written; the link to the call that made it would be lost.
+        """
+        made = self.producer
+        twins = {}
+        for number, tensor in self.tensors.items():
+            if number not in made and tensor.hash is not None:
+                twin = self.by_content[tensor.content]
+                if twin != number and twin in made:
+                    twins[number] = twin
+        if twins:
+            for slots in self._slots.values():
+                for slot, found in slots.items():
+                    if found in twins:
+                        slots[slot] = twins[found]
+            del self.__dict__["producer"]
+
+    def slots(self, order: int, *groups: str) -> dict[str, int | None]:
+        """Return slot → tensor number of a call, of these groups (`input`, `kwargs`, `output` …) or all."""
+        found = self._slots.get(order, {})
+        return {slot: n for slot, n in found.items() if not groups or slot.partition(".")[0] in groups}
+
+    def note(self, order: int, slot: str) -> str:
+        """Return why a slot's tensor was not measured."""
+        return self._notes.get((order, slot), "not recorded")
+
+    def inputs(self, order: int) -> list[int]:
+        """Return the numbers of the tensors that a call was given, those of its forward call too for a backward one."""
+        call = self.calls[order]
+        found = list(self.slots(order, "input", "kwargs", "parameters", "parameters_grad", "buffers").values())
+        if call.is_gradient and call.forward is not None:
+            found += self.slots(call.forward, "input", "kwargs").values()
+        return [number for number in found if number is not None]
+
+    def outputs(self, order: int) -> dict[str, int]:
+        """Return slot → number of a call's outputs."""
+        return {slot: number for slot, number in self.slots(order, "output").items() if number is not None}
+
+    def kept(self, number: int) -> bool:
+        """Tell whether the whole data of a tensor is there."""
+        return number in self.tensors and self.tensors[number].place is not None
+
+    def data(self, number: int) -> torch.Tensor:
+        """Return a tensor's data, bit for bit, on the CPU; not to be written to."""
+        found = self._data.get(number)
+        if found is None:
+            tensor = self.tensors[number]
+            if tensor.place is None:
+                raise NotKept(f"the data of {self.name_of(number)} was not kept")
+            shard, key = tensor.place
+            array = self.run.array(self.rank, shard, key, tensor.dtype, tensor.shape)
+            found = self._data[number] = to_torch(array, tensor.dtype)
+        return found
+
+    def name_of(self, number: int) -> str:
+        """Return a name of a tensor: the parameter it is, the slot of the call that made it, or of the first that has it."""
+        if number in self._parameter_names:
+            return self._parameter_names[number]
+        maker = self.producer.get(number)
+        for order in (maker,) if maker is not None else self._slots:
+            for slot, found in self._slots[order].items():
+                if found == number and (maker is None or slot.startswith("output")):
+                    return f"{self.calls[order].name}.{slot}"
+        return f"tensor {number}"
+
+    def units(self) -> Iterator[Call]:
+        """Yield the calls that a replay is made of: no modules, and of a thin wrapper the wrapper alone."""
+        for call in self.calls.values():
+            if call.kind not in ("api", "aten", "collective") or call.error is not None:
+                continue
+            if call.head.startswith(_OPEN) and self._children.get(call.order):
+                continue  # the user's own code: what it calls is replayed, not itself
+            if self.unit(call.order) == call.order:
+                yield call
+
+    def unit(self, order: int) -> int:
+        """Return the outermost call of which this one is the whole inside: `Functional.softmax` of `Tensor.softmax`."""
+        call = self.calls[order]
+        parent = self.calls.get(call.parent) if call.parent is not None else None
+        while (
+            parent is not None
+            and parent.kind in ("api", "aten")
+            and not parent.head.startswith(_OPEN)
+            and self._children.get(parent.order, 0) <= 4
+        ):
+            call = parent
+            parent = self.calls.get(call.parent) if call.parent is not None else None
+        return call.order
+
+    @cached_property
+    def _parameter_names(self) -> dict[int, str]:
+        found: dict[int, str] = {}
+        for call in self.calls.values():
+            if call.kind in ("module", "optimizer"):
+                home = call.module if call.kind == "module" else ""
+                for slot, number in self.slots(call.order, "parameters", "buffers").items():
+                    if number is not None:
+                        found.setdefault(number, ".".join(filter(None, (home, slot.partition(".")[2]))))
+        return found
+
+    @cached_property
+    def _children(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for call in self.calls.values():
+            if call.parent is not None:
+                found[call.parent] = found.get(call.parent, 0) + 1
+        return found
+
+    @cached_property
+    def producer(self) -> dict[int, int]:
+        """Tensor number → order of the call that made it; a call that only hands on what it was given made nothing."""
+        found: dict[int, int] = {}
+        seen: set[int] = set()
+        for call in self.units():
+            given = {number for number in self.slots(call.order).values() if number is not None} - set(
+                self.outputs(call.order).values()
+            )
+            inputs = {
+                number
+                for slot, number in self.slots(call.order).items()
+                if number is not None and not slot.startswith("output")
+            }
+            seen |= given
+            for number in self.outputs(call.order).values():
+                if number not in inputs and number not in seen:
+                    found.setdefault(number, call.order)
+            seen |= set(self.outputs(call.order).values())
+        return found
+
+    @cached_property
+    def consumers(self) -> dict[int, list[int]]:
+        """Tensor number → orders of the calls that were given it."""
+        found: dict[int, list[int]] = {}
+        for order, slots in self._slots.items():
+            for slot, number in slots.items():
+                if number is not None and not slot.startswith("output"):
+                    found.setdefault(number, []).append(order)
+        return found
+
+    @cached_property
+    def by_content(self) -> dict[tuple[Any, ...], int]:
+        """Content → number of the first tensor that has it."""
+        found: dict[tuple[Any, ...], int] = {}
+        for number, tensor in self.tensors.items():
+            if tensor.hash is not None:
+                found.setdefault(tensor.content, number)
+        return found
+
+
+def to_torch(array: Any, dtype: str) -> torch.Tensor:
+    """Return an array of a run as a torch tensor, bit for bit."""
+    import numpy as np
+
+    kind = getattr(torch, dtype)
+    if array.dtype.kind == "V" or array.dtype.name in (
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    ):
+        raw = np.int16 if array.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(np.array(array, copy=True, order="C").view(raw)).view(kind).reshape(array.shape)
+    return torch.from_numpy(np.array(array, copy=True, order="C")).to(kind)

@@ -1,0 +1,179 @@
+"""Suspects that are no calls to be replayed: data, parameters, optimizer steps, collectives, gradients that don't flow."""
+
+from __future__ import annotations
+
+import torch
+
+from numscope.compare.comparison import Comparison
+from numscope.core.report import Origin
+from numscope.diagnose import optimizers
+from numscope.diagnose.explain import Explanation, relation
+from numscope.diagnose.measures import relative, unit_roundoff
+from numscope.diagnose.pairing import Pairing, pairing
+from numscope.diagnose.recorded import Call, NotKept
+
+
+def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Return the explanation of a suspect of a special kind, or None where it is an ordinary call."""
+    if origin.kind in ("parameter", "optimizer") or origin.phase in ("backward", "optimizer"):
+        found = untied(pairs)
+        if found is not None:
+            return found
+    if origin.kind == "data":
+        return Explanation("input", _relation(pairs, origin))
+    if origin.kind == "parameter":
+        return Explanation("parameter", _relation(pairs, origin))
+    if origin.kind == "optimizer" or origin.call.startswith("Optimizer."):
+        return optimizers.explain(pairs, origin)
+    if origin.call.startswith("Distributed."):
+        return collective(comparison, pairs, origin)
+    if origin.phase == "backward":
+        return gradient(pairs, origin)
+    return None
+
+
+def _relation(pairs: Pairing, origin: Origin) -> str | None:
+    """Return how the target's data or parameter follows from the reference's."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None or row["target_order"] is None or row["reference_order"] is None:
+        return None
+    ours, theirs = pairs.target.slots(row["target_order"]), pairs.reference.slots(row["reference_order"])
+    for slot, number in ours.items():
+        partner = theirs.get(slot)
+        if number is not None and partner is not None and not pairs.same(number, partner):
+            return relation(pairs.target, number, pairs.reference, partner)
+    return None
+
+
+def gradient(pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Explain a backward call that one run alone has, though both have its forward call.
+
+    A gradient that is missing shows in the calls after it: the one at fault is the first in its module that is missing.
+    """
+    row = pairs.row(origin.call, origin.kind)
+    if row is None:
+        return None
+    if row["target_order"] is not None and row["reference_order"] is not None:
+        place = pairs.rows.index(row)
+        around = [
+            other
+            for other in pairs.rows[: place + 1 if row["kind"] != "module" else len(pairs.rows)]
+            if other["phase"] == "backward"
+            and other["kind"] == "api"
+            and (other["target_order"] is None or other["reference_order"] is None)
+            and _within(other["module"], row["module"])
+        ]
+        if not around:
+            return None
+        row = around[0]
+    side, other = (pairs.reference, pairs.target) if row["target_order"] is None else (pairs.target, pairs.reference)
+    order = row["reference_order"] if row["target_order"] is None else row["target_order"]
+    call = side.calls[order]
+    forward = side.calls.get(call.forward) if call.forward is not None else None
+    if forward is None:
+        return None
+    twin = pairs.row(forward.name)
+    if twin is None or twin["target_order"] is None or twin["reference_order"] is None:
+        return None
+    theirs = other.calls[twin["target_order"] if other is pairs.target else twin["reference_order"]]
+    if row["target_order"] is None:
+        change = (
+            f"the gradient flowing through {theirs.name} (now its output is detached, or computed without gradient)"
+        )
+        return Explanation("semantic", f"equal to the reference with {change}")
+    change = f"the output of {forward.name} detached (now a gradient flows through it)"
+    return Explanation("semantic", f"equal to the reference with {change}")
+
+
+def _within(inner: str | None, outer: str | None) -> bool:
+    return not outer or inner == outer or (inner or "").startswith(f"{outer}.")
+
+
+def untied(pairs: Pairing) -> Explanation | None:
+    """Explain a parameter that only one run has apart: a copy of another one, where the other run has one for both."""
+    ours, theirs = _parameters(pairs, True), _parameters(pairs, False)
+    for mine, others, sentence in (
+        (ours, theirs, "equal to the reference with {0} tied to {1}: one parameter (now a copy)"),
+        (theirs, ours, "equal to the reference with {0} as a parameter of its own (now tied to {1})"),
+    ):
+        for label, content in mine.items():
+            if others and label not in others:
+                twin = next((name for name, value in mine.items() if name != label and value == content), None)
+                if twin is not None:
+                    return Explanation("parameter", sentence.format(label, twin))
+    return None
+
+
+def _parameters(pairs: Pairing, target: bool) -> dict[str, tuple[object, ...]]:
+    """Return the content of each parameter that the optimizer of a run was given."""
+    record = pairs.target if target else pairs.reference
+    found: dict[str, tuple[object, ...]] = {}
+    for call in record.calls.values():
+        if call.kind == "optimizer":
+            for slot, number in record.slots(call.order, "parameters").items():
+                if number is not None and record.tensors[number].hash is not None:
+                    found.setdefault(slot.partition(".")[2], record.tensors[number].content)
+    return found
+
+
+def collective(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Explain a collective that one run alone has, or that gives something else."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None:
+        return None
+    if row["target_order"] is None:
+        call = pairs.reference.calls[row["reference_order"]]
+        proof = _reduced(comparison, pairs, call)
+        tail = f": the {proof} of the target's ranks is the reference's result" if proof else ""
+        return Explanation(
+            "semantic", f"equal to the reference with the {_word(call)} that is missing, {call.name}{tail}"
+        )
+    if row["reference_order"] is None:
+        call = pairs.target.calls[row["target_order"]]
+        return Explanation("semantic", f"equal to the reference without the {_word(call)} {call.name}")
+    ours, theirs = pairs.target.calls[row["target_order"]], pairs.reference.calls[row["reference_order"]]
+    if ours.arguments != theirs.arguments:
+        change = f"the arguments {theirs.arguments} (now {ours.arguments}) in {ours.name}"
+        return Explanation("semantic", f"equal to the reference with {change}")
+    outputs = pairs.reference.outputs(theirs.order)
+    for slot, number in pairs.target.outputs(ours.order).items():
+        if slot in outputs and not pairs.same(number, outputs[slot]):
+            repair = relation(pairs.target, number, pairs.reference, outputs[slot])
+            return Explanation("semantic" if repair else "unknown", repair)
+    return Explanation(
+        "unknown", details={"could_not": "a collective can't be replayed: its result needs the other ranks"}
+    )
+
+
+def _word(call: Call) -> str:
+    return call.op.removesuffix("_tensor").removesuffix("_coalesced")
+
+
+def _reduced(comparison: Comparison, pairs: Pairing, call: Call) -> str | None:
+    """Return `sum` or `mean` where that of the target's tensors over all ranks is what the reference's call gave."""
+    try:
+        given = next(n for n in pairs.reference.slots(call.order, "input").values() if n is not None)
+        made = next(iter(pairs.reference.outputs(call.order).values()))
+        wanted = pairs.reference.data(made)
+        parts = [_in_target(comparison, pairs, call, rank, given) for rank in comparison.target.ranks]
+    except (NotKept, StopIteration, KeyError):
+        return None
+    if len(parts) < 2 or any(part is None or part.shape != wanted.shape for part in parts):
+        return None
+    total = torch.stack([part.double() for part in parts if part is not None]).sum(0)
+    limit = 16 * unit_roundoff(wanted.dtype)
+    for word, result in (("sum", total), ("mean", total / len(parts))):
+        if relative(result, wanted) <= limit:
+            return word
+    return None
+
+
+def _in_target(comparison: Comparison, pairs: Pairing, call: Call, rank: int, given: int) -> torch.Tensor | None:
+    """Return the target's tensor, on one rank, that the reference's call was given there."""
+    here = pairs if rank == pairs.target.rank else pairing(comparison, pairs.target.step, rank)
+    theirs = here.reference.by_name.get(call.name)
+    if theirs is None:
+        return None
+    number = next((n for n in here.reference.slots(theirs.order, "input").values() if n is not None), None)
+    mine = here.there.partner.get(number) if number is not None else None
+    return here.target.data(mine) if mine is not None else None

@@ -1,0 +1,157 @@
+"""Diagnose, end to end: two real runs, one fault, its mechanism and its repair."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import numscope as ns
+
+
+class Net(nn.Module):
+    """Two blocks; what a block does in its middle is what the tests vary."""
+
+    def __init__(self, middle: Callable[[nn.Module, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, 16)
+        self.norm = nn.LayerNorm(16)
+        self.mix = nn.Linear(16, 16)
+        self.head = nn.Linear(16, 4)
+        self.middle = middle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.middle(self, self.norm(self.embed(x)))
+        return self.head(torch.tanh(h))
+
+
+def run(
+    path: Path, middle: Callable[[nn.Module, torch.Tensor], torch.Tensor], dtype: torch.dtype = torch.float32
+) -> None:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Net(middle).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(1)
+    with ns.capture(path, model, keep="tensors", on_error="raise") as cap:
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = torch.randn(6, 5, 8, generator=generator).to(dtype)
+            F.mse_loss(model(x), torch.zeros(6, 5, 4, dtype=dtype)).backward()
+            optimizer.step()
+            cap.step()
+
+
+Middle = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+FAULTS: dict[str, tuple[Middle, Middle, str, str]] = {
+    "eps": (
+        lambda m, h: F.layer_norm(h * 1e-2, (16,), eps=1e-3),
+        lambda m, h: F.layer_norm(h * 1e-2, (16,), eps=1e-6),
+        "semantic",
+        r"eps=1e-06 \(now 0.001\)",
+    ),
+    "gelu": (lambda m, h: F.gelu(h, approximate="tanh"), lambda m, h: F.gelu(h), "semantic", "approximate='none'"),
+    "gelu written out": (
+        lambda m, h: 0.5 * h * (1 + torch.tanh(math.sqrt(2 / math.pi) * (h + 0.044715 * h**3))),
+        lambda m, h: F.gelu(h),
+        "semantic",
+        "erf form",
+    ),
+    "scale": (lambda m, h: h * (1 / math.sqrt(12)), lambda m, h: h * (1 / math.sqrt(16)), "semantic", r"1/4.*1/√12"),
+    "transposed": (
+        lambda m, h: h @ m.mix.weight + m.mix.bias,
+        lambda m, h: h @ m.mix.weight.t() + m.mix.bias,
+        "semantic",
+        "mix.weight transposed",
+    ),
+    "bias": (
+        lambda m, h: F.linear(h, m.mix.weight),
+        lambda m, h: F.linear(h, m.mix.weight, m.mix.bias),
+        "semantic",
+        "bias",
+    ),
+    "axis": (lambda m, h: h.softmax(1), lambda m, h: h.softmax(-1), "semantic", r"dim=-1 \(now 1\)"),
+    "reduction": (
+        lambda m, h: h - h.sum(-1, True),
+        lambda m, h: h - h.mean(-1, True),
+        "semantic",
+        "mean in place of sum",
+    ),
+    "soft cap": (lambda m, h: h * 9, lambda m, h: 3 * torch.tanh(h * 9 / 3), "semantic", r"soft cap 3·tanh\(x/3\)"),
+    "operands": (lambda m, h: h - m.mix(h), lambda m, h: m.mix(h) - h, "semantic", "swapped|sign"),
+    "causal": (
+        lambda m, h: F.scaled_dot_product_attention(h, h, h),
+        lambda m, h: F.scaled_dot_product_attention(h, h, h, is_causal=True),
+        "semantic",
+        "is_causal=True",
+    ),
+    "cast": (
+        lambda m, h: (h.to(torch.bfloat16) @ m.mix.weight.to(torch.bfloat16)).float(),
+        lambda m, h: h @ m.mix.weight,
+        "precision",
+        "float32",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_the_mechanism_and_the_repair_are_found(fault: str, tmp_path: Path) -> None:
+    wrong, right, mechanism, repair = FAULTS[fault]
+    run(tmp_path / "target", wrong)
+    run(tmp_path / "reference", right)
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.verdict == "diverged"
+    assert report.origin is not None
+    assert report.origin.mechanism == mechanism, report.origin
+    assert report.origin.repair is not None, report.origin
+    assert re.search(repair, report.origin.repair), report.origin.repair
+
+
+def test_two_equal_runs_have_nothing_to_diagnose(tmp_path: Path) -> None:
+    run(tmp_path / "target", lambda m, h: h)
+    run(tmp_path / "reference", lambda m, h: h)
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.verdict in ("identical", "equivalent")
+    assert report.origin is None
+
+
+def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
+    for name, value in (("target", 2.0), ("reference", 3.0)):
+        with ns.capture(tmp_path / name, keep="stats"):
+            torch.sigmoid(torch.ones(4, 4) * value)
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.origin is not None
+    assert report.origin.mechanism == "unknown"
+    assert "was not kept" in report.origin.details["diagnosis"]["could_not"]
+
+
+def test_the_command_prints_writes_and_returns_one(tmp_path: Path) -> None:
+    wrong, right, *_ = FAULTS["gelu"]
+    run(tmp_path / "target", wrong)
+    run(tmp_path / "reference", right)
+    files = ["--json", str(tmp_path / "report.json"), "--repro", str(tmp_path / "test_origin.py")]
+    line = [sys.executable, "-m", "numscope", "diagnose", str(tmp_path / "target"), str(tmp_path / "reference"), *files]
+    done = subprocess.run(line, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "mechanism  semantic" in done.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["format"] == "numscope.report/1"
+    assert report["origin"]["mechanism"] == "semantic"
+    assert "approximate='none'" in report["origin"]["repair"]
+    text = (tmp_path / "test_origin.py").read_text()
+    assert "numscope" not in text.partition('"""')[2].partition('"""')[2]
+    test = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_origin.py")]
+    failed = subprocess.run(test, capture_output=True, text=True, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "relative error" in failed.stdout
+    (tmp_path / "test_origin.py").write_text(text.replace("approximate='tanh'", "approximate='none'"))
+    assert subprocess.run(test, capture_output=True, cwd=tmp_path).returncode == 0
