@@ -71,7 +71,7 @@ def places_of(pairs: Pairing, origin: Origin) -> tuple[list[Place], bool]:
     if row is None:
         return [], False
     matched = row["target_order"] is not None and row["reference_order"] is not None
-    return list(_own(pairs, row) if matched else _later(pairs, row)), matched
+    return list(_own(pairs, row) if matched else _later(pairs, row, origin.relative)), matched
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,14 @@ def _own(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
             yield Place(slot, number, theirs[slot], pairs.target.unit(here), pairs.reference.unit(there))
 
 
-def _later(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
-    """Yield where a call that one run alone has shows: in what a later call was given, and in its module's output."""
-    rest = pairs.rows[pairs.rows.index(row) + 1 :]
-    for later in rest:
+def _later(pairs: Pairing, row: dict[str, Any], error: float | None) -> Iterator[Place]:
+    """Yield where a call that one run alone has shows: in what a later call was given, and in its module's output.
+
+    The comparison names an error: the place that has just this error is the one it means.
+    """
+    first: list[Place] = []
+    meant: list[Place] = []
+    for later in pairs.rows[pairs.rows.index(row) + 1 :]:
         if later["target_order"] is None or later["reference_order"] is None:
             continue
         ours, theirs = _slots(pairs.target, later["target_order"]), _slots(pairs.reference, later["reference_order"])
@@ -111,9 +115,14 @@ def _later(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
         given.sort(key=lambda place: not place.slot.startswith("parameters."))  # a weight that differs is said first
         if later["kind"] == "module":
             places = []  # a module's row stands where it begins: what it gives is made later
-        if given or places:
-            yield from (given or places)[:2]
+        if not first:
+            first = (given or places)[:2]
+        meant = [p for p in places if error and _close(pairs.errors.get((later["pair"], p.slot)), error)][:1]
+        if first and (meant or not error):
             break
+    if not any(place.slot.startswith("parameters.") for place in first):
+        yield from meant
+    yield from first
     for other in pairs.rows:
         same = other["kind"] == "module" and other["module"] == row["module"] and other["phase"] == row["phase"]
         if same and row["module"] and other["target_order"] is not None and other["reference_order"] is not None:
@@ -122,6 +131,10 @@ def _later(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
                 for place in _own(pairs, other)
                 if place.slot.startswith("output")
             )
+
+
+def _close(found: float | None, wanted: float) -> bool:
+    return found is not None and abs(found - wanted) <= 1e-6 * abs(wanted)
 
 
 def _slots(record: Record, order: int, *groups: str) -> dict[str, int]:

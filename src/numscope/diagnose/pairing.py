@@ -13,6 +13,7 @@ from numscope.diagnose.group import Common
 from numscope.diagnose.recorded import Record
 
 _AGREE = ("identical", "equivalent")
+_ROUNDED = 2.0**-7  # a weight in another dtype is no farther off than this
 
 
 @dataclass
@@ -24,6 +25,7 @@ class Pairing:
     rows: list[dict[str, Any]]  # of the comparison's calls, in order
     here: Common  # the target's tensors that the reference has
     there: Common  # the reference's tensors that the target has
+    errors: dict[tuple[int, str], float | None]  # relative error by row and slot
 
     def row(self, name: str, kind: str = "") -> dict[str, Any] | None:
         """Return the row of a call by its name in either run; one that is missing has its name in the reference."""
@@ -55,19 +57,19 @@ def pairing(comparison: Comparison, step: int, rank: int) -> Pairing:
             here[number], there[partner] = partner, number
     _all_of_a_content(target, reference, here)
     _all_of_a_content(reference, target, there)
-    verdicts = _verdicts(comparison, step, rank)
+    agreeing, errors = _agreeing(comparison, step, rank, rows)
     for row in rows:
         if row["target_order"] is None or row["reference_order"] is None:
             continue
         ours, theirs = target.slots(row["target_order"]), reference.slots(row["reference_order"])
         for slot, mine in ours.items():
             other = theirs.get(slot)
-            if mine is None or other is None or verdicts.get((row["pair"], slot)) not in _AGREE:
+            if mine is None or other is None or (row["pair"], slot) not in agreeing:
                 continue
             if target.tensors[mine].shape == reference.tensors[other].shape:
                 here.setdefault(mine, other)
                 there.setdefault(other, mine)
-    return Pairing(target, reference, rows, Common(here), Common(there))
+    return Pairing(target, reference, rows, Common(here), Common(there), errors)
 
 
 def _all_of_a_content(mine: Record, other: Record, found: dict[int, int]) -> None:
@@ -84,8 +86,23 @@ def _telling(record: Record, number: int) -> bool:
     return math.prod(record.tensors[number].shape) > 1
 
 
-def _verdicts(comparison: Comparison, step: int, rank: int) -> dict[tuple[int, str], str]:
+def _agreeing(
+    comparison: Comparison, step: int, rank: int, rows: list[dict[str, Any]]
+) -> tuple[set[tuple[int, str]], dict[tuple[int, str], float | None]]:
+    """Return (pair, slot) of the tensors that are no farther apart than rounding explains, and how far apart all are.
+
+    What is expected of a call whose inputs differ includes what came in: so its call must agree too.
+    """
+    agree = {row["pair"] for row in rows if row["verdict"] in _AGREE}
     pairs = comparison.pairs
     chosen = pairs.filter(pc.and_(pc.equal(pairs["step"], step), pc.equal(pairs["rank"], rank)))
-    columns = chosen.select(["pair", "slot", "verdict"]).to_pydict()
-    return {(pair, slot): verdict for pair, slot, verdict in zip(*columns.values())}
+    columns = chosen.select(["pair", "slot", "bitwise_equal", "relative_l2", "expected", "verdict"]).to_pydict()
+    found = set()
+    errors = {}
+    for pair, slot, same, error, expected, verdict in zip(*columns.values()):
+        errors[pair, slot] = error
+        is_state = slot.startswith(("parameters.", "buffers."))
+        near = error is not None and expected is not None and error <= expected
+        if same or (near and verdict in _AGREE and (pair in agree or (is_state and error <= _ROUNDED))):
+            found.add((pair, slot))
+    return found, errors
