@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.schema import CALLS, PAIRS
-from numscope.compare.steps import StepResult, differing_precisions
+from numscope.compare.steps import StepResult
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import ComparisonError, SettingsError
-from numscope.core.report import Origin, Report
+from numscope.core.report import Origin, Report, Source
 from numscope.core.words import Verdict
 from numscope.store.reader import Run, open_run
 
@@ -88,10 +88,9 @@ def compare(
         from numscope.compare.mapping import load_map
 
         mapping = load_map(map)
-    precisions = differing_precisions(runs, pairs_of.both[0])
     job = _engine(engine)
-    results = job(runs, quiet, pairs_of.both, mapping, thresholds, precisions, progress)
-    return _assemble(runs, pairs_of, results)
+    results = job(runs, quiet, pairs_of.both, mapping, thresholds, progress)
+    return _assemble(runs, pairs_of, results, thresholds)
 
 
 def _run(run: Any) -> Run:
@@ -156,14 +155,14 @@ def _nothing(runs: tuple[Run, Run], common: _Common) -> Comparison:
     return Comparison(report, CALLS.empty_table(), PAIRS.empty_table(), *runs)
 
 
-def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult]) -> Comparison:
+def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult], thresholds: Thresholds) -> Comparison:
     offset, calls, pairs = 0, [], []
     for result in results:
         calls.append(_shift(result.calls, offset, ("pair", "parent")))
         pairs.append(_shift(result.pairs, offset, ("pair",)))
         offset += result.calls.num_rows
     table, pair_table = pa.concat_tables(calls), pa.concat_tables(pairs)
-    suspects = _ranked(results)
+    suspects = _ranked(results) or _beyond(table, thresholds)
     counts, coverage = _counts(results), _coverage(results, common)
     reason = ""
     verdict: Verdict
@@ -171,6 +170,11 @@ def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult])
         verdict, reason = "incomparable", _why_nothing_matched(results)
     elif suspects:
         verdict, reason = "diverged", suspects[0].reason
+    elif thresholds.max_unmatched is not None and _alone(coverage) > thresholds.max_unmatched:
+        verdict, reason = (
+            "diverged",
+            f"{_alone(coverage)} calls are on one side only, and the limit is {thresholds.max_unmatched}",
+        )
     elif not sum(result.measured for result in results):
         verdict, reason = "incomparable", "neither run has fingerprints: capture with keep='stats' or more"
     elif all(result.identical for result in results) and not _alone(coverage):
@@ -194,6 +198,28 @@ def _shift(table: pa.Table, offset: int, columns: tuple[str, ...]) -> pa.Table:
         place = table.schema.get_field_index(name)
         table = table.set_column(place, name, pc.add(table[name], pa.scalar(offset, pa.int32())))
     return table
+
+
+def _beyond(calls: pa.Table, thresholds: Thresholds) -> list[Origin]:
+    """Return the first call whose error is beyond the user's own limit, as an origin."""
+    if thresholds.max_relative is None:
+        return []
+    over = calls.filter(pc.greater(calls["error_out"], thresholds.max_relative)).slice(0, 1).to_pylist()
+    return [
+        Origin(
+            call=row["target_name"],
+            kind=row["kind"] if row["kind"] in ("module", "api", "aten", "collective", "optimizer", "data") else "api",
+            phase=row["phase"],
+            step=row["step"],
+            rank=row["rank"],
+            module=row["module"] or "",
+            source=Source(row["source_file"], row["source_line"] or 0) if row["source_file"] else None,
+            reason=f"{row['target_name']} is off by {row['error_out']:.2g}, and the limit is {thresholds.max_relative:g}",
+            relative=row["error_out"],
+            expected=row["expected"],
+        )
+        for row in over
+    ]
 
 
 _FIRST = {"data": 0, "parameter": 1}

@@ -181,10 +181,33 @@ class _Walk:
             ledger.note_right(pair, out)
             self._remember_arguments(pair, out)
         else:
-            cause = ledger.find("call", pair, out, float(self.limits[pair]), came_in)
-            ledger.cause_of[pair] = cause
-            ledger.verdict[pair] = ORIGIN
+            blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
+            kind = "gap" if slot else "call"
+            cause = ledger.find(kind, blamed, out, float(self.limits[pair]), came_in, slot=slot)
+            ledger.cause_of[pair] = ledger.cause_of[blamed] = cause
+            ledger.verdict[pair] = INHERITED
+            ledger.verdict[blamed] = ORIGIN
             self._mark_made(pair, cause)
+
+    def _unseen(self, pair: int) -> tuple[int, str] | None:
+        """Return the pair that first made what differs by an unknown amount, though it was given the same; or the one
+        that was first given it, and its slot, where nothing recorded made it."""
+        ledger = self.ledger
+        for row in ledger.given(pair):
+            if not np.isnan(ledger.error(row)):
+                continue
+            t = ledger.tensors(row)[0]
+            if ledger.flow_a.producer[t] < 0:
+                first = int(np.flatnonzero(ledger.flow_a.same[ledger.slots.a] == t)[0])
+                return int(ledger.slots.pair[first]), ledger.slot(first)
+            for maker in np.flatnonzero(ledger.alignment.target == ledger.flow_a.producer[t]).tolist():
+                earlier = self._unseen(maker)
+                if earlier is not None:
+                    return earlier
+                given = np.fmax(ledger.errors.error_in[maker], ledger.errors.error_state[maker])
+                if ledger.solid[maker] and not np.nan_to_num(given, posinf=1.0) > 0:
+                    return int(maker), ""
+        return None
 
     def _hidden_taint(self, pair: int) -> int | None:
         """Return the cause if something wrong reaches a call other than through its paired inputs."""

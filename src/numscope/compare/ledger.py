@@ -62,6 +62,7 @@ class Suspicion:
 class History:
     """What the steps before this one showed, for one rank."""
 
+    precisions: bool | None = None  # the two runs compute in different precisions throughout
     diverged: bool = False
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far

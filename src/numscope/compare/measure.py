@@ -15,6 +15,7 @@ from numscope.compare.side import Flags, Floats, Ints, Side
 Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
 Layouts = dict[int, Callable[[NDArray[Any]], NDArray[Any]]]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
+RESOLUTION = 2.0**-26  # relative: what a sketch in float32 can just not see
 _ESTIMATED = ("relative_l2", "euclid", "rmse", "cosine", "correlation")
 
 
@@ -52,6 +53,8 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     if load is not None:
         _exact(a, b, t, r, columns, estimated, bitwise, load)
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
+    # Bits that differ where the sketch sees nothing differ by less than it can see.
+    error = np.where(estimated & known & ~bitwise, np.fmax(error, RESOLUTION), error)
     _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
     if layouts:
         _lay_out(a, b, t, r, layouts, load, columns, estimated, bitwise, known, error)
@@ -149,7 +152,7 @@ def _look_through_masks(
     a: Side, b: Side, t: Ints, r: Ints, error: Floats, without_data: Flags, load: Loader | None
 ) -> None:
     """Measure masked tensors without the mask's value, where there is data; else their error is not known."""
-    masked = np.flatnonzero(filled(a, t) & filled(b, r) & (error != 0) & np.isfinite(error))
+    masked = np.flatnonzero(filled(a, t) & filled(b, r) & (error != 0) & ~_unlike(a, b, t, r))
     for row in masked.tolist():
         arrays = load(int(t[row]), int(r[row])) if load is not None and not without_data[row] else None
         if arrays is None:

@@ -15,7 +15,7 @@ import numpy as np
 from numscope.compare import operators as op
 from numscope.compare.align import Alignment
 from numscope.compare.dtypes import is_discrete, smallest_step, unit_roundoff
-from numscope.compare.measure import Measures, filled
+from numscope.compare.measure import RESOLUTION, Measures, filled
 from numscope.compare.side import Flags, Floats, Ints, Side
 from numscope.compare.slots import INPUT, OUTPUT, STATE, SlotPairs
 
@@ -59,6 +59,8 @@ def call_errors(
     floor, gain_abs, gain_rel = _rules(classes, names, backward, roundoff, scale)
     differs = table.any(count, (slots.role == OUTPUT) & table.dtype_differs)
     floor = np.where(differs & two_precisions, np.fmax(floor, 4.0 * roundoff), floor)
+    estimated = table.any(count, measures.estimated[measures.row_of] & ~table.bitwise)
+    floor = np.where(estimated, floor + 4 * RESOLUTION, floor)
     came_in = np.fmax(np.nan_to_num(error_in, nan=0.0), np.nan_to_num(error_state, nan=0.0))
     if backward.any():
         came_in = np.where(backward, np.fmax(came_in, _forward_errors(alignment, a, error_in, error_out)), came_in)
@@ -80,7 +82,7 @@ def call_errors(
         roundoff=roundoff,
         discrete_in=discrete_in,
         discrete_out=discrete_out,
-        estimated=table.any(count, measures.estimated[measures.row_of] & ~table.bitwise),
+        estimated=estimated,
         operator=classes,
         name=names,
         identical=~table.any(count, ~table.bitwise) & table.any(count, np.ones(len(slots.pair), np.bool_)),

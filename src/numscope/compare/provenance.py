@@ -16,6 +16,7 @@ from numscope.compare import operators as op
 from numscope.compare.dtypes import unit_roundoff
 from numscope.compare.flow import Region, region
 from numscope.compare.ledger import Finding, Ledger
+from numscope.compare.measure import RESOLUTION
 from numscope.compare.side import Side
 from numscope.compare.slots import STATE
 
@@ -236,6 +237,8 @@ class Provenance:
             explained += 0.1 * end  # the same numbers, rounded once more at the end: a few fall the other way
         if front == 0 and ledger.is_scaled(row):
             explained /= 16.0
+        if ledger.measures.estimated[ledger.measures.row_of[row]]:
+            explained += 8 * RESOLUTION
         if ledger.phase(pair) in ("backward", "optimizer"):
             explained = max(explained, 16.0 * ledger.worst_right["backward"], 16 * end)
         return float(explained)

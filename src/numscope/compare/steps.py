@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,14 @@ def load_side(run: Run, step: int, rank: int, book: Codebook) -> Side:
     return load(run.step_tables(step, rank), step, rank, book)
 
 
-def differing_precisions(runs: tuple[Run, Run], first: tuple[int, int]) -> bool:
-    """Return whether the two runs compute in different precisions throughout, as the first step shows."""
-    book = Codebook()
-    a, b = (load_side(run, *first, book) for run in runs)
-    alignment = align(a, b)
-    slots = pair_slots(a, b, alignment)
-    words = book.words
+def differing_precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> bool:
+    """Return whether the two runs compute in different precisions throughout: then the coarser one's rounding counts."""
+    words = a.book.words
     floats = np.array([operators_float(word) for word in words] + [False])
     out = (slots.role == OUTPUT) & floats[a.tensors.dtype[slots.a]] & floats[b.tensors.dtype[slots.b]]
     classes = {code: operators.classify(words[code]) for code in np.unique(a.calls.op).tolist() if code >= 0}
     product = np.array([classes.get(code, 0) == operators.PRODUCT for code in a.calls.op.tolist()], dtype=np.bool_)
-    forward = a.calls.phase[alignment.target] == book.code("forward")
+    forward = a.calls.phase[alignment.target] == a.book.code("forward")
     out &= forward[slots.pair]
     heavy = out & product[alignment.target[slots.pair]]
     chosen = heavy if heavy.any() else out
@@ -88,12 +85,11 @@ def compare_step(
     rank: int,
     mapping: Any,
     thresholds: Thresholds,
-    precisions: bool,
     history: History,
 ) -> StepResult:
     """Compare one step of one rank."""
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
-        return _compare_step(runs, noise, step, rank, mapping, thresholds, precisions, history)
+        return _compare_step(runs, noise, step, rank, mapping, thresholds, history)
 
 
 def _compare_step(
@@ -103,7 +99,6 @@ def _compare_step(
     rank: int,
     mapping: Any,
     thresholds: Thresholds,
-    precisions: bool,
     history: History,
 ) -> StepResult:
     book = Codebook()
@@ -111,10 +106,12 @@ def _compare_step(
     forced = mapping.pairs(a, b) if mapping is not None else ()
     alignment = align(a, b, forced)
     slots = pair_slots(a, b, alignment)
+    if history.precisions is None:  # the first step tells for all
+        history.precisions = differing_precisions(a, b, alignment, slots)
     load = _loader(runs, a, b, rank)
     measures = measure(a, b, slots.a, slots.b, load, _layouts(runs[0], a, alignment, slots, mapping))
     quiet = _noise(noise, b, alignment, step, rank, book)
-    judgement = judge(a, b, alignment, slots, measures, history, precisions, quiet, thresholds.scale)
+    judgement = judge(a, b, alignment, slots, measures, history, history.precisions, quiet, thresholds.scale)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
     for label, kept in history.arguments.items():
@@ -174,7 +171,7 @@ def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping:
     for pair, slot, tensor in zip(slots.pair.tolist(), slots.slot.tolist(), slots.a.tolist()):
         rule = mapping.layout(f"{a.calls.name(int(alignment.target[pair]))}.{words[slot]}")
         if rule is not None:
-            found[tensor] = lambda array, rule=rule: rule.apply(array, lambda name: run.tensor(name, a.step, a.rank))
+            found[tensor] = partial(rule.apply, fetch=partial(run.tensor, step=a.step, rank=a.rank))
     return found
 
 

@@ -1,7 +1,7 @@
 """Where in a tensor the error lies: everywhere, in a row, a channel, a block, or in single elements.
 
-Rounding is spread over the whole tensor; bugs often are not. The error is summed over a grid of a few thousand cells
-(the tensor seen as rows × columns, the last dimension being the columns), so that the cost does not grow with it.
+Rounding is spread over the whole tensor; bugs often are not. The squared error is summed by row and by column (the last
+dimension being the columns); of a large tensor every fourth chunk is enough to see it.
 """
 
 from __future__ import annotations
@@ -11,45 +11,60 @@ from numpy.typing import NDArray
 
 _CELLS = 64
 _CLOSE = 0.98  # share of the squared error that a part must hold to be named
+_LARGE = 1 << 20
 
 
 class Spread:
     """Sums the squared error by row and by column of the tensor, coarsely."""
 
     def __init__(self, shape: tuple[int, ...], elements: int) -> None:
-        self.columns = int(shape[-1]) if shape and shape[-1] > 0 else 1
-        self.rows = max(1, elements // self.columns)
-        self.row_step = max(1, -(-self.rows // _CELLS))
-        self.column_step = max(1, -(-self.columns // _CELLS))
-        self.grid = np.zeros((-(-self.rows // self.row_step), -(-self.columns // self.column_step)))
+        self.columns = int(shape[-1]) if shape and 0 < shape[-1] <= elements else 1
+        if elements % self.columns:
+            self.columns = 1  # complex numbers count twice
+        self.total_rows = elements // self.columns
+        self.row_step = max(1, -(-self.total_rows // _CELLS))
+        self.rows = np.zeros(-(-self.total_rows // self.row_step))
+        self.by_column = np.zeros(self.columns) if self.columns <= 1 << 16 else None
         self.wrong = 0
         self.elements = elements
 
-    def add(self, error: NDArray[np.float64], begin: int) -> None:
+    def chunk(self, length: int) -> int:
+        """Return a length near the given one that ends with a row, where rows are shorter than that."""
+        return length - length % self.columns if self.columns <= length else length
+
+    def add(self, error: NDArray[np.floating], begin: int) -> None:  # type: ignore[type-arg]
         """Add the absolute errors of the elements from `begin` on."""
+        if self.elements > _LARGE and (begin // len(error)) % 4:
+            return
         self.wrong += int(np.count_nonzero(error))
-        if self.elements > 1 << 20 and (begin >> 15) % 4:
-            return  # every fourth chunk of a large tensor is enough to see the structure
-        place = np.arange(begin, begin + len(error))
-        row, column = place // self.columns // self.row_step, place % self.columns // self.column_step
-        flat = np.clip(row, 0, self.grid.shape[0] - 1) * self.grid.shape[1] + column
-        self.grid += np.bincount(flat, weights=error * error, minlength=self.grid.size).reshape(self.grid.shape)
+        square = np.square(error)
+        first_row = begin // self.columns
+        if begin % self.columns or len(error) % self.columns:
+            self.rows[min(first_row // self.row_step, len(self.rows) - 1)] += float(square.sum())
+            if self.by_column is not None:
+                place = np.arange(begin, begin + len(error)) % self.columns
+                self.by_column += np.bincount(place, weights=square, minlength=self.columns)
+            return
+        table = square.reshape(-1, self.columns)
+        cells = (first_row + np.arange(len(table))) // self.row_step
+        self.rows += np.bincount(cells, weights=table.sum(axis=1), minlength=len(self.rows))
+        if self.by_column is not None:
+            self.by_column += table.sum(axis=0)
 
     def name(self) -> str | None:
         """Return whole, row, channel, block or single; None for a tensor with no error."""
-        if not self.wrong:
-            return None
         if self.elements == 1:
             return "whole"
+        if not self.wrong:
+            return "whole" if self.elements > _LARGE else None
         if self.wrong <= max(1, min(8, self.elements // 16)):
             return "single"
-        total = self.grid.sum()
-        if not total > 0 or not np.isfinite(total):
+        total = float(self.rows.sum())
+        if not 0 < total < np.inf:
             return "whole"
-        rows, columns = self.grid.sum(axis=1) / total, self.grid.sum(axis=0) / total
-        row_share, column_share = _needed(rows), _needed(columns)
-        narrow_rows = len(rows) >= 4 and row_share <= 0.3
-        narrow_columns = len(columns) >= 4 and column_share <= 0.3
+        narrow_rows = len(self.rows) >= 4 and _needed(self.rows / total) <= 0.3
+        columns = self.by_column
+        narrow_columns = columns is not None and len(columns) >= 4 and _needed(columns / total) <= 0.3
         if narrow_rows and narrow_columns:
             return "block"
         if narrow_rows:

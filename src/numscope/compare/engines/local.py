@@ -16,7 +16,6 @@ def compare_all(
     places: list[tuple[int, int]],
     mapping: Any,
     thresholds: Thresholds,
-    precisions: bool,
     progress: Any,
 ) -> list[StepResult]:
     """Compare every (step, rank), in order; what a rank's earlier steps showed counts for its later ones."""
@@ -24,7 +23,7 @@ def compare_all(
     results = []
     for number, (step, rank) in enumerate(places):
         history = histories.setdefault(rank, History())
-        results.append(compare_step(runs, noise, step, rank, mapping, thresholds, precisions, history))
+        results.append(compare_step(runs, noise, step, rank, mapping, thresholds, history))
         if progress is not None:
             progress(number + 1, len(places))
     return results

@@ -21,7 +21,6 @@ def compare_all(
     places: list[tuple[int, int]],
     mapping: Any,
     thresholds: Thresholds,
-    precisions: bool,
     progress: Any,
 ) -> list[StepResult]:
     """Compare every (step, rank), a task for each rank."""
@@ -36,7 +35,7 @@ def compare_all(
     for place in places:
         by_rank.setdefault(place[1], []).append(place)
     paths = tuple(str(run.path.absolute()) for run in (*runs, *noise))
-    waiting = [task.remote(paths, mine, mapping, thresholds, precisions) for mine in by_rank.values()]
+    waiting = [task.remote(paths, mine, mapping, thresholds) for mine in by_rank.values()]
     results: list[StepResult] = []
     while waiting:
         done, waiting = ray.wait(waiting)
@@ -47,7 +46,7 @@ def compare_all(
 
 
 def _compare_rank(
-    paths: tuple[str, ...], places: list[tuple[int, int]], mapping: Any, thresholds: Thresholds, precisions: bool
+    paths: tuple[str, ...], places: list[tuple[int, int]], mapping: Any, thresholds: Thresholds
 ) -> list[StepResult]:
     target, reference, *noise = (open_run(path) for path in paths)
-    return compare_here((target, reference), noise, places, mapping, thresholds, precisions, None)
+    return compare_here((target, reference), noise, places, mapping, thresholds, None)
