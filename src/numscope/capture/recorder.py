@@ -17,7 +17,7 @@ import pyarrow as pa
 from numscope.capture.sites import Sites
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
-from numscope.store.writer import Batch, RunWriter
+from numscope.store.writer import Batch, RunWriter, Sample
 
 FLUSH_SLOTS = 60_000
 FLUSH_BYTES = 64 << 20
@@ -116,6 +116,7 @@ class Recorder:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._shape_list: list[list[int]] = []
         self._flushed = False  # a part of this step was handed over
+        self._handed_over = 0  # tensors with a smaller number are
 
     # What the hot path calls ------------------------------------------------------------------------------------
 
@@ -175,11 +176,15 @@ class Recorder:
             self._tensors.append((number, dtype, shape_id, device, row, placement))
         return number
 
-    def keep(self, number: int, data: Any, size: int) -> None:
-        """Keep a tensor's data; `data` is the recorder's own copy."""
+    def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
+        """Keep a tensor's data, or a sample of it; `data` is the recorder's own copy."""
         with self._lock:
-            self._data[number] = data
+            self._data[number] = (data, sampled)
             self._data_bytes += size
+
+    def is_handed_over(self, number: int) -> bool:
+        """Tell whether a tensor's row is with the writer already."""
+        return number < self._handed_over
 
     def skip(self, reason: str) -> None:
         """Count something that could not be recorded."""
@@ -198,6 +203,8 @@ class Recorder:
             slots, self._slots = self._slots, []
             tensors, self._tensors = self._tensors, []
             data, self._data, self._data_bytes = self._data, {}, 0
+            if tensors:
+                self._handed_over = 1 + max(row[0] for row in tensors)
             prints = self._measure.collect() if self._measure is not None and tensors else None
         stacks = self.sites.take_new()
         if not (calls or slots or tensors or stacks["stack"]):
@@ -209,7 +216,10 @@ class Recorder:
                 slots=self._slot_columns(slots),
                 tensors=self._tensor_columns(tensors, prints),
                 stacks=stacks,
-                data={number: self._to_numpy(value) for number, value in data.items()},
+                data={
+                    number: Sample(self._to_numpy(value)) if sampled else self._to_numpy(value)
+                    for number, (value, sampled) in data.items()
+                },
             )
         )
 
@@ -227,6 +237,7 @@ class Recorder:
         self.skipped = {}
         self._orders = itertools.count()
         self._tensor_numbers = itertools.count()
+        self._handed_over = 0
 
     @property
     def has_content(self) -> bool:

@@ -1,36 +1,143 @@
-"""Scope: which calls are recorded, decided once per name and remembered."""
+"""Scope: which calls are recorded.
+
+A pattern is one of
+    "Functional.linear"          a part of the call's name, or the module's path
+    "blocks.*.mlp"               a glob over the whole name, or over the module's path
+    "/linear|gelu/", re.compile  a regular expression, searched in the name
+    "A..B", slice("A", "B")      all calls from A to B, both included, in each step
+    nn.Linear                    a class of modules: their calls and what runs inside them
+    lambda call: ...             a test of a Call
+"""
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
+from numscope.core.errors import SettingsError
 
-def matcher(patterns: Any) -> Callable[[str], bool]:
-    """Return a test for names: a pattern matches as a glob, a substring, or a compiled regular expression."""
+
+@dataclass(frozen=True)
+class Call:
+    """What a scope's test can see of a call."""
+
+    name: str
+    module: str
+    module_class: str
+    kind: str
+    phase: str
+
+
+Test = Callable[[Call], bool]
+
+
+class Scope:
+    """Decides for each call; a decision that depends on the name alone is made once."""
+
+    def __init__(self, include: Any = None, exclude: Any = ()) -> None:
+        self._ranges: list[_Range] = []
+        self._include = [self._test(item) for item in _items(include)]
+        self._exclude = [self._test(item) for item in _items(exclude)]
+        self._wanted = [item for item in _items(include) if isinstance(item, str)]
+        self._seen: set[str] = set()
+        self._matched = False
+        self.everything = not (self._include or self._exclude)
+        self.stateful = bool(self._ranges)
+
+    def __call__(self, call: Call) -> bool:
+        """Tell whether a call is recorded."""
+        inside = [item.inside(call.name) for item in self._ranges]
+        found = not self._include or any(test(call) for test in self._include) or any(inside)
+        found = found and not any(test(call) for test in self._exclude)
+        self._matched = self._matched or found
+        if not self._matched and len(self._seen) < 20_000:
+            self._seen.add(call.name)
+        return found
+
+    def ended(self, name: str) -> None:
+        """Tell the scope that a call has ended: a range ends with its last call."""
+        for item in self._ranges:
+            item.ended(name)
+
+    def new_step(self) -> None:
+        """Begin ranges anew."""
+        for item in self._ranges:
+            item.open = False
+
+    def nothing_matched(self) -> str | None:
+        """Return a sentence with the nearest names where calls were made and none was in scope."""
+        if self._matched or not self._seen or not self._include:
+            return None
+        near: list[str] = []
+        for item in self._wanted:
+            near += difflib.get_close_matches(item, self._seen, 2, 0.4)
+        hint = (
+            f"; nearest are {', '.join(dict.fromkeys(near))}"
+            if near
+            else f"; seen were {', '.join(sorted(self._seen)[:3])} …"
+        )
+        return f"the scope {', '.join(map(str, self._wanted)) or 'given'} matched none of {len(self._seen)} calls{hint}"
+
+    def _test(self, item: Any) -> Test:
+        if isinstance(item, slice) or (isinstance(item, str) and ".." in item and not item.startswith("/")):
+            first, last = (item.start, item.stop) if isinstance(item, slice) else item.split("..", 1)
+            if not first or not last:
+                raise SettingsError(f"scope {item!r}: a range needs two names, FIRST..LAST")
+            self._ranges.append(_Range(str(first).strip(), str(last).strip()))
+            return lambda call: False
+        return _single(item)
+
+
+class _Range:
+    """All calls from one name to another, both included."""
+
+    def __init__(self, first: str, last: str) -> None:
+        self._first = first
+        self._last = last
+        self.open = False
+
+    def inside(self, name: str) -> bool:
+        if name == self._first:
+            self.open = True
+        return self.open
+
+    def ended(self, name: str) -> None:
+        if name == self._last:
+            self.open = False
+
+
+def _items(patterns: Any) -> list[Any]:
     if patterns is None:
-        return lambda name: True
-    if callable(patterns):
-        return lambda name: bool(patterns(name))
-    items = [patterns] if isinstance(patterns, (str, re.Pattern)) else list(patterns)
-    tests = [_single(item) for item in items]
-    return lambda name: any(test(name) for test in tests)
+        return []
+    single = isinstance(patterns, (str, re.Pattern, type, slice)) or callable(patterns)
+    return [patterns] if single else list(patterns)
 
 
-def _single(pattern: Any) -> Callable[[str], bool]:
+def _single(pattern: Any) -> Test:
+    if isinstance(pattern, str) and len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
+        try:
+            pattern = re.compile(pattern[1:-1])
+        except re.error as error:
+            raise SettingsError(f"scope {pattern!r} is no regular expression: {error}") from None
     if isinstance(pattern, re.Pattern):
-        return lambda name: pattern.search(name) is not None
+        return lambda call: pattern.search(call.name) is not None
     if isinstance(pattern, type):
-        return lambda name: f".{pattern.__name__}." in name
+        return lambda call: call.module_class == pattern.__name__
+    if callable(pattern):
+        return lambda call: bool(pattern(call))
+    if not isinstance(pattern, str):
+        raise SettingsError(f"scope {pattern!r}: give names, globs, /regex/, FIRST..LAST, module classes or a function")
     if any(mark in pattern for mark in "*?["):
         glob = re.compile(fnmatch.translate(pattern))
-        return lambda name: glob.match(name) is not None
-    return lambda name: pattern in name
+        return lambda call: bool(glob.match(call.name) or glob.match(call.module))
+    return lambda call: pattern in call.name or pattern == call.module or call.module.startswith(f"{pattern}.")
 
 
-def any_of(patterns: Iterable[str]) -> Callable[[str], bool]:
-    """Return a test that is false for every name where there are no patterns."""
-    listed = list(patterns)
-    return matcher(listed) if listed else (lambda name: False)
+def any_of(patterns: Iterable[Any]) -> Callable[[str], bool]:
+    """Return a test of names by patterns; false for every name where there are none."""
+    tests = [_single(item) for item in patterns]
+    return lambda name: any(test(Call(name, "", "", "", "")) for test in tests)

@@ -12,12 +12,14 @@ import atexit
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
 from numscope.capture import ranks
+from numscope.capture.control import ControlFile
 from numscope.capture.recorder import Recorder
 from numscope.core.errors import CaptureError, NumscopeError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
@@ -55,6 +57,15 @@ class Frontend(Protocol):
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one, and is no rank: a data loader's worker."""
 
+    def before_next_call(self, work: Callable[[], None]) -> None:
+        """Do the work before the next call that is no optimizer's is recorded."""
+
+    def tick(self, stepped: Callable[[Any], None]) -> Callable[[], None]:
+        """Call back after each optimizer's step, watched or not; return what ends that."""
+
+    def complaint(self) -> str | None:
+        """Return what the user should know of the capture's own settings, at its end."""
+
     def unseen(self) -> AbstractContextManager[None]:
         """Return a context in which work of our own is not recorded."""
 
@@ -73,7 +84,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) -> Capture:
-    """Return a capture that records a run of `model` into the directory `path`; see CaptureSettings for the rest."""
+    """Return a capture that records a run of `model` into the directory `path`; see CaptureSettings for the rest.
+
+    `config` names a settings file with the same keys; arguments go before it.
+    """
     return Capture(path, model, CaptureSettings.of(**settings))
 
 
@@ -83,7 +97,10 @@ class Capture:
     def __init__(self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, job: str = "") -> None:
         self.path = Path(path)
         self.settings = settings
-        self._wants_step = numbers(settings.steps, "steps")
+        steps = settings.steps if settings.steps is not None or settings.control is None else []
+        self._wants_step = numbers(steps, "steps")
+        self._control = ControlFile(settings.control) if settings.control else None
+        self._tick_off: Callable[[], None] | None = None
         self._wants_rank = numbers(settings.ranks, "ranks")
         self._job = job  # the job of `numscope run` that this process belongs to; steps are told by the optimizer there
         if not job:
@@ -111,6 +128,8 @@ class Capture:
             return
         _active = self
         self._running = True
+        if self._job:
+            self._tick_off = self._frontend.tick(self._optimizer_stepped)
         self._watch_if_wanted()
 
     def stop(self) -> None:
@@ -121,8 +140,12 @@ class Capture:
         self._running = False
         if _active is self:
             _active = None
+        if self._tick_off is not None:
+            self._tick_off()
         self._unwatch()
         self._end_step()
+        if (complaint := self._frontend.complaint()) is not None:
+            warnings.warn(f"numscope: {complaint}", stacklevel=2)
         if self._recorder.opened:
             self._guarded(self._recorder.settle)
 
@@ -161,9 +184,13 @@ class Capture:
 
     # Ours -----------------------------------------------------------------------------------------------------------
 
-    def optimizer_stepped(self, optimizer: Any) -> None:
-        """End the step where steps are told by the optimizer (`numscope run`)."""
-        if self._job and self._running:
+    def _optimizer_stepped(self, optimizer: Any) -> None:
+        """End the step of a job, whose steps are told by its optimizers: those that step together end one step."""
+        if not self._running:
+            return
+        if self._watching:
+            self._frontend.before_next_call(self.step)
+        else:
             self.step()
 
     def open_writer(self) -> RunWriter:
@@ -193,7 +220,8 @@ class Capture:
             _active = None
 
     def _watch_if_wanted(self) -> None:
-        wanted = not self._dead and self._wants_step(self._step) and self._wants_rank(ranks.current()[0])
+        chosen = self._wants_step(self._step) or (self._control is not None and self._control.asks())
+        wanted = not self._dead and chosen and self._wants_rank(ranks.current()[0])
         if not wanted:
             self._unwatch()
             return
@@ -245,7 +273,7 @@ def _frontend(session: Capture, model: Any) -> Frontend:
     if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
         from numscope.capture.torch.frontend import TorchFrontend
 
-        return TorchFrontend(session.settings, models, session.open_writer, session.optimizer_stepped)
+        return TorchFrontend(session.settings, models, session.open_writer)
     wrong = ", ".join(sorted(kinds)) or "no framework"
     raise SettingsError(
         f"cannot tell what to capture (found {wrong}): pass an nn.Module, or import torch before ns.capture"

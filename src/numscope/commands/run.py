@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import os
+from dataclasses import fields
 from typing import Any
 
 from numscope.core.errors import SettingsError
+from numscope.core.settings import CaptureSettings, from_text
 
 HELP = "capture a training script with no change to it"
 
-_NAMES = (
-    "level", "keep", "tensors", "scope", "steps", "ranks", "on_error", "backward", "parameters", "optimizer", "stacks",
-)  # fmt: skip
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the capture options, which have the names of ns.capture's arguments."""
-    parser.usage = "numscope run [options] --out RUN -- script.py [args …]"
+    """Add the capture options: each has the name of an argument of ns.capture."""
+    parser.usage = "numscope run [-c FILE] [options] --out RUN -- script.py [args …]"
     parser.add_argument("--out", required=True, metavar="RUN", help="the run directory to write")
-    parser.add_argument("--level", default=None, help="module, api, mix (default) or aten")
-    parser.add_argument("--keep", default=None, help="structure, stats (default), sample or tensors")
+    parser.add_argument("-c", "--config", metavar="FILE", help="a settings file (TOML) with the names below as keys")
+    for item in fields(CaptureSettings):
+        flag, text = item.name.replace("_", "-"), item.metadata["help"]
+        if item.default is True:
+            parser.add_argument(f"--no-{flag}", dest=item.name, action="store_false", default=None, help=f"no {text}")
+        elif item.default is False:
+            parser.add_argument(f"--{flag}", action="store_true", default=None, help=text)
+        elif item.name in {"tensors", "scope", "exclude"}:
+            parser.add_argument(f"--{flag}", action="append", metavar="PATTERN", help=f"{text}; may be repeated")
+        else:
+            default = "" if item.default in (None, 0) else f" (default {_shown(item.default)})"
+            parser.add_argument(f"--{flag}", metavar=flag.upper(), help=f"{text}{default}")
     parser.add_argument(
-        "--tensors", action="append", metavar="PATTERN", help="keep full tensors of these names; repeat"
+        "--to-cpu", action="append", default=[], metavar="PATTERN", help="run these on the CPU; may be repeated"
     )
-    parser.add_argument("--scope", action="append", metavar="PATTERN", help="record only these calls; repeat")
-    parser.add_argument("--steps", default=None, help="3, 0,4 or 4-10:2; default all")
-    parser.add_argument("--ranks", default=None, help="which ranks; default all")
-    parser.add_argument("--on-error", default=None, choices=["warn", "raise"], help="what a fault of numscope's does")
-    parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
-    for name in ("backward", "parameters", "optimizer", "stacks"):
-        parser.add_argument(f"--no-{name}", dest=name, action="store_false", default=None, help=f"leave {name} out")
-    parser.add_argument(
-        "--to-cpu",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="run these on the CPU: a name, a pattern; repeat",
-    )
-    parser.add_argument("--dtype", default=None, help="with --to-cpu: run them in this dtype too, such as float64")
+    parser.add_argument("--dtype", help="with --to-cpu: run them in this dtype too, such as float64")
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
 
 
@@ -46,12 +41,21 @@ def run(args: argparse.Namespace) -> int:
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
     if not command:
         raise SettingsError("no script given: numscope run --out RUN -- script.py args")
-    settings: dict[str, Any] = {name: getattr(args, name) for name in _NAMES if getattr(args, name) is not None}
-    from numscope.capture.job import run_script
-    from numscope.core.settings import CaptureSettings
-
-    CaptureSettings.of(overwrite=args.overwrite, **settings)
+    settings: dict[str, Any] = {}
+    for item in fields(CaptureSettings):
+        value = getattr(args, item.name)
+        if value is not None:
+            settings[item.name] = from_text(item.name, value) if isinstance(value, str) else value
+    if args.config:
+        settings["config"] = os.path.abspath(args.config)
+    CaptureSettings.of(**settings)
     if args.dtype and not args.to_cpu:
         raise SettingsError("--dtype says in which dtype --to-cpu runs things: give --to-cpu PATTERN too")
     also = {"numscope.diagnose.reroute:install": {"names": args.to_cpu, "dtype": args.dtype}} if args.to_cpu else {}
-    return run_script(command[0], command[1:], args.out, {"overwrite": args.overwrite, **settings}, also)
+    from numscope.capture.job import run_script
+
+    return run_script(command[0], command[1:], args.out, settings, also)
+
+
+def _shown(default: Any) -> str:
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -139,7 +139,7 @@ class LiveRecorder(Recorder):
         self._lay[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
         return number
 
-    def keep(self, number: int, data: Any, size: int) -> None:
+    def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
         """Hold a tensor's data."""
         stride, offset = self._lay.get(number, ((), 0))
         self._held[number] = LiveTensor(data, str(data.dtype), stride, offset)
@@ -237,7 +237,7 @@ class LiveSession:
         )  # fmt: skip
         self._recorder = LiveRecorder(listener)
         named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
-        self._frontend = TorchFrontend(settings, named, _no_writer, lambda _: None, recorder=self._recorder)
+        self._frontend = TorchFrontend(settings, named, _no_writer, recorder=self._recorder)
         self._recorder.forget = self._frontend.watch.tensors.forget
         self._recorder.thread = self._frontend.watch.thread
         self._recorder.begin_step(0)

@@ -1,11 +1,19 @@
-"""Settings of a capture, as one frozen dataclass; the same keys in Python, on the command line and in a settings file."""
+"""Settings of a capture, as one frozen dataclass; the same keys in Python, on the command line and in a settings file.
+
+ns.capture("runs/a", model, level="mix", steps="4-10:2")          arguments go first,
+NUMSCOPE_LEVEL=module                                             then the environment,
+ns.capture("runs/a", model, config="numscope.toml")               then the settings file,
+                                                                  then the defaults below
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, get_args
 
 from numscope.core.errors import SettingsError
@@ -13,48 +21,118 @@ from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
 
+# Variables of the same prefix that are no settings: how processes of one job find each other.
+_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID"}
+
 
 @dataclass(frozen=True)
 class CaptureSettings:
     """What to record, and how much of it; every field is an argument of `ns.capture`."""
 
-    level: Level = "mix"
-    keep: Keep = "stats"
-    tensors: tuple[str, ...] = ()
-    scope: Any = None
-    steps: Any = None
-    ranks: Any = None
-    backward: bool = True
-    parameters: bool = True
-    optimizer: bool = True
-    stacks: bool = True
-    on_error: str = "warn"
-    overwrite: bool = False
+    level: Level = field(default="mix", metadata={"help": "module, api, mix (module + api) or aten"})
+    keep: Keep = field(default="stats", metadata={"help": "structure, stats (fingerprints), sample or tensors"})
+    tensors: tuple[Any, ...] = field(
+        default=(), metadata={"help": "names whose full tensors are kept, whatever keep says"}
+    )
+    scope: Any = field(default=None, metadata={"help": "which calls: names, globs, /regex/, FIRST..LAST, module paths"})
+    exclude: tuple[Any, ...] = field(default=(), metadata={"help": "calls to leave out, by the same patterns as scope"})
+    steps: Any = field(default=None, metadata={"help": "which steps: 3, 0,4 or 4-10:2; all"})
+    ranks: Any = field(default=None, metadata={"help": "which ranks; all"})
+    phase: str = field(default="both", metadata={"help": "forward, backward or both"})
+    slots: str = field(default="both", metadata={"help": "input, output or both"})
+    sample: Any = field(default=(256, 10, 256), metadata={"help": "with keep=sample: head, every k-th between, tail"})
+    max_tensors: int = field(default=0, metadata={"help": "at most so many tensors in forward; 0: no cap"})
+    max_gradients: int = field(default=0, metadata={"help": "at most so many tensors in backward; 0: no cap"})
+    caps: str = field(default="step", metadata={"help": "whether the caps hold per step or in all"})
+    control: str | None = field(default=None, metadata={"help": "a file: touching it records the next step"})
+    backward: bool = field(default=True, metadata={"help": "gradients"})
+    parameters: bool = field(default=True, metadata={"help": "parameters, buffers and their gradients"})
+    optimizer: bool = field(default=True, metadata={"help": "optimizer steps"})
+    stacks: bool = field(default=True, metadata={"help": "call stacks"})
+    on_error: str = field(default="warn", metadata={"help": "what a fault inside numscope does: warn or raise"})
+    overwrite: bool = field(default=False, metadata={"help": "replace a run that is there"})
 
     def __post_init__(self) -> None:
         _one_of("level", self.level, get_args(Level))
         _one_of("keep", self.keep, get_args(Keep))
         _one_of("on_error", self.on_error, ("warn", "raise"))
+        _one_of("phase", self.phase, ("both", "forward", "backward"))
+        _one_of("slots", self.slots, ("both", "input", "output"))
+        _one_of("caps", self.caps, ("step", "all"))
         numbers(self.steps, "steps")
         numbers(self.ranks, "ranks")
+        head, stride, tail = self.sample
+        if not 1 <= stride <= 100 or head < 0 or tail < 0:
+            raise SettingsError(f"sample={self.sample!r}: give k from 1 to 100, or (head, k, tail)")
 
     @classmethod
-    def of(cls, **values: Any) -> CaptureSettings:
-        """Return settings from keyword values; an unknown key is an error that names the nearest valid one."""
-        known = {field.name for field in fields(cls)}
-        for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f": did you mean {near[0]!r}?" if near else f": valid are {', '.join(sorted(known))}"
-                raise SettingsError(f"unknown capture setting {key!r}{hint}")
-        if "tensors" in values:
-            tensors = values["tensors"] or ()
-            values["tensors"] = (tensors,) if isinstance(tensors, str) else tuple(tensors)
-        return cls(**values)
+    def of(cls, config: str | os.PathLike[str] | None = None, **values: Any) -> CaptureSettings:
+        """Return settings from arguments, environment and settings file; an unknown key is an error with the nearest one."""
+        merged = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
+        known = {item.name for item in fields(cls)}
+        for key in merged:
+            _known(key, known, "capture setting")
+        for key in ("tensors", "exclude"):
+            if key in merged:
+                value = merged[key] if merged[key] is not None else ()
+                merged[key] = (value,) if isinstance(value, (str, re.Pattern)) else tuple(value)
+        if "sample" in merged:
+            merged["sample"] = _sample(merged["sample"])
+        return cls(**merged)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as JSON can hold them, for the manifest."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings of a TOML file, at its top or in its table `capture`."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
+    try:
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"settings file {path} cannot be read ({error.strerror}): check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"settings file {path} is not valid TOML: {error}") from None
+    chosen = content.get("capture", content)
+    if not isinstance(chosen, dict):
+        raise SettingsError(f"settings file {path}: [capture] must be a table")
+    known = {item.name for item in fields(CaptureSettings)}
+    for key in chosen:
+        _known(key, known, f"setting in {path}:")
+    return dict(chosen)
+
+
+def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings among environment variables: NUMSCOPE_LEVEL, NUMSCOPE_STEPS, NUMSCOPE_BACKWARD …"""
+    by_name = {f"NUMSCOPE_{item.name.upper()}": item for item in fields(CaptureSettings)}
+    found: dict[str, Any] = {}
+    for name, text in environment.items():
+        if not name.startswith("NUMSCOPE_") or name in _NOT_SETTINGS:
+            continue
+        _known(name, set(by_name), "environment variable")
+        item = by_name[name]
+        found[item.name] = from_text(item.name, text)
+    return found
+
+
+def from_text(name: str, text: str) -> Any:
+    """Return a setting's value from text, as the environment and the command line have it."""
+    default = next(item.default for item in fields(CaptureSettings) if item.name == name)
+    if isinstance(default, bool):
+        if text.lower() not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
+            raise SettingsError(f"{name}={text!r}: say 1 or 0")
+        return text.lower() in {"1", "true", "yes", "on"}
+    if isinstance(default, int):
+        if not text.isdigit():
+            raise SettingsError(f"{name}={text!r}: give a number")
+        return int(text)
+    if name in {"tensors", "exclude", "scope"}:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
 
 
 def numbers(spec: Any, what: str) -> Numbers:
@@ -91,6 +169,25 @@ def _range(text: str, what: str) -> Numbers:
     if stride < 1 or (stop is not None and stop < start):
         raise SettingsError(f"{what}={text!r}: the range is empty; write first-last or first-last:stride, first ≤ last")
     return lambda number: number >= start and (stop is None or number <= stop) and (number - start) % stride == 0
+
+
+def _sample(value: Any) -> tuple[int, int, int]:
+    if isinstance(value, str):
+        value = [int(part) if part.strip().isdigit() else -1 for part in value.split(",")]
+        value = value[0] if len(value) == 1 else value
+    if isinstance(value, int):
+        return 256, value, 256
+    parts = tuple(value)
+    if len(parts) != 3 or not all(isinstance(part, int) for part in parts):
+        raise SettingsError(f"sample={value!r}: give k from 1 to 100, or (head, k, tail)")
+    return parts[0], parts[1], parts[2]
+
+
+def _known(key: str, known: set[str], what: str) -> None:
+    if key not in known:
+        near = difflib.get_close_matches(key, known, 1)
+        hint = f": did you mean {near[0]!r}?" if near else f": valid are {', '.join(sorted(known))}"
+        raise SettingsError(f"unknown {what} {key!r}{hint}")
 
 
 def _one_of(name: str, value: str, valid: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from numscope.capture.scope import matcher
+from numscope.capture.scope import any_of
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.diagnose.moving import run_on_cpu
 from numscope.diagnose.places import Binding, Places, find
@@ -231,7 +231,7 @@ def _path_matcher(paths: Sequence[str]) -> Callable[[str], bool] | None:
         return None
     exact = {path for path in paths if not any(mark in path for mark in "*?[")}
     globs = [path for path in paths if path not in exact]
-    glob = matcher(globs) if globs else (lambda path: False)
+    glob = any_of(globs)
     return lambda path: path in exact or glob(path)
 
 

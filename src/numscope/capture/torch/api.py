@@ -61,23 +61,33 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
     wanted = False
     with OwnWork(watch, api.head):
         wanted = call.before(args, kwargs, frame)
-    if not wanted:
-        return work()
     stack = watch.thread.stack
     if api.composite:
-        stack.append(call.open())
+        stack.append(call.open() if wanted else _unrecorded(watch, api))
     try:
         result = work()
     except Exception as error:
-        with OwnWork(watch, api.head):
-            call.raised(error)
+        if wanted:
+            with OwnWork(watch, api.head):
+                call.raised(error)
         raise
     finally:
         if api.composite:
             stack.pop()
+    if not wanted:
+        return result
     with OwnWork(watch, api.head):
         call.after(result)
     return result
+
+
+def _unrecorded(watch: Watch, api: Api) -> Open:
+    """Return a composite that is not recorded: its inner calls belong to what it runs in."""
+    stack = watch.thread.stack
+    if not stack:
+        return Open(-1, watch.no_text, watch.no_text, "", -1, api.op, None)
+    outer = stack[-1]
+    return Open(outer.order, outer.module, outer.module_class, outer.path, outer.site, api.op, outer.backward)
 
 
 def _same_name(outer: str, inner: str) -> bool:
@@ -114,7 +124,7 @@ class _ApiCall:
         if not self._recompute:
             self._number = series.next(epoch)
             self._name = series.name(self._number)
-            if not watch.in_scope(self._name):
+            if not watch.in_scope(self._name, self._parent, "api", self._phase):
                 return False
         self.order = watch.recorder.order()
         self._site = watch.site(frame)
@@ -125,12 +135,12 @@ class _ApiCall:
             slots += watch.flatten_named("kwargs", kwargs, named)
         self._arguments = watch.arguments(positional, named)
         self._input_tensors = slots
-        self._inputs = watch.measure(slots, self.api.overwrites)
+        self._inputs = watch.measure(slots, self.api.overwrites) if watch.record_forward else []
         if self._recompute:
             found = watch.executions.find(series, self._inputs)
             self._number, self._first_order = found or (series.next(epoch), -1)
             self._name = series.name(self._number)
-            if not watch.in_scope(self._name):
+            if not watch.in_scope(self._name, self._parent, "api"):
                 return False
         else:
             watch.executions.note(series, self._number, self.order, self._inputs)
@@ -138,7 +148,7 @@ class _ApiCall:
         self._versions = [version_of(tensor) for _, tensor in slots]
         self._edges: list[Edge] = []
         self._first = 0
-        if watch.settings.backward and torch.is_grad_enabled():
+        if watch.record_backward and torch.is_grad_enabled():
             self._edges = edges_of(slots)
             self._first = sequence()
         return True
@@ -157,7 +167,7 @@ class _ApiCall:
     def _backward(self, module: int, module_class: int) -> BackwardCall:
         return BackwardCall(
             self.watch, self._series.name(self._number, "backward"), self.watch.kinds["api"], module, module_class,
-            self.order, self._site, self._parent.backward if self._parent else None,
+            self.order if self.watch.record_forward else -1, self._site, self._parent.backward if self._parent else None,
         )  # fmt: skip
 
     def after(self, result: Any) -> None:
@@ -168,16 +178,18 @@ class _ApiCall:
             if not self._recompute:
                 self._series.give_back(self._number)
             return
-        self._row(-1)
-        watch.slots(self.order, self._inputs)
-        if self.api.uninitialized:
-            watch.slots(self.order, watch.blank(outputs))
-        else:
-            watch.slots(self.order, watch.measure_and_keep(outputs, self._name))
+        if watch.record_forward:
+            self._row(-1)
+            watch.slots(self.order, self._inputs)
+            if self.api.uninitialized:
+                watch.slots(self.order, watch.blank(outputs))
+            else:
+                watch.slots(self.order, watch.measure_and_keep(outputs, self._name))
         if self._edges and any(tensor.requires_grad for _, tensor in outputs):
             module, module_class = self._module()
             call = self.backward or self._backward(module, module_class)
             attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
+        watch.ended(self._name)
         watch.flush_if_full()
 
     def _written(self) -> list[Slot]:

@@ -45,7 +45,7 @@ class AtenMode(TorchDispatchMode):
         if thread.busy or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
         head, op, kind = self._heads.get(func) or self._learn(func)
-        if op in _SILENT:
+        if op in _SILENT or head.startswith("Ops.pr"):  # profiler, prim: no operators of the model
             return func(*args, **kwargs)
         row = None
         with OwnWork(watch, head):
@@ -75,15 +75,16 @@ class AtenMode(TorchDispatchMode):
         series = watch.series(f"{head}:{phase}", None, head)
         number = series.next(recorder.epoch)
         name = series.name(number, phase)
-        if not watch.in_scope(name):
+        stack = watch.thread.stack
+        parent = stack[-1] if stack else None
+        wanted = watch.record_forward if node is None else watch.record_backward
+        if not wanted or not watch.in_scope(name, parent, kind, phase):
             return None
         order = recorder.order()
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots = watch.flatten("input", args, positional) + watch.flatten_named("kwargs", kwargs, named)
         forward = self._link(order, node)
-        stack = watch.thread.stack
-        parent = stack[-1] if stack else None
         recorder.call(
             order, name, watch.kinds[kind],
             parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
@@ -119,4 +120,5 @@ class AtenMode(TorchDispatchMode):
             watch.slots(order, watch.blank(outputs))
         else:
             watch.slots(order, watch.measure_and_keep(outputs, name))
+        watch.ended(name)
         watch.flush_if_full()

@@ -34,6 +34,7 @@ class BackwardCall:
         "name",
         "parent",
         "site",
+        "wanted",
     )
 
     def __init__(
@@ -51,9 +52,12 @@ class BackwardCall:
         self.forward = forward
         self.site = site
         self.parent = parent
+        self.wanted = True  # false: not in scope; what is inside belongs to what is outside
 
     def begin(self) -> int:
         """Return this call's order, recording the call when it is first asked for in a step."""
+        if not self.wanted:
+            return self.parent.begin() if self.parent is not None else -1
         recorder = self._watch.recorder
         if self._epoch != recorder.epoch:
             parent = self.parent.begin() if self.parent is not None else -1
@@ -74,7 +78,7 @@ class BackwardCall:
             self._epoch = -2
             order = self.begin()
         self._seen.add(slot)
-        self._watch.slots(order, self._watch.measure_and_keep([(slot, gradient)], self.name))
+        self._watch.slots(order, self._watch.measure_and_keep([(slot, gradient)], self.name, True))
 
 
 class Sink:

@@ -104,7 +104,9 @@ class Collectives:
         recorder = watch.recorder
         series = watch.series(f"Distributed.{name}")
         call = series.name(series.next(recorder.epoch))
-        if not watch.in_scope(call):
+        stack = watch.thread.stack
+        parent = stack[-1] if stack else None
+        if not watch.in_scope(call, parent, "collective"):
             return None
         slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
         options = next((item for item in args if hasattr(item, "reduceOp")), None)
@@ -115,8 +117,6 @@ class Collectives:
         if root is not None:
             facts.append(("root", root))
         facts += [(str(place), item) for place, item in enumerate(args) if isinstance(item, int)]
-        stack = watch.thread.stack
-        parent = stack[-1] if stack else None
         order = recorder.order()
         phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
         recorder.call(

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import overrides
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from numscope.capture.recorder import Recorder
@@ -35,7 +36,6 @@ class TorchFrontend:
         settings: CaptureSettings,
         models: dict[str, torch.nn.Module],
         open_writer: Callable[[], RunWriter],
-        after_optimizer_step: Callable[[Any], None],
         recorder: Recorder | None = None,
     ) -> None:
         self.recorder = recorder or Recorder(open_writer, _measure(settings), to_numpy)
@@ -44,7 +44,7 @@ class TorchFrontend:
         self._settings = settings
         self._mode = _mode(self.watch, settings.level)
         self.modules = Modules(self.watch, models)
-        self._optimizers = Optimizers(self.watch, self.modules, after_optimizer_step)
+        self._optimizers = Optimizers(self.watch, self.modules)
         self._collectives = Collectives(self.watch)
         self._undo: list[Undo] = []
 
@@ -73,6 +73,18 @@ class TorchFrontend:
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""
         self.watch.new_step()
+
+    def before_next_call(self, work: Callable[[], None]) -> None:
+        """Do the work before the next call that is no optimizer's is recorded."""
+        self.watch.before_call = work
+
+    def tick(self, stepped: Callable[[Any], None]) -> Undo:
+        """Call back after each optimizer's step, watched or not; return what ends that."""
+        return register_optimizer_step_post_hook(lambda optimizer, args, kwargs: stepped(optimizer)).remove
+
+    def complaint(self) -> str | None:
+        """Return what the user should know of the capture's own settings, at its end."""
+        return self.watch.scope.nothing_matched()
 
     def end_forward(self) -> None:
         """Record no further forward call until stop."""

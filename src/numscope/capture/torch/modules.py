@@ -127,7 +127,7 @@ class Modules:
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
         watch = self._watch
-        if not (watch.settings.parameters and watch.settings.backward) or not parameter.requires_grad:
+        if not (watch.settings.parameters and watch.record_backward) or not parameter.requires_grad:
             return
         slot = watch.slot_id("parameters_grad", name)
 
@@ -136,8 +136,8 @@ class Modules:
                 return
             with OwnWork(watch, "parameters_grad"), torch.no_grad():
                 call = self._backwards.get(path)
-                if call is not None:
-                    watch.slots(call.begin(), watch.measure_and_keep([(slot, tensor.grad)], call.name))
+                if call is not None and call.wanted:
+                    watch.slots(call.begin(), watch.measure_and_keep([(slot, tensor.grad)], call.name, True))
 
         if parameter.is_leaf:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
@@ -181,25 +181,27 @@ class _ModuleCall:
         if not self._recorded:
             order = parent.order if parent else -1
             return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
-        if parent is None and not recompute:
+        if parent is None and not recompute and watch.record_forward:
             watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
         head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
         series = watch.series(head, "{head}.{phase}.{n}")
-        rows = watch.measure(slots)
+        rows = watch.measure(slots) if watch.record_forward else []
         self._order = recorder.order()
         number, first_order = (watch.executions.find(series, rows) if recompute else None) or (-1, -1)
         if number < 0:
             number = series.next(recorder.epoch)
             watch.executions.note(series, number, self._order, rows)
         self._name = series.name(number)
-        self._in_scope = watch.in_scope(self._name)
+        this = Open(self._order, module, module_class, path, site, "", None)
+        self._in_scope = watch.in_scope(self._name, this, "module")
         self._backward = BackwardCall(
             watch, series.name(number, "backward"), watch.kinds["module"], module, module_class, self._order, site,
             parent.backward if parent else None,
         )  # fmt: skip
+        self._backward.wanted = self._in_scope
         backwards[path] = self._backward
-        if self._in_scope:
+        if self._in_scope and watch.record_forward:
             recorder.call(
                 self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
                 parent.order if parent else -1, first_order, watch.arguments(positional, named), site, recompute, -1,
@@ -214,10 +216,11 @@ class _ModuleCall:
         }
         self._edges = []
         self._first = 0
-        if watch.settings.backward and torch.is_grad_enabled():
+        if watch.record_backward and torch.is_grad_enabled():
             self._edges = edges_of(slots)
             self._first = sequence()
-        return Open(self._order, module, module_class, path, site, "", self._backward)
+        this.backward = self._backward
+        return this
 
     def _state(self) -> list[tuple[int, torch.Tensor]]:
         watch = self._watch
@@ -237,6 +240,8 @@ class _ModuleCall:
         series = watch.series(f"Data.{path or class_name}")
         number = series.next(recorder.epoch)
         name = recorder.strings.id(f"{series.head}.{number}.input")
+        if not watch.in_scope(name, None, "data", "input"):
+            return
         order = recorder.order()
         recorder.call(
             order, name, watch.kinds["data"], watch.no_text, watch.no_text, watch.phases["input"], -1, -1, -1, site, False,
@@ -254,15 +259,16 @@ class _ModuleCall:
             return
         watch = self._watch
         outputs = watch.flatten_output(result)
-        if self._in_scope:
+        if self._in_scope and watch.record_forward:
             written = [
                 (watch.slot_id("output.buffers", name), buffer)
                 for name, buffer in self._module._buffers.items()
                 if buffer is not None and version_of(buffer) != self._buffers.get(name)
             ]
             watch.slots(self._order, watch.measure_and_keep(outputs + written, self._name))
-        if watch.settings.backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
+        if watch.record_backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
             attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
+        watch.ended(self._name)
         watch.flush_if_full()
 
     def raised(self, error: BaseException) -> None:

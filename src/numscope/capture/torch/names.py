@@ -140,7 +140,7 @@ class ApiTable:
             api = Api("Tensor", name, function, kind != "__get__" or name not in _TENSOR_PROPERTIES)
         else:
             prefix, op = self._place(function)
-            api = Api(prefix, op, function, op in _SILENT)
+            api = Api(prefix, op, function, op in _SILENT or op.startswith("profiler."))
         self._known[function] = api
         return api
 

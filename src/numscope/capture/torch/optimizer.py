@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,10 +15,9 @@ from numscope.capture.torch.watch import OwnWork, Slot, Undo, Watch
 class Optimizers:
     """Records every optimizer's step through torch's global step hooks."""
 
-    def __init__(self, watch: Watch, modules: Modules, after_step: Callable[[Any], None] | None = None) -> None:
+    def __init__(self, watch: Watch, modules: Modules) -> None:
         self._watch = watch
         self._modules = modules
-        self._after_step = after_step
         self._open: dict[int, tuple[int, int]] = {}  # id of the optimizer → order, name
 
     def install(self) -> Undo:
@@ -45,7 +43,10 @@ class Optimizers:
         recorder = watch.recorder
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
-        if not watch.in_scope(name):
+        pending, watch.before_call = watch.before_call, None  # several optimizers may end one step together
+        wanted = watch.in_scope(name, None, "optimizer", "optimizer")
+        watch.before_call = pending
+        if not wanted:
             return
         order = recorder.order()
         groups = [
@@ -86,8 +87,6 @@ class Optimizers:
                 outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
                 watch.slots(order, watch.measure_and_keep(outputs, name))
                 watch.flush_if_full()
-        if self._after_step is not None:
-            self._after_step(optimizer)
 
 
 def _outside_torch(frame: Any) -> Any:

@@ -37,6 +37,7 @@ class Tensors:
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
+        self._sampled: set[int] = set()
         self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
         self._dtypes: dict[torch.dtype, int] = {}
         self._devices: dict[torch.device, int] = {}
@@ -72,16 +73,35 @@ class Tensors:
             found = self._seen[key] = self._measure(tensor, placement)
         return found
 
-    def keep(self, number: int, tensor: torch.Tensor) -> None:
-        """Keep a copy of the tensor's data, once."""
+    def keep(self, number: int, tensor: torch.Tensor) -> int:
+        """Keep a copy of the tensor's data, once; return the tensor's number, a new one if its row is written already."""
         if number in self._kept:
-            return
+            return number
+        if self._recorder.is_handed_over(number):
+            number = self._measure(tensor, -1)
         self._kept.add(number)
         if type(tensor) not in _PLAIN:
             tensor, _ = self._unwrap(tensor)
         with torch.no_grad():
             copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         self._recorder.keep(number, copy, copy.numel() * copy.element_size())
+        return number
+
+    def keep_sample(self, number: int, tensor: torch.Tensor, sample: tuple[int, int, int]) -> None:
+        """Keep a sample of the tensor's elements in row-major order: the head, every k-th of the middle, the tail."""
+        if number in self._kept or number in self._sampled or self._recorder.is_handed_over(number):
+            return
+        self._sampled.add(number)
+        if type(tensor) not in _PLAIN:
+            tensor, _ = self._unwrap(tensor)
+        head, stride, tail = sample
+        with torch.no_grad():
+            flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+            size = flat.numel()
+            if size > head + tail:
+                flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
+            copy = flat.clone() if flat.data_ptr() == tensor.data_ptr() else flat
+        self._recorder.keep(number, copy, copy.numel() * copy.element_size(), sampled=True)
 
     def distrust(self, tensor: torch.Tensor) -> None:
         """Measure this tensor's storage anew each time: something may write to it unseen."""
@@ -123,6 +143,7 @@ class Tensors:
         self._untrusted.clear()
         self._blank.clear()
         self._kept.clear()
+        self._sampled.clear()
         storages, self._storages = self._storages, {}
         for reference in storages.values():
             torch.UntypedStorage._free_weak_ref(reference)

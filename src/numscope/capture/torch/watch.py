@@ -12,10 +12,12 @@ import torch
 
 from numscope.capture.arguments import describe, key_of
 from numscope.capture.recorder import Recorder, Series
-from numscope.capture.scope import any_of, matcher
+from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors, Unmeasured
 from numscope.core.settings import CaptureSettings
+
+UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 
 Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
 
@@ -103,10 +105,18 @@ class Watch:
         self._argument_ids: dict[Any, int] = {}
         self._gradient_in: dict[int, int] = {}
         self._gradient_out: dict[int, int] = {}
-        self._scope = matcher(settings.scope)
+        self.scope = Scope(settings.scope, settings.exclude)
+        self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
+        self.record_forward = settings.phase != "backward"
+        self.record_backward = settings.backward and settings.phase != "forward"
+        self._counts = [0, 0]  # slots of forward, of backward, against the caps
+        self._caps = (settings.max_tensors, settings.max_gradients)
+        self._restricted = settings.slots != "both" or any(self._caps)
+        self._slot_wanted: dict[int, bool] = {}
         self._data_wanted = any_of(settings.tensors)
         self._keep_all = settings.keep == "tensors"
-        self._keeps_some = self._keep_all or bool(settings.tensors)
+        self._samples = settings.keep == "sample"
+        self._keeps_some = self._keep_all or self._samples or bool(settings.tensors)
         self._in_scope: dict[int, bool] = {}
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
@@ -133,14 +143,25 @@ class Watch:
             found = self._slot_ids[key] = self.recorder.strings.id(f"{group}.{index}")  # type: ignore[index]
         return found
 
-    def in_scope(self, name: int) -> bool:
-        """Tell whether calls of this name are recorded."""
-        if self.settings.scope is None:
+    def in_scope(self, name: int, parent: Open | None, kind: str, phase: str = "forward") -> bool:
+        """Tell whether a call of this name is recorded; `parent` has the module it runs in, or is it."""
+        if self.before_call is not None:
+            work, self.before_call = self.before_call, None
+            work()
+        if self.scope.everything:
             return True
-        found = self._in_scope.get(name)
+        found = None if self.scope.stateful else self._in_scope.get(name)
         if found is None:
-            found = self._in_scope[name] = self._scope(self.recorder.strings[name])
+            strings = self.recorder.strings
+            module, module_class = (parent.module, parent.module_class) if parent else (self.no_text, self.no_text)
+            found = self.scope(Call(strings[name], strings[module], strings[module_class], kind, phase))
+            self._in_scope[name] = found
         return found
+
+    def ended(self, name: int) -> None:
+        """Tell the scope's ranges that a call has ended."""
+        if self.scope.stateful:
+            self.scope.ended(self.recorder.strings[name])
 
     def thread_number(self) -> int:
         """Return this thread's number: 0 for the first one seen."""
@@ -231,13 +252,18 @@ class Watch:
             self.tensors.mark_blank(tensor)
         return [(slot, -1, self._uninitialized) for slot, _ in slots]
 
-    def measure(self, slots: list[Slot], overwritten: bool = False) -> list[tuple[int, int, int]]:
+    def measure(
+        self, slots: list[Slot], overwritten: bool = False, backward: bool = False
+    ) -> list[tuple[int, int, int]]:
         """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place.
 
         `overwritten`: the call writes to its first tensor; if that holds nothing yet, nothing is measured.
         """
         rows = []
         for slot, tensor in slots:
+            if self._restricted and not self._wants_slot(slot, backward):
+                rows.append((slot, UNWANTED, -1))
+                continue
             if overwritten and self.tensors.is_blank(tensor):
                 rows.append((slot, -1, self._uninitialized))
                 continue
@@ -249,9 +275,24 @@ class Watch:
                 rows.append((slot, -1, self.recorder.strings.id(str(why))))
         return rows
 
-    def measure_and_keep(self, slots: list[Slot], name: int) -> list[tuple[int, int, int]]:
+    def _wants_slot(self, slot: int, backward: bool) -> bool:
+        wanted = self._slot_wanted.get(slot)
+        if wanted is None:
+            group = self.recorder.strings[slot].partition(".")[0]
+            side = "output" if group in {"output", "parameters_grad"} else "input"
+            wanted = self._slot_wanted[slot] = self.settings.slots in ("both", side)
+        if not wanted:
+            return False
+        cap = self._caps[backward]
+        if cap and self._counts[backward] >= cap:
+            self.recorder.skip(f"over the cap of {cap} {'gradients' if backward else 'tensors'}")
+            return False
+        self._counts[backward] += 1
+        return True
+
+    def measure_and_keep(self, slots: list[Slot], name: int, backward: bool = False) -> list[tuple[int, int, int]]:
         """Measure the tensors of a call of this name, and keep the data of those that are wanted."""
-        rows = self.measure(slots)
+        rows = self.measure(slots, backward=backward)
         self.keep(slots, rows, name)
         return rows
 
@@ -259,9 +300,13 @@ class Watch:
         """Keep the data of those tensors of a call that are wanted."""
         if not self._keeps_some:
             return
-        for (slot, tensor), (_, number, _) in zip(slots, rows):
-            if number >= 0 and self._wants_data(name, slot):
-                self.tensors.keep(number, tensor)
+        for index, ((slot, tensor), (_, number, note)) in enumerate(zip(slots, rows)):
+            if number < 0:
+                continue
+            if self._wants_data(name, slot):
+                rows[index] = (slot, self.tensors.keep(number, tensor), note)
+            elif self._samples:
+                self.tensors.keep_sample(number, tensor, self.settings.sample)
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
         """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
@@ -297,7 +342,8 @@ class Watch:
         """Record the slots of a call."""
         record = self.recorder.slot
         for slot, number, note in rows:
-            record(order, slot, number, note)
+            if number != UNWANTED:
+                record(order, slot, number, note)
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full."""
@@ -318,6 +364,9 @@ class Watch:
         """Forget the tensors of the step that ended."""
         self.tensors.forget()
         self.executions.forget()
+        self.scope.new_step()
+        if self.settings.caps == "step":
+            self._counts = [0, 0]
 
 
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")

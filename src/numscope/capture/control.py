@@ -1,0 +1,44 @@
+"""A switch for a job that is already running: touching a file records the next step.
+
+cap = ns.capture("runs/live", model, control="look")        # records nothing yet
+$ touch look                                                # … the next step is recorded
+$ echo 5 > look                                             # … or the next five
+"""
+
+from __future__ import annotations
+
+import os
+
+
+class ControlFile:
+    """Asked once per step; one `stat` each."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = path
+        self._left = 0
+        self._seen = self._stamp()
+
+    def asks(self) -> bool:
+        """Tell whether the step that begins now is to be recorded."""
+        stamp = self._stamp()
+        if stamp is not None and stamp != self._seen:
+            self._left = self._count()
+        self._seen = stamp
+        if self._left == 0:
+            return False
+        self._left -= 1
+        return True
+
+    def _stamp(self) -> int | None:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return None
+
+    def _count(self) -> int:
+        try:
+            with open(self._path, encoding="utf-8") as file:
+                text = file.read(32).strip()
+        except (OSError, UnicodeDecodeError):
+            return 1
+        return int(text) if text.isdigit() else 1
