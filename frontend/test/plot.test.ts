@@ -50,7 +50,7 @@ describe('the model', () => {
   });
 
   it('shortens names to what is not plain from the picture', () => {
-    const node = { id: 'r1', row: 1, kind: 'module', verdict: null, inside: 0, opens: false, target: true, reference: true };
+    const node = { id: 'r1', row: 1, kind: 'module', verdict: null, inside: 0, lone: 0, opens: false, target: true, reference: true };
     expect(caption({ ...node, label: 'Module.blocks.0.mlp.Linear.forward.0' })).toBe('0.mlp · Linear');
     expect(caption({ ...node, label: 'Functional.gelu.3.forward' })).toBe('gelu.3');
   });

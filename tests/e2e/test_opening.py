@@ -107,6 +107,22 @@ def test_a_run_that_is_being_written_shows_its_new_steps(go: Any, tmp_path: Path
         page.wait_for_selector(f"[data-testid=count]:not(:has-text('{before}'))")
 
 
+def test_a_comparison_says_that_new_steps_have_come(go: Any, tmp_path: Path, folder: Path) -> None:
+    steps = runs.training(tmp_path / "live", wrong=True, steps=2)
+    next(steps)
+    viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
+    with serving(viewer) as access:
+        time.sleep(0.5)  # the writer is a thread of its own
+        viewer.open(str(tmp_path / "live"), str(folder / "gpu"), {})
+        page = go(access.url, "calls")
+        page.wait_for_selector(".line .badge")
+        before = page.inner_text("[data-testid=count]")
+        list(steps)
+        page.click("text=Compare again")
+        page.wait_for_selector(f"[data-testid=count]:not(:has-text('{before}'))")
+        assert page.locator("text=Compare again").count() == 0
+
+
 def test_the_command_serves_and_stops_cleanly(page: Any, folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "numscope", "view", "npu", "gpu", "--no-open"]
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}

@@ -140,6 +140,7 @@ export interface GroupNode {
   verdict: VerdictWord | null;
   own?: VerdictWord | null;
   inside: number;
+  lone: number; // calls without a partner, among those inside
   opens: boolean;
   target: boolean;
   reference: boolean;

@@ -74,6 +74,6 @@ export function caption(node: GroupNode): string {
 }
 
 function leaf(node: GroupNode): Box {
-  const width = Math.min(Math.max(caption(node).length * TEXT + (node.opens ? 60 : 42), 90), 340);
+  const width = Math.min(Math.max(caption(node).length * TEXT + (node.opens ? 60 : 42), node.inside ? 150 : 90), 340);
   return { node, x: 0, y: 0, width, height: node.inside ? 42 : 30, open: false, boxes: [], edges: [] };
 }

@@ -42,7 +42,7 @@ export function columnTitle(name: string): string {
 }
 
 export function gridColumn(name: string, mode: Mode): GridColumn {
-  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 98) };
+  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 106) };
   if (name === 'verdict') return { ...base, show: (value) => <Badge word={value} /> };
   if (name === 'target_name' && mode === 'comparison') {
     return { ...base, grow: true, show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };

@@ -295,6 +295,7 @@ function Node({ box, side, press, lit }: { box: Box; side: 'target' | 'reference
       {!box.open && node.inside > 0 && (
         <text class="sub" x={27} y={34}>
           {node.inside === 1 ? t('1 call inside') : t('{0} calls inside', count(node.inside))}
+          {node.lone > 0 && node.verdict !== 'unmatched' ? ` · ${GLYPH.unmatched} ${count(node.lone)}` : ''}
         </text>
       )}
       {box.open && <Edges box={box} side={side} />}

@@ -167,7 +167,7 @@ function NotKept({ about, call }: { about: TensorAbout; call: string }) {
       <p>
         {t('To see histogram, heatmap and elements, capture both runs again with')} <code>tensors=["{call}"]</code> ({t('on the command line')} <code>--tensors '{call}'</code>).
       </p>
-      {Object.entries(about.missing).map(([side, why]) => (
+      {Object.entries(about.missing).filter(([, why]) => !why.startsWith('only the fingerprint')).map(([side, why]) => (
         <p class="small faint" key={side}>
           {t(side)}: {why}
         </p>

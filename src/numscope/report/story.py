@@ -28,7 +28,7 @@ class Measure:
 
 
 ERRORS = Measure("error_in", "error_out", "expected")
-MAGNITUDES = Measure("magnitude_in", "magnitude", "largest")
+MAGNITUDES = Measure("magnitude_in", "peak", "largest")
 
 
 def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end: int, limit: int = LIMIT) -> bytes:

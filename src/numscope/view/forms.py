@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from numscope.core.errors import SettingsError
-from numscope.core.report import plain
 
 if TYPE_CHECKING:
     from numscope.compare.comparison import Comparison
@@ -225,6 +224,6 @@ def _entry(row: dict[str, Any], form: DirectoryForm | FileForm, error: float | N
 
 def _value(row: dict[str, Any], side: str) -> str:
     parts = [
-        f"{word} {plain(row[f'{side}_{word}'])}" for word in ("min", "max", "mean") if row[f"{side}_{word}"] is not None
+        f"{word} {row[f'{side}_{word}']:.6g}" for word in ("min", "max", "mean") if row[f"{side}_{word}"] is not None
     ]
     return f"{row[f'{side}_dtype']} {row[f'{side}_shape']} " + ", ".join(parts)

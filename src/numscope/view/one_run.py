@@ -122,6 +122,7 @@ def _step(
         "dtype": pa.array([dtype[i] if i >= 0 else None for i in first], pa.string()),
         "magnitude_in": _known(gather(measured & ~output, size, np.nan)),
         "magnitude": _known(magnitude),
+        "peak": _known(np.where(bad_out > 0, np.inf, magnitude)),  # what the story draws
         "largest": _known(limit),
         "headroom": _known(headroom),
         "nan": pa.array(gather(measured & output, nan, 0), pa.int64()),

@@ -20,7 +20,7 @@ from numscope.report.side import Side
 from numscope.report.tables import Filter, IndexedTable
 
 MOST = 48  # nodes of a group
-SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "inherited", "unmatched", "origin")
+SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "unmatched", "inherited", "origin")
 _GROUP = re.compile(r"^(root|r\d+)(?:/(\d+)-(\d+))?$")
 Rows = NDArray[np.int64]
 
@@ -33,6 +33,7 @@ class Forest:
     parent: Rows  # index, or -1
     severity: NDArray[np.int8]  # worst of the call and all inside it; -1: nothing to say
     inside: Rows  # how many calls are inside it
+    lone: Rows  # how many of them, and of itself, have no partner
     phase: list[str | None]
     depth: Rows
 
@@ -59,13 +60,16 @@ def forest(table: IndexedTable, step: int, rank: int) -> Forest:
     code = np.array([SEVERITY.index(w) if w in SEVERITY else -1 for w in words] + [-1], np.int8)
     severity = code[verdict.values[rows]]
     inside = np.zeros(len(rows), np.int64)
+    lone = (severity == SEVERITY.index("unmatched")).astype(np.int64)
     for level in range(int(depth.max(initial=0)), 0, -1):
         at = np.flatnonzero(depth == level)
         np.maximum.at(severity, parent[at], severity[at])
         np.add.at(inside, parent[at], inside[at] + 1)
+        np.add.at(lone, parent[at], lone[at])
     phases = table.column("phase")
     names = phases.words.to_pylist() if phases.words is not None else []
-    return Forest(rows, parent, severity, inside, [*(names[c] if c >= 0 else None for c in phases.values[rows])], depth)
+    phase = [names[code] if code >= 0 else None for code in phases.values[rows]]
+    return Forest(rows, parent, severity, inside, lone, phase, depth)
 
 
 def children(tree: Forest, group: str, phase: str) -> tuple[Rows, int, int]:
@@ -124,6 +128,7 @@ def group(
                     "kind": "stretch",
                     "verdict": SEVERITY[worst] if worst >= 0 else None,
                     "inside": int((tree.inside[members] + 1).sum()),
+                    "lone": int(tree.lone[members].sum()),
                     "opens": True,
                     "target": True,
                     "reference": True,
@@ -186,6 +191,7 @@ def _call(table: IndexedTable, tree: Forest, at: int) -> dict[str, Any]:
         "verdict": SEVERITY[worst] if worst >= 0 else own,
         "own": own,
         "inside": int(tree.inside[at]),
+        "lone": int(tree.lone[at]),
         "opens": bool(tree.inside[at]),
         "target": target is not None,
         "reference": reference is not None,
