@@ -274,9 +274,15 @@ def _frontend(session: Capture, model: Any) -> Frontend:
         from numscope.capture.torch.frontend import TorchFrontend
 
         return TorchFrontend(session.settings, models, session.open_writer)
+    paddle = sys.modules.get("paddle")
+    if paddle is not None and all(isinstance(item, paddle.nn.Layer) for item in models.values()):
+        from numscope.capture.paddle.frontend import PaddleFrontend
+
+        return PaddleFrontend(session.settings, models, session.open_writer)
     wrong = ", ".join(sorted(kinds)) or "no framework"
     raise SettingsError(
-        f"cannot tell what to capture (found {wrong}): pass an nn.Module, or import torch before ns.capture"
+        f"cannot tell what to capture (found {wrong}): pass an nn.Module or a paddle Layer, or import torch or paddle "
+        "before ns.capture"
     )
 
 

@@ -1,0 +1,140 @@
+"""Paddle's frontend: installs what watches, and takes it away again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import paddle
+
+from numscope.capture.paddle.api import Functions
+from numscope.capture.paddle.gradients import BackwardCall, Gradients
+from numscope.capture.paddle.layers import Layers
+from numscope.capture.paddle.optimizer import Optimizers, tick
+from numscope.capture.paddle.watch import Undo, Watch
+from numscope.capture.recorder import Recorder
+from numscope.core.errors import SettingsError
+from numscope.core.settings import CaptureSettings
+from numscope.store.writer import RunWriter
+
+
+class PaddleFrontend:
+    """Watches layers, functions, gradients and optimizers."""
+
+    name = "paddle"
+
+    def __init__(
+        self,
+        settings: CaptureSettings,
+        models: dict[str, Any],
+        open_writer: Callable[[], RunWriter],
+    ) -> None:
+        if settings.level == "aten":
+            raise SettingsError("level='aten' is torch's: for Paddle there are module, api and mix")
+        measure = None
+        if settings.keep != "structure":
+            from numscope.fingerprint.numpy_form import NumpyBatch
+
+            measure = NumpyBatch()
+        self.recorder = Recorder(open_writer, measure, lambda array: array)
+        self.watch = Watch(self.recorder, settings)
+        self._settings = settings
+        self._models = models
+        self._gradients = Gradients(self.watch)
+        self.layers = Layers(self.watch, self._gradients, models)
+        self._optimizers = Optimizers(self.watch, self.layers)
+        self._undo: list[Undo] = []
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._undo = [self.layers.install(), self._optimizers.install()]
+        records = self._settings.level != "module"
+        if records or self.watch.record_backward:
+            self._undo.append(Functions(self.watch, self._gradients, records).install())
+        self.watch.forward_on = True
+        self.watch.on = True
+
+    def stop(self) -> None:
+        """Undo everything that start did."""
+        self.watch.on = False
+        while self._undo:
+            self._undo.pop()()
+
+    def new_step(self) -> None:
+        """Forget the tensors of the step that ended."""
+        self.watch.new_step()
+        self._gradients.forget()
+
+    def before_next_call(self, work: Callable[[], None]) -> None:
+        """Do the work before the next call that is no optimizer's is recorded."""
+        self.watch.before_call = work
+
+    def tick(self, stepped: Callable[[Any], None]) -> Undo:
+        """Call back after each optimizer's step, watched or not; return what ends that."""
+        return tick(stepped)
+
+    def complaint(self) -> str | None:
+        """Return what the user should know of the capture's own settings, at its end."""
+        return self.watch.scope.nothing_matched()
+
+    def end_forward(self) -> None:
+        """Record no further forward call until stop."""
+        self.watch.forward_on = False
+
+    def save(self, name: str, value: Any, grad: bool) -> None:
+        """Record a value of the user's own as a call of kind `save`."""
+        watch = self.watch
+        if watch.thread.busy:
+            return
+        with self.unseen():
+            try:
+                self._save(name, value, grad, sys._getframe(2))
+            except Exception:
+                watch.fault("save")
+
+    def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
+        watch = self.watch
+        recorder = watch.recorder
+        series = watch.series(f"Save.{name}")
+        number = series.next(recorder.epoch)
+        call = series.name(number)
+        outputs = watch.outputs(value)
+        top = watch.thread.stack[-1] if watch.thread.stack else None
+        place = (top.module, top.module_class) if top else (watch.no_text, watch.no_text)
+        order = recorder.order()
+        recorder.call(
+            order, call, watch.kinds["save"], *place, watch.phases["forward"], top.order if top else -1, -1, -1,
+            watch.site(frame), False, -1, watch.thread_number(),
+        )  # fmt: skip
+        watch.slots(order, watch.measure(outputs, call))
+        if grad:
+            backward = BackwardCall(
+                watch, series.name(number, "backward"), watch.kinds["save"], *place, order, -1, None
+            )
+            self._gradients.attach(backward, [], {}, outputs, makes=False)
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Record nothing of what our own code does inside."""
+        before, self.watch.thread.busy = self.watch.thread.busy, True
+        try:
+            yield
+        finally:
+            self.watch.thread.busy = before
+
+    def is_helper(self) -> bool:
+        """Tell whether this process only feeds another one: a data loader's worker."""
+        return paddle.io.get_worker_info() is not None
+
+    def seeds(self) -> dict[str, int]:
+        """Return the seed that Paddle's default generator was last given; reading it changes nothing."""
+        try:
+            return {"paddle": int(paddle.base.core.default_cpu_generator().initial_seed())}
+        except Exception:
+            return {}
+
+    def devices(self) -> list[str]:
+        """Return the device that Paddle computes on."""
+        return [str(paddle.device.get_device())]

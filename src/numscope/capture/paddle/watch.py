@@ -1,0 +1,236 @@
+"""The state that Paddle's functions, layers and gradients share: what is open in which thread, and how a call is recorded."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+from typing import Any
+
+import paddle
+
+from numscope.capture.arguments import describe, key_of
+from numscope.capture.paddle.tensors import Tensors
+from numscope.capture.recorder import Recorder, Series
+from numscope.capture.scope import Call, Scope, any_of
+from numscope.capture.unmeasured import Unmeasured
+from numscope.core.settings import CaptureSettings
+
+Slot = tuple[int, Any]  # interned slot name, tensor
+Row = tuple[int, int, int]  # slot, tensor number, note
+Undo = Callable[[], None]
+
+_KINDS = ("module", "api", "optimizer", "data", "save")
+
+
+@dataclass(frozen=True)
+class Open:
+    """A call that has begun and not ended."""
+
+    order: int
+    module: int
+    module_class: int
+    path: str
+    site: int
+    op: str  # of a function; empty for a layer
+    backward: Any
+
+
+class ThreadState(threading.local):
+    """What is open in this thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[Open] = []
+        self.busy = False  # our own code runs
+        self.quiet = False  # an optimizer's step runs: it is one call
+        self.number = -1
+
+
+class Watch:
+    """Records Paddle's calls into a recorder, while it is on."""
+
+    def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
+        self.recorder = recorder
+        self.settings = settings
+        self.on = False
+        self.forward_on = True
+        self.thread = ThreadState()
+        self.tensors = Tensors(
+            recorder, settings.keep != "structure", settings.sample if settings.keep == "sample" else None
+        )
+        self._threads = 0
+        self._warned: set[str] = set()
+        self._series: dict[str, Series] = {}
+        self._argument_ids: dict[Any, int] = {}
+        self.scope = Scope(settings.scope, settings.exclude)
+        self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
+        self.record_forward = settings.phase != "backward"
+        self.record_backward = settings.backward and settings.phase != "forward"
+        self._counts = [0, 0]  # slots of forward, of backward, against the caps
+        self._caps = (settings.max_tensors, settings.max_gradients)
+        self._data_wanted = any_of(settings.tensors)
+        self._in_scope: dict[int, bool] = {}
+        strings = recorder.strings
+        self.no_text = strings.id("")
+        self.kinds = {kind: strings.id(kind) for kind in _KINDS}
+        self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
+
+    def series(self, head: str, template: str = "{head}.{n}.{phase}") -> Series:
+        """Return the series of names under a head such as `Functional.linear`."""
+        found = self._series.get(head)
+        if found is None:
+            found = self._series.setdefault(head, Series(self.recorder.strings, head, template))
+        return found
+
+    def slot_id(self, slot: str) -> int:
+        """Return the interned slot name."""
+        return self.recorder.strings.id(slot)
+
+    def in_scope(self, name: int, module: int, module_class: int, kind: str, phase: str = "forward") -> bool:
+        """Tell whether a call of this name, in this module, is recorded."""
+        if self.before_call is not None:
+            work, self.before_call = self.before_call, None
+            work()
+        if self.scope.everything:
+            return True
+        found = None if self.scope.stateful else self._in_scope.get(name)
+        if found is None:
+            text = self.recorder.strings
+            found = self._in_scope[name] = self.scope(Call(text[name], text[module], text[module_class], kind, phase))
+        return found
+
+    def ended(self, name: int) -> None:
+        """Tell the scope's ranges that a call has ended."""
+        if self.scope.stateful:
+            self.scope.ended(self.recorder.strings[name])
+
+    def new_step(self) -> None:
+        """Forget what belongs to the step that ended."""
+        self.tensors.forget()
+        self.scope.new_step()
+        if self.settings.caps == "step":
+            self._counts = [0, 0]
+
+    def thread_number(self) -> int:
+        """Return this thread's number: 0 for the first one seen."""
+        if self.thread.number < 0:
+            self.thread.number = self._threads
+            self._threads += 1
+        return self.thread.number
+
+    def site(self, frame: FrameType | None) -> int:
+        """Return the number of the stack above our own frames."""
+        if not self.settings.stacks:
+            return -1
+        stack = self.thread.stack
+        return self.recorder.sites.intern(frame, stack[-1].site if stack else -1)
+
+    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors among values (a sequence or a dict) with their slots; the rest goes to `others`."""
+        items = values.items() if isinstance(values, dict) else enumerate(values)
+        found: list[Slot] = []
+        for key, value in items:
+            if isinstance(value, paddle.Tensor):
+                found.append((self.slot_id(f"{group}.{key}"), value))
+            elif isinstance(value, (list, tuple, dict)) and holds_tensor(value):
+                found.extend(self._nested(f"{group}.{key}", value, 0))
+            else:
+                others.append((str(key), value))
+        return found
+
+    def _nested(self, path: str, value: Any, depth: int) -> Iterator[Slot]:
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(item, paddle.Tensor):
+                yield self.slot_id(f"{path}.{key}"), item
+            elif isinstance(item, (list, tuple, dict)) and depth < 8:
+                yield from self._nested(f"{path}.{key}", item, depth + 1)
+
+    def outputs(self, value: Any) -> list[Slot]:
+        """Return the tensors of a result with their slots."""
+        if isinstance(value, paddle.Tensor):
+            return [(self.slot_id("output.0"), value)]
+        return self.flatten("output", value, []) if isinstance(value, (list, tuple, dict)) else []
+
+    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
+        """Return the interned JSON of a call's non-tensor arguments, or -1."""
+        if not positional and not named:
+            return -1
+        try:
+            key = (tuple((n, key_of(v)) for n, v in positional), tuple((n, key_of(v)) for n, v in named))
+            found = self._argument_ids.get(key)
+        except Exception:
+            return -1
+        if found is None:
+            shape = {
+                **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
+                **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
+            }
+            found = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
+        return found
+
+    def measure(self, slots: list[Slot], name: int, backward: bool = False) -> list[Row]:
+        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
+        rows = []
+        for slot, tensor in slots:
+            if not self._wants_slot(slot, backward):
+                continue
+            try:
+                rows.append((slot, self.tensors.number(tensor, partial(self._wants_data, name, slot)), -1))
+            except Unmeasured as why:
+                self.recorder.skip(str(why))
+                rows.append((slot, -1, self.recorder.strings.id(str(why))))
+        return rows
+
+    def _wants_slot(self, slot: int, backward: bool) -> bool:
+        if self.settings.slots != "both":
+            group = self.recorder.strings[slot].partition(".")[0]
+            if self.settings.slots != ("output" if group in {"output", "parameters_grad"} else "input"):
+                return False
+        cap = self._caps[backward]
+        if cap and self._counts[backward] >= cap:
+            self.recorder.skip(f"over the cap of {cap} {'gradients' if backward else 'tensors'}")
+            return False
+        self._counts[backward] += 1
+        return True
+
+    def _wants_data(self, name: int, slot: int) -> bool:
+        if self.settings.keep == "tensors":
+            return True
+        strings = self.recorder.strings
+        return bool(self.settings.tensors) and self._data_wanted(f"{strings[name]}.{strings[slot]}")
+
+    def slots(self, order: int, rows: list[Row]) -> None:
+        """Record the slots of a call."""
+        for slot, number, note in rows:
+            self.recorder.slot(order, slot, number, note)
+
+    def flush_if_full(self) -> None:
+        """Hand over to the writer where the buffers are full."""
+        if self.recorder.is_full():
+            self.recorder.flush()
+
+    def fault(self, where: str) -> None:
+        """Count a fault of our own; training goes on unless the user wants it raised."""
+        if self.settings.on_error == "raise":
+            raise
+        error = sys.exc_info()[1]
+        reason = f"{where}: {type(error).__name__}: {error}"
+        self.recorder.skip(reason.splitlines()[0][:200])
+        if where not in self._warned:
+            self._warned.add(where)
+            warnings.warn(f"numscope could not record a call ({reason}); training goes on", stacklevel=3)
+
+
+def holds_tensor(value: Any, depth: int = 0) -> bool:
+    """Tell whether there is a tensor in nested containers."""
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, paddle.Tensor):
+            return True
+        if isinstance(item, (list, tuple, dict)) and depth < 8 and holds_tensor(item, depth + 1):
+            return True
+    return False
