@@ -63,7 +63,9 @@ class Optimizers:
         recorder = watch.recorder
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
-        if not watch.scope.everything and not watch.in_scope(name, watch.no_text, watch.no_text, "optimizer", "optimizer"):
+        if not watch.scope.everything and not watch.in_scope(
+            name, watch.no_text, watch.no_text, "optimizer", "optimizer"
+        ):
             return None
         order = recorder.order()
         facts = {"lr": float(optimizer.get_lr())}
