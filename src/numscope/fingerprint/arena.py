@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
-from numscope.fingerprint.chunks import SAFE, Scratch, measure
+from numscope.fingerprint.chunks import SAFE, Scratch, leave_out, measure
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH, SPAN
 from numscope.fingerprint.kinds import Kind, Values
@@ -142,13 +142,11 @@ class Arena:
         """Count the non-finite elements of these contents; return the block with 0 for them, and who has finite ones."""
         part = x[places]
         for at, mask in enumerate((part != part, part == np.inf, part == -np.inf)):
-            bad[at, places] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
-        finite = np.isfinite(part)
-        low[places] = np.where(finite, part, np.inf).min(1)
-        high[places] = np.where(finite, part, -np.inf).max(1)
+            if np.count_nonzero(mask):
+                bad[at, places] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
+        part, low[places], high[places] = leave_out(part)
         some = bad.sum(0) < counts
         low[~some], high[~some] = 1.0, 1.0  # any number that needs no care; the caller replaces it
-        part[~finite] = 0
         clean = self.scratch.clean[x.dtype][: x.size].reshape(x.shape)
         np.copyto(clean, x)
         clean[places] = part

@@ -117,25 +117,17 @@ class Measure:
 
     def _leave_out(self, x: Values) -> tuple[Values, float, float]:
         """Count the non-finite elements; return the chunk with 0 for them, and min and max of the others."""
-        finite = np.isfinite(x)
-        nan = int(np.count_nonzero(np.isnan(x)))
-        positive = int(np.count_nonzero(np.isposinf(x)))
-        negative = x.size - int(np.count_nonzero(finite)) - nan - positive
+        nan, positive, negative = (int(np.count_nonzero(mask)) for mask in (x != x, x == np.inf, x == -np.inf))
         self.nan, self.posinf, self.neginf = self.nan + nan, self.posinf + positive, self.neginf + negative
         self.zero -= nan + positive + negative  # they are about to be counted as zeros
-        low = float(np.min(x, where=finite, initial=np.inf))
-        high = float(np.max(x, where=finite, initial=-np.inf))
+        clean, low, high = leave_out(x)
         if low > high:
             self.zero += x.size
-            return x, low, high
-        clean = self.scratch.clean[x.dtype][: x.size]
-        clean.fill(0)
-        np.copyto(clean, x, where=finite)
-        return clean, low, high
+        return clean, float(low), float(high)
 
     def _sum(self, x: Values) -> float:
         whole = x.size & -_RUN
-        total = float(x[whole:].sum(dtype=np.float64))
+        total = float(x[whole:].sum(dtype=np.float64)) if whole < x.size else 0.0
         if whole:
             part = x[:whole].reshape(-1, 1, _RUN) @ self.scratch.ones[x.dtype][:_RUN, None]
             total += float(part.sum(dtype=np.float64))
@@ -143,7 +135,7 @@ class Measure:
 
     def _squares(self, x: Values) -> float:
         whole = x.size & -_RUN
-        total = float(np.dot(x[whole:], x[whole:]))
+        total = float(np.dot(x[whole:], x[whole:])) if whole < x.size else 0.0
         if whole:
             part = x[:whole].reshape(-1, _RUN)
             total += float((part[:, None, :] @ part[:, :, None]).sum(dtype=np.float64))
@@ -161,6 +153,20 @@ class Measure:
         if flip is not None:
             folded.reshape(BUCKETS, ROW)[...] *= flip
         return folded
+
+
+def leave_out(x: Values) -> tuple[Values, Any, Any]:
+    """Return x with 0 for what is not finite, and the least and greatest finite element along the last dimension.
+
+    By masks on the bits: choosing element by element is ten times slower where finite and other elements alternate.
+    """
+    integer = np.int32 if x.dtype.itemsize == 4 else np.int64
+    keep: NDArray[Any] = np.isfinite(x).astype(integer)
+    np.negative(keep, out=keep)  # all bits, or none
+    clean: NDArray[Any] = np.bitwise_and(x.view(integer), keep)
+    np.invert(keep, out=keep)
+    bits = [clean | (keep & np.array(end, x.dtype).view(integer)) for end in (np.inf, -np.inf)]
+    return clean.view(x.dtype), bits[0].view(x.dtype).min(-1), bits[1].view(x.dtype).max(-1)
 
 
 def hash_words(words: NDArray[np.int32], first: int, buffer: NDArray[np.int64]) -> int:

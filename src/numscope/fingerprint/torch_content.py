@@ -66,7 +66,14 @@ def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:
     held = torch.empty(min(step, tensor.numel()), dtype=tensor.dtype, device=tensor.device)
     filled = 0
     for piece in _pieces(tensor, step):
-        source = piece.reshape(-1) if piece.dim() != 1 else piece
+        if piece.numel() <= step - filled:
+            held.narrow(0, filled, piece.numel()).view(piece.shape).copy_(piece)
+            filled += piece.numel()
+            if filled == step:
+                yield held
+                filled = 0
+            continue
+        source = piece.reshape(-1)
         while source.numel():
             taken = min(step - filled, source.numel())
             held.narrow(0, filled, taken).copy_(source.narrow(0, 0, taken))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from numscope.fingerprint.arena import Arena, Block, place_of
+from numscope.fingerprint.arena import Arena, Block
 from numscope.fingerprint.chunks import Measure, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.constants import CHUNK
@@ -40,8 +40,8 @@ class TorchBatch:
         self._arena = Arena(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
-        # (dtype, elements) of small contents -> their block, real elements and bytes; what was seen once is found at once
-        self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int]] = {}
+        # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
+        self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
@@ -53,9 +53,6 @@ class TorchBatch:
             or not tensor.is_cpu
             or tensor.layout is not torch.strided
             or tensor.is_nested
-            or not tensor.is_contiguous()
-            or tensor.is_neg()
-            or tensor.is_conj()
         ):
             return self._add_any(tensor)
         try:
@@ -64,13 +61,17 @@ class TorchBatch:
             address = 0
         if address == 0:
             return self._add_any(tensor)
-        block, count, size = known
+        block, count, size, typed = known
+        plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
         with self._lock:
             rows = self._rows
             row = rows.count
             rows.count = row + 1
             place = self._arena.take(block, row, count, elements)
-            memmove(block.address + place * block.stride, address, size)
+            if plain:
+                memmove(block.address + place * block.stride, address, size)
+            else:
+                typed[place, :elements].view(tensor.shape).copy_(tensor.detach())
         return row
 
     def _add_any(self, tensor: torch.Tensor) -> int:
@@ -99,9 +100,10 @@ class TorchBatch:
                 result.take(raw_bytes(chunk).numpy())
             self._rows.set(row, elements, result)
             return
-        self._small[tensor.dtype, elements] = block, count, count * kind.size
-        place = torch.from_numpy(place_of(block, self._arena.take(block, row, count, elements), count))
-        place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        typed = torch.from_numpy(block.raw).view(tensor.dtype)
+        self._small[tensor.dtype, elements] = block, count, count * kind.size, typed
+        place = self._arena.take(block, row, count, elements)
+        typed[place, :elements].view(tensor.shape).copy_(tensor)
 
     def _device(self, device: torch.device) -> DeviceBatch | CudaBatch:
         batch = self._devices.get(device)
