@@ -50,8 +50,8 @@ def module(path: str, class_name: str, **more: Any) -> Answer:
 
 def optimizer(class_name: str, **more: Any) -> Answer:
     """Return an answer that names an optimizer's step."""
-    more.setdefault("marker", None)
-    return Answer(rf"Optimizer\.{class_name}\.step\.\d+", kinds=("optimizer",), **more)
+    more = {"marker": None, "kinds": ("optimizer",)} | more
+    return Answer(rf"Optimizer\.{class_name}\.step\.\d+", **more)
 
 
 def missing(name: str, module: str | None = None, marker: str | None = "missing", **more: Any) -> Answer:
