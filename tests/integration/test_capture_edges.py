@@ -304,3 +304,14 @@ def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path, monkeypatch):
         assert torch.isfinite(step(0))
         cap.step()
     assert any("ZeroDivisionError" in reason for reason in ns.open_run(tmp_path / "run").skipped())
+
+
+def test_a_fused_optimizer_s_parameters_are_measured_after_its_step(tmp_path):
+    model = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    with ns.capture(tmp_path / "run", model, keep="tensors") as capture:
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        capture.step()
+    kept = ns.open_run(tmp_path / "run").tensor("Optimizer.AdamW.step.0.output.weight")
+    assert (kept == model.weight.detach().numpy()).all()

@@ -1,14 +1,14 @@
-"""Decoding forgets to put the new keys behind the old ones in one layer: the cache holds the last token alone."""
+"""Decoding reads one layer's cached values from a buffer that nobody filled."""
 
 import torch
 
 from bench.zoo.models import gpt
 from bench.zoo.models.training import token_batches
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, missing
+from bench.zoo.truth import Truth, call, extra, missing
 
 PATH = "blocks.1.attn"
-ORIGIN = Truth((missing("Torch.cat", PATH),), ("semantic",))
+ORIGIN = Truth((missing("Torch.cat", PATH), call("Tensor.getitem", PATH), extra("Tensor.getitem", PATH)), ("semantic",))
 
 
 class Attention(gpt.Attention):
@@ -21,7 +21,7 @@ class Attention(gpt.Attention):
             if self.variant == "reference":
                 v = torch.cat([cache[1], v], dim=2)  # missing
             else:
-                v = cache[2][:, :, : cache[1].shape[2] + 1]
+                v = cache[2][:, :, : cache[1].shape[2] + 1]  # origin
             k = torch.cat([cache[0], k], dim=2)
         cache[:] = [k, v, torch.zeros(*v.shape[:2], 64, v.shape[3])]
         return self.join(self.attend(q, self.spread(k), self.spread(v), mask))

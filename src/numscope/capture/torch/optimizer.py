@@ -18,7 +18,7 @@ class Optimizers:
     def __init__(self, watch: Watch, modules: Modules) -> None:
         self._watch = watch
         self._modules = modules
-        self._open: dict[int, tuple[int, int]] = {}  # id of the optimizer → order, name
+        self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
@@ -66,7 +66,8 @@ class Optimizers:
                 if isinstance(value, torch.Tensor):
                     before.append((watch.slot_id(f"state.{label}", key), value))
         watch.slots(order, watch.measure_and_keep(before, name))
-        self._open[id(optimizer)] = (order, name)
+        versions = {id(parameter): parameter._version for _, parameter in self._parameters(optimizer)}
+        self._open[id(optimizer)] = (order, name, versions)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
         found = []
@@ -82,8 +83,11 @@ class Optimizers:
         watch.thread.end_quiet()
         opened = self._open.pop(id(optimizer), None)
         if opened is not None and watch.on and not watch.thread.busy:
-            order, name = opened
+            order, name, versions = opened
             with OwnWork(watch, "optimizer"), torch.no_grad():
+                for _, parameter in self._parameters(optimizer):
+                    if versions.get(id(parameter)) == parameter._version:
+                        watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
                 outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
                 watch.slots(order, watch.measure_and_keep(outputs, name))
                 watch.flush_if_full()
