@@ -5,10 +5,10 @@ PYTHONPATH=src:. python docs/images/make_screenshots.py [OUT]
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -17,7 +17,15 @@ import numscope as ns
 from numscope.view.session import Session
 from tests.e2e.browser import chromium, ready, serving, watch
 
-SCRIPT = Path(__file__).parents[2] / "tests" / "e2e" / "runs.py"
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "e2e" / "runs.py"
+TRAIN = """from pathlib import Path
+from model import train
+
+train(Path("runs/npu"), wrong=True)
+train(Path("runs/gpu"), wrong=False)
+train(Path("runs/overflow"), wrong=False, explode=True, keep="stats")
+"""
 PAGES = {
     "answer": ("answer", "[data-testid=origin]"),
     "story": ("story", "[data-testid=plot] canvas"),
@@ -32,12 +40,7 @@ def main(out: Path) -> None:
     out = out.absolute()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        shutil.copytree(SCRIPT.parent, "train", ignore=lambda _, names: [name for name in names if name != SCRIPT.name])
-        sys.path.insert(0, folder)
-        runs = importlib.import_module("train.runs")  # a path that a reader could have
-        runs.train(Path("runs/npu"), wrong=True)
-        runs.train(Path("runs/gpu"), wrong=False)
-        runs.train(Path("runs/overflow"), wrong=False, explode=True, keep="stats")
+        train()
         compared = Session.of_comparison(ns.compare("runs/npu", "runs/gpu"))
         alone = Session.of_run(ns.open_run("runs/overflow"))
         origin = compared.summary["origin_row"]
@@ -46,25 +49,33 @@ def main(out: Path) -> None:
             for session, name, path, wait in shots:
                 with serving(ready(session)) as access:
                     for theme in ("light", "dark"):
-                        page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme=theme)
+                        size = {"width": 1280, "height": 1500 if name == "tensor" else 800}
+                        page = browser.new_page(viewport=size, color_scheme=theme)
                         faults = watch(page)
                         page.goto(f"{access.url}#/{path.format(origin=origin)}")
                         page.wait_for_selector(wait)
                         page.wait_for_timeout(400)
-                        if name == "tensor":
-                            page.mouse.wheel(0, 420)
-                            page.wait_for_timeout(200)
                         small(page.screenshot(), out / f"{name}-{theme}.png")
                         page.close()
                         if faults:
                             raise SystemExit(f"{name}: {faults}")
 
 
+def train() -> None:
+    """Capture the runs by a script of their own, so that the stacks are those of a user's job."""
+    Path("train").mkdir()
+    shutil.copy(SCRIPT, "train/model.py")
+    Path("train/train.py").write_text(TRAIN)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+    subprocess.run([sys.executable, "train/train.py"], check=True, env=environment)
+
+
 def small(picture: bytes, path: Path) -> None:
-    """Write a picture with 256 colours, which these pages have to spare: a third of the size."""
+    """Write a picture with 256 colours, chosen so that rare ones stay: half the size."""
     from PIL import Image
 
-    Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,8 @@ class Job:
             session.summary  # noqa: B018 - made here, so that the first page comes at once
         except NumscopeError as error:
             self._end(error=str(error))
-        except Exception as error:
+        except Exception as error:  # a fault of ours ends this job, not the server
             self._end(error=f"{type(error).__name__}: {error}")
-            raise
         else:
             self._end(session=session)
 
