@@ -100,8 +100,12 @@ class IndexedTable:
         mask = self._keep(("mask", where), lambda: self._mask(where))
         if not sort:
             return np.flatnonzero(mask)
-        order = self._keep(("sort", sort, descending), lambda: _order(self.column(sort), descending))
-        return order if mask.all() else order[mask[order]]
+        column, key = self.column(sort), ("sort", sort, descending)
+        rows = np.flatnonzero(mask)
+        if 4 * len(rows) < len(mask) and key not in self._kept:
+            return _order(column, descending, rows)  # few are left: sort them alone
+        order = self._keep(key, lambda: _order(column, descending))
+        return order if len(rows) == len(mask) else order[mask[order]]
 
     def _mask(self, where: Filter) -> NDArray[np.bool_]:
         mask = np.ones(len(self), bool)
@@ -216,20 +220,36 @@ def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_] | None:
     return np.asarray(pc.is_valid(column).to_numpy(), bool) if column.null_count else None
 
 
-def _order(coded: Coded, descending: bool) -> Rows:
-    """Return a stable order: nulls are always last, NaN counts as the largest number."""
-    present = coded.present
-    rows = np.arange(len(coded.values)) if present is None else np.flatnonzero(present)
+def _order(coded: Coded, descending: bool, rows: Rows | None = None) -> Rows:
+    """Return the rows (all, or these) in a stable order: nulls are always last, NaN counts as the largest number."""
+    rows = np.arange(len(coded.values)) if rows is None else rows
+    missing = rows[:0]
+    if (present := coded.present) is not None:
+        rows, missing = rows[present[rows]], rows[~present[rows]]
     values = coded.values[rows]
-    if coded.words is not None and len(coded.words) < 2**15:
-        values = values.astype(np.int16)  # numpy sorts 16-bit integers by radix
     if descending:
-        order = len(values) - 1 - np.argsort(values[::-1], kind="stable")[::-1]
+        order = len(values) - 1 - _argsort(values[::-1])[::-1]
     else:
-        order = np.argsort(values, kind="stable")
-    order = rows[order]
-    if present is not None:
-        order = np.concatenate([order, np.flatnonzero(~present)])
+        order = _argsort(values)
+    return np.concatenate([rows[order], missing])
+
+
+def _argsort(values: NDArray[Any]) -> Rows:
+    """Sort stably, 16 bits at a time, which numpy does by counting: 2 to 7 times as fast as comparing."""
+    if values.dtype == np.float64:
+        numbers = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, one zero
+        bits = numbers.view(np.uint64)
+        key = np.where(bits >> 63 != 0, ~bits, bits | np.uint64(1 << 63))  # in the order of the numbers
+    elif values.dtype == np.int32:
+        key = np.ascontiguousarray(values).view(np.uint32) ^ np.uint32(1 << 31)
+    else:
+        return np.argsort(values, kind="stable")
+    digits = key.view(np.uint16).reshape(len(key), key.itemsize // 2)  # the lowest first on the machines we run on
+    order = np.argsort(digits[:, 0], kind="stable")
+    for place in range(1, digits.shape[1]):
+        digit = digits[order, place]
+        if len(digit) and (digit != digit[0]).any():
+            order = order[np.argsort(digit, kind="stable")]
     return order
 
 

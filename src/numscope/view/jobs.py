@@ -46,6 +46,7 @@ class Job:
             self._end(error=f"{type(error).__name__}: {error}")
         else:
             self._end(session=session)
+            session.warm()
 
     def _end(self, session: Session | None = None, error: str | None = None) -> None:
         with self._changed:

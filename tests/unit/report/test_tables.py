@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from numscope.core.errors import SettingsError
 from numscope.report import story
@@ -54,6 +56,34 @@ def test_nulls_are_last_in_both_directions_and_nan_is_the_largest() -> None:
     assert table.rows(Filter(), "error_out").tolist() == [0, 3, 2, 1]
     assert table.rows(Filter(), "error_out", True).tolist() == [2, 3, 0, 1]
     assert table.rows(Filter(), "target_name").tolist() == [3, 0, 1, 2]
+
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+
+
+@given(st.lists(st.one_of(st.none(), numbers, st.sampled_from([0.0, -0.0, 1.0, -1.0])), max_size=60), st.booleans())
+def test_numbers_are_sorted_as_python_sorts_them(values: list[float | None], descending: bool) -> None:
+    table = IndexedTable(pa.table({"x": pa.array(values, pa.float64())}))
+    known = [row for row, value in enumerate(values) if value is not None]
+    place = {row: (np.isnan(values[row]), 0.0 if np.isnan(values[row]) else values[row]) for row in known}
+    order = sorted(known, key=place.__getitem__, reverse=descending)
+    missing = [row for row, value in enumerate(values) if value is None]
+    assert table.rows(Filter(), "x", descending).tolist() == order + missing
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=60), st.booleans())
+def test_whole_numbers_are_sorted_as_python_sorts_them(values: list[int], descending: bool) -> None:
+    table = IndexedTable(pa.table({"x": pa.array(values, pa.int32())}))
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=descending)
+    assert table.rows(Filter(), "x", descending).tolist() == order
+
+
+def test_few_rows_are_sorted_as_all_are() -> None:
+    calls, _, _ = comparison(20_000)
+    fresh, sorted_first = IndexedTable(calls), IndexedTable(calls)
+    sorted_first.rows(Filter(), "error_out", True)
+    where = Filter(text="softmax.1", verdict=("inherited", "unmatched"))
+    assert fresh.rows(where, "error_out", True).tolist() == sorted_first.rows(where, "error_out", True).tolist()
 
 
 def test_equal_rows_keep_their_order_in_both_directions() -> None:
