@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "open_run": "numscope.store.reader",
+    "copy_weights": "numscope.diagnose.weights",
     "seed_all": "numscope.diagnose.seeds",
     "to_cpu": "numscope.diagnose.reroute",
     "NumscopeError": "numscope.core.errors",
@@ -61,4 +62,5 @@ if TYPE_CHECKING:
     from numscope.diagnose.diagnosis import diagnose as diagnose
     from numscope.diagnose.reroute import to_cpu as to_cpu
     from numscope.diagnose.seeds import seed_all as seed_all
+    from numscope.diagnose.weights import copy_weights as copy_weights
     from numscope.store.reader import open_run as open_run

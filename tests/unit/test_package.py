@@ -12,6 +12,7 @@ PUBLIC = {
     "capture",
     "compare",
     "diagnose",
+    "copy_weights",
     "seed_all",
     "to_cpu",
     "NumscopeError",

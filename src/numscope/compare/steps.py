@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.compare import operators
+from numscope.compare import frameworks, operators
 from numscope.compare.align import Alignment, align
 from numscope.compare.judge import History, judge
 from numscope.compare.measure import Layouts, Loader, measure
@@ -52,9 +52,12 @@ class StepResult:
     skipped: dict[str, int]
 
 
-def load_side(run: Run, step: int, rank: int, book: Codebook) -> Side:
-    """Return one step of one rank of a run."""
-    return load(run.step_tables(step, rank), step, rank, book)
+def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
+    """Return one step of one rank of a run, as it compares with the other run."""
+    tables = run.step_tables(step, rank)
+    if other is not None and frameworks.differ(run, other):
+        tables = frameworks.in_common(run, other, tables, rank)
+    return load(tables, step, rank, book)
 
 
 def differing_precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> bool:
@@ -102,7 +105,7 @@ def _compare_step(
     history: History,
 ) -> StepResult:
     book = Codebook()
-    a, b = (load_side(run, step, rank, book) for run in runs)
+    a, b = (load_side(run, step, rank, book, other) for run, other in (runs, runs[::-1]))
     forced = mapping.pairs(a, b) if mapping is not None else ()
     alignment = align(a, b, forced)
     slots = pair_slots(a, b, alignment)

@@ -1,0 +1,150 @@
+"""`ns.copy_weights`: one framework's weights into the other's model, by rules of names and layouts.
+
+A parameter goes to the one of the same path. Paddle's Linear holds its weight as [in, out] and torch's as [out, in]: it is
+turned. A norm's `running_mean` and `running_var` are `_mean` and `_variance`. Torch's attention has one matrix for query,
+key and value, `in_proj_weight`; Paddle's has a Linear for each.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.errors import SettingsError
+
+_STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
+_SKIPPED = ("num_batches_tracked",)  # torch counts them, Paddle does not
+
+
+def copy_weights(source: Any, target: Any) -> list[str]:
+    """Copy all parameters and statistics of `source` into `target`; return the names, as the target has them.
+
+    Either may be a torch module or a Paddle layer. A name or shape that does not fit is an error, and nothing is copied.
+    """
+    given, wanted = _side(source), _side(target)
+    values = given.read()
+    if given.name != wanted.name:
+        values = _to_paddle(values, given, wanted) if wanted.name == "paddle" else _to_torch(values, given, wanted)
+    names = wanted.names()
+    optional = {name for name in names if name.rpartition(".")[2] in _SKIPPED}
+    missing = [name for name in names if name not in values and name not in optional]
+    if missing:
+        near = difflib.get_close_matches(missing[0], values, 1)
+        raise SettingsError(
+            f"{missing[0]} has no counterpart in the {given.name} model"
+            + (f"; nearest is {near[0]}" if near else "")
+            + (f" ({len(missing)} more)" if missing[1:] else "")
+        )
+    extra = [name for name in values if name not in names and name.rpartition(".")[2] not in _SKIPPED]
+    if extra:
+        raise SettingsError(f"{extra[0]} of the {given.name} model has no place in the {wanted.name} model")
+    for name in names:
+        if name in values and tuple(values[name].shape) != names[name]:
+            raise SettingsError(f"{name}: the shapes differ, {list(values[name].shape)} into {list(names[name])}")
+    wanted.write({name: values[name] for name in names if name in values})
+    return [name for name in names if name in values]
+
+
+def _side(model: Any) -> _Torch | _Paddle:
+    torch, paddle = sys.modules.get("torch"), sys.modules.get("paddle")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        return _Torch(model)
+    if paddle is not None and isinstance(model, paddle.nn.Layer):
+        return _Paddle(model)
+    raise SettingsError(f"copy_weights got a {type(model).__name__}: give a torch.nn.Module and a paddle.nn.Layer")
+
+
+class _Torch:
+    name = "torch"
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._state = model.state_dict(keep_vars=True)
+
+    def names(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._state.items()}
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        from numscope.capture.torch.tensors import to_numpy
+
+        return {name: to_numpy(tensor.detach().contiguous()) for name, tensor in self._state.items()}
+
+    def write(self, values: dict[str, NDArray[Any]]) -> None:
+        import torch
+
+        with torch.no_grad():
+            for name, value in values.items():
+                wide = value.astype(np.float32) if value.dtype.name in ("bfloat16",) else value
+                self._state[name].copy_(torch.from_numpy(np.ascontiguousarray(wide)))
+
+    def linear_weights(self) -> set[str]:
+        import torch
+
+        return {
+            f"{path}.weight".lstrip(".") for path, m in self._model.named_modules() if isinstance(m, torch.nn.Linear)
+        }
+
+
+class _Paddle:
+    name = "paddle"
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._state = model.state_dict()
+
+    def names(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self._state.items()}
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        from numscope.capture.paddle.tensors import to_numpy
+
+        return {name: to_numpy(tensor) for name, tensor in self._state.items()}
+
+    def write(self, values: dict[str, NDArray[Any]]) -> None:
+        import paddle
+
+        for name, value in values.items():
+            tensor = self._state[name]
+            wide = value.astype(np.float32) if value.dtype.name == "bfloat16" else value
+            tensor.set_value(paddle.to_tensor(np.ascontiguousarray(wide)).astype(tensor.dtype))
+
+    def linear_weights(self) -> set[str]:
+        import paddle
+
+        layers = self._model.named_sublayers(include_self=True)
+        return {f"{path}.weight".lstrip(".") for path, layer in layers if isinstance(layer, paddle.nn.Linear)}
+
+
+def _to_paddle(values: dict[str, NDArray[Any]], torch_side: Any, paddle_side: Any) -> dict[str, NDArray[Any]]:
+    turned = torch_side.linear_weights() | paddle_side.linear_weights()
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in values.items():
+        path, dot, last = name.rpartition(".")
+        if last in ("in_proj_weight", "in_proj_bias"):
+            kind = last.removeprefix("in_proj_")
+            for part, piece in zip(("q", "k", "v"), np.split(value, 3)):
+                found[f"{path}{dot}{part}_proj.{kind}"] = piece.T if kind == "weight" else piece
+        else:
+            found[f"{path}{dot}{_STATISTICS.get(last, last)}"] = value.T if name in turned else value
+    return found
+
+
+def _to_torch(values: dict[str, NDArray[Any]], paddle_side: Any, torch_side: Any) -> dict[str, NDArray[Any]]:
+    back = {paddle: torch for torch, paddle in _STATISTICS.items()}
+    turned = paddle_side.linear_weights()
+    wanted = torch_side.names()
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in values.items():
+        path, dot, last = name.rpartition(".")
+        found[f"{path}{dot}{back.get(last, last)}"] = value.T if name in turned else value
+    for name in wanted:
+        path, dot, last = name.rpartition(".")
+        if last in ("in_proj_weight", "in_proj_bias"):
+            parts = [f"{path}{dot}{part}_proj.{last.removeprefix('in_proj_')}" for part in "qkv"]
+            if all(part in found for part in parts):
+                found[name] = np.concatenate([found.pop(part) for part in parts])
+    return found
