@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from numscope.compare.operators import canonical
 from numscope.compare.wrappers import normalise
+from numscope.store.joins import sketch_array
 
 Ints = NDArray[np.int64]
 Words = NDArray[np.uint64]
@@ -244,20 +245,13 @@ def _floats(column: pa.ChunkedArray) -> Floats:
 
 
 def _sketches(table: pa.Table) -> tuple[Floats, Flags]:
-    column = table["sketch"].combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    valid = np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    width = column.type.list_size
-    sketch = np.zeros((len(column), width))
-    if valid.any():
-        sketch[valid] = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
-    low = table["sketch_low"].combine_chunks()
-    if isinstance(low, pa.ChunkedArray):
-        low = pa.concat_arrays(low.chunks) if low.num_chunks else pa.array([], low.type)
+    values, valid = sketch_array(table["sketch"])
+    sketch = np.where(valid[:, None], values, 0.0).astype(np.float64)
+    low = table["sketch_low"]
     if low.null_count < len(low):
-        there = np.asarray(pc.is_valid(low).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        sketch[there] += low.flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
+        there = np.asarray(pc.is_valid(low).to_numpy(), dtype=np.bool_)
+        rest = b"".join(pc.drop_null(low).to_pylist())
+        sketch[there] += np.frombuffer(rest, np.float32).reshape(-1, sketch.shape[1])
     return sketch, valid
 
 

@@ -72,8 +72,8 @@ def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
     arrays = []
     for fld in schema:
         values = columns.get(fld.name)
-        if fld.name == "sketch" and isinstance(values, np.ndarray):
-            arrays.append(_sketch(values))
+        if fld.name == "sketch" and (values is None or isinstance(values, np.ndarray)):
+            arrays.append(_no_sketch(rows) if values is None else _sketch(values))
         elif fld.name == "sketch_low" and values is None and isinstance(columns.get("sketch"), np.ndarray):
             dtype = arrays[schema.get_field_index("dtype")]
             arrays.append(_sketch_low(columns["sketch"], dtype))
@@ -101,23 +101,19 @@ def column(values: Any, kind: pa.DataType, rows: int, nan_is_null: bool = False)
 
 def _sketch(values: NDArray[np.float64]) -> pa.Array:
     with np.errstate(over="ignore"):  # beyond float32's range is infinity: an estimate from it is unknown, not wrong
-        return _fixed_lists(values.astype(np.float32), ~np.isnan(values[:, 0]))
+        flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(flat, SKETCH)
 
 
 def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
     wide = pc.is_in(dtype, WIDE).to_numpy(zero_copy_only=False) & ~np.isnan(values[:, 0])
-    low = np.zeros(values.shape, np.float32)
-    if wide.any():
+    low: list[bytes | None] = [None] * len(values)
+    for row in np.flatnonzero(wide):
         with np.errstate(over="ignore", invalid="ignore"):
-            exact = values[wide]
-            rest = (exact - exact.astype(np.float32)).astype(np.float32)
-        low[wide] = np.where(np.isfinite(rest), rest, 0)
-    return _fixed_lists(low, wide)
+            rest = (values[row] - values[row].astype(np.float32)).astype(np.float32)
+        low[row] = np.where(np.isfinite(rest), rest, np.float32(0)).tobytes()
+    return pa.array(low, pa.binary())
 
 
-def _fixed_lists(values: NDArray[np.float32], valid: NDArray[np.bool_]) -> pa.Array:
-    """Return (n, 64) numbers as n lists without a copy; rows that are not valid are null."""
-    kind = pa.list_(pa.float32(), SKETCH)
-    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-    return pa.Array.from_buffers(kind, len(values), [bits], children=[flat])
+def _no_sketch(rows: int) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.full(rows * SKETCH, np.nan, np.float32)), SKETCH)

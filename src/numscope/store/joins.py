@@ -142,4 +142,4 @@ def sketch_array(column: pa.ChunkedArray) -> tuple[NDArray[np.float32], NDArray[
     whole = _one(column)
     flat = whole.values.slice(whole.offset * SKETCH, len(whole) * SKETCH)
     values = flat.to_numpy(zero_copy_only=False).reshape(len(whole), SKETCH)
-    return values, whole.is_valid().to_numpy(zero_copy_only=False)
+    return values, ~np.isnan(values[:, 0])

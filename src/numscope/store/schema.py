@@ -73,11 +73,9 @@ TENSORS = pa.schema(
         ("mean", pa.float64()),
         ("l2", pa.float64()),
         ("hash", pa.uint64()),
+        # NaN in place of null: Arrow before 26 cannot read null lists of fixed size back from Parquet.
         ("sketch", pa.list_(pa.float32(), SKETCH)),
-        (
-            "sketch_low",
-            pa.list_(pa.float32(), SKETCH),
-        ),  # what float32 cannot hold of a 64-bit dtype's sketch, else null
+        ("sketch_low", pa.binary()),  # 64 float32: what float32 cannot hold of a 64-bit dtype's sketch, else null
         ("placement", pa.string()),  # JSON: a shard's global shape, offsets and placements, or null
         ("shard", pa.string()),  # file that holds the data, relative to the rank's directory, or null
         ("key", pa.string()),  # key in that file
