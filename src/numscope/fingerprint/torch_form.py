@@ -100,7 +100,8 @@ class TorchBatch:
                 result.take(raw_bytes(chunk).numpy())
             self._rows.set(row, elements, result)
             return
-        typed = torch.from_numpy(block.raw).view(tensor.dtype)
+        with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside it
+            typed = torch.from_numpy(block.raw).view(tensor.dtype)
         self._small[tensor.dtype, elements] = block, count, count * kind.size, typed
         place = self._arena.take(block, row, count, elements)
         typed[place, :elements].view(tensor.shape).copy_(tensor)
