@@ -16,6 +16,7 @@ Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
 Layouts = dict[int, Callable[[NDArray[Any]], NDArray[Any]]]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
 RESOLUTION = 2.0**-26  # relative: what a sketch in float32 can just not see
+STATISTICS = 2.0**-20  # relative: what another tool's statistics, in float32, can just not tell apart
 _ESTIMATED = ("relative_l2", "euclid", "rmse", "cosine", "correlation")
 
 
@@ -48,7 +49,11 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     elements = ta.elements[t]
     known = measured & (elements == tb.elements[r]) & ta.sketched[t] & tb.sketched[r]
     unlike = measured & (elements == tb.elements[r]) & _unlike(a, b, t, r)
+    bounded = ~known & ~bitwise & (elements == tb.elements[r]) & _has_statistics(a, t) & _has_statistics(b, r)
+    unlike |= bounded & _one_side_nonfinite(a, b, t, r)
     columns = _estimate(a, b, t, r, known, bitwise, unlike)
+    _bound(a, b, t, r, bounded & ~unlike, columns)
+    known |= bounded
     estimated = np.ones(len(t), np.bool_)
     if load is not None:
         _exact(a, b, t, r, columns, estimated, bitwise, load)
@@ -66,6 +71,39 @@ def _unlike(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
     for name in ("nan", "posinf", "neginf"):
         unlike |= getattr(a.tensors, name)[t] != getattr(b.tensors, name)[r]
     return unlike
+
+
+def _has_statistics(side: Side, rows: Ints) -> Flags:
+    tensors = side.tensors
+    there = [~np.isnan(column[rows]) for column in (tensors.min, tensors.max, tensors.mean, tensors.l2)]
+    return np.asarray(np.logical_and.reduce(there))
+
+
+def _one_side_nonfinite(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
+    """Return where one side alone has NaN or infinities; an imported run knows that there are some, not how many."""
+    unlike = np.zeros(len(t), np.bool_)
+    for name in ("nan", "posinf", "neginf"):
+        unlike |= (getattr(a.tensors, name)[t] > 0) != (getattr(b.tensors, name)[r] > 0)
+    return unlike
+
+
+def _bound(a: Side, b: Side, t: Ints, r: Ints, rows: Flags, columns: dict[str, NDArray[Any]]) -> None:
+    """Fill in what statistics alone tell: the least distance that two tensors with these statistics can have.
+
+    The norms, the extremes and √n times the means differ by no more than the Euclidean distance. What float32, in which
+    other tools write them, cannot tell apart counts as equal.
+    """
+    ta, tb = a.tensors, b.tensors
+    root = np.sqrt(np.maximum(ta.elements[t], 1))
+    scale = np.maximum(tb.l2[r], ta.l2[t])
+    least = np.abs(ta.l2[t] - tb.l2[r])
+    for bound in (ta.max[t] - tb.max[r], ta.min[t] - tb.min[r], (ta.mean[t] - tb.mean[r]) * root):
+        least = np.maximum(least, np.abs(bound))
+    least = np.where(least <= STATISTICS * scale, 0.0, least)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = np.where(least == 0, 0.0, least / tb.l2[r])
+    for name, values in (("euclid", least), ("relative_l2", relative), ("rmse", least / root)):
+        columns[name] = np.where(rows, values, columns[name])
 
 
 def _estimate(

@@ -21,7 +21,7 @@ from numscope.compare.sources import Sources
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin
-from numscope.store.reader import Run
+from numscope.store.reader import Run, StepTables
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,10 @@ def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None 
     tables = run.step_tables(step, rank)
     if other is not None and frameworks.differ(run, other):
         tables = frameworks.in_common(run, other, tables, rank)
+    if other is not None and run.manifest.get("hash") and run.manifest["hash"] != other.manifest.get("hash"):
+        place = tables.tensors.schema.get_field_index("hash")  # another tool's hash: it tells nothing about ours
+        hashes = pa.nulls(tables.tensors.num_rows, pa.uint64())
+        tables = StepTables(tables.calls, tables.slots, tables.tensors.set_column(place, "hash", hashes))
     return load(tables, step, rank, book)
 
 
