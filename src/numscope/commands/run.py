@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--to-cpu", action="append", default=[], metavar="PATTERN", help="run these on the CPU; may be repeated"
     )
     parser.add_argument("--dtype", help="with --to-cpu: run them in this dtype too, such as float64")
+    parser.add_argument("--also", action="append", default=[], help=argparse.SUPPRESS)  # bisect's axes
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
 
 
@@ -51,7 +52,11 @@ def run(args: argparse.Namespace) -> int:
     CaptureSettings.of(**settings)
     if args.dtype and not args.to_cpu:
         raise SettingsError("--dtype says in which dtype --to-cpu runs things: give --to-cpu PATTERN too")
-    also = {"numscope.diagnose.reroute:install": {"names": args.to_cpu, "dtype": args.dtype}} if args.to_cpu else {}
+    also: dict[str, Any] = {}
+    if args.to_cpu:
+        also["numscope.diagnose.reroute:install"] = {"names": args.to_cpu, "dtype": args.dtype}
+    for place, _, argument in (item.partition("=") for item in args.also):
+        also[place] = {"install": argument}
     from numscope.capture.job import run_script
 
     return run_script(command[0], command[1:], args.out, settings, also)

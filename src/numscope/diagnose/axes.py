@@ -1,0 +1,72 @@
+"""Axes of a bisection: how the reference's job is derived from the target's.
+
+An axis says what environment variables the two jobs have, and what is done in their processes before the script runs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from numscope.core.errors import SettingsError
+
+AXES = ("compile", "device", "dtype", "threads", "deterministic", "env")
+
+
+@dataclass(frozen=True)
+class Side:
+    """What one job has that the other has not."""
+
+    environment: dict[str, str] = field(default_factory=dict)
+    install: str = ""  # what `install` below does in its processes
+    words: str = ""
+
+
+def sides(axis: str) -> tuple[Side, Side]:
+    """Return target's and reference's side of an axis: `threads`, `env NAME=A,B` …"""
+    name, _, rest = axis.partition(" ")
+    if name == "compile":
+        return Side(), Side({"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}, words="without torch.compile")
+    if name == "device":
+        return Side(), Side({"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}, words="on the CPU")
+    if name == "dtype":
+        return Side(), Side(install="float32", words="without autocast")
+    if name == "threads":
+        one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return Side(), Side(one, install="one thread", words="on one thread")
+    if name == "deterministic":
+        fixed = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+        return Side(), Side(fixed, install="deterministic", words="with deterministic algorithms")
+    if name == "env":
+        match = re.fullmatch(r"(\w+)=([^,]*),([^,]*)", rest.strip())
+        if match is None:
+            raise SettingsError(f"--axis {axis!r}: write env NAME=A,B, the target's value and the reference's")
+        variable, here, there = match.groups()
+        return Side({variable: here}, words=f"{variable}={here}"), Side({variable: there}, words=f"{variable}={there}")
+    raise SettingsError(f"there is no axis {name!r}: there are {', '.join(AXES)}")
+
+
+def install(order: dict[str, Any]) -> None:
+    """Do in this process what an axis asks for; called when the framework has been loaded."""
+    import torch
+
+    what = order["install"]
+    if what == "one thread":
+        torch.set_num_threads(1)
+    elif what == "deterministic":
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+    elif what == "float32":
+        _without_autocast(torch.autocast)
+
+
+def _without_autocast(autocast: Any) -> None:
+    """Make every autocast of this process one that is off."""
+    original = autocast.__init__
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **{**kwargs, "enabled": False})
+
+    autocast.__init__ = __init__
