@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "open_run": "numscope.store.reader",
     "copy_weights": "numscope.diagnose.weights",
+    "compare_models": "numscope.testing.models",
     "seed_all": "numscope.diagnose.seeds",
     "to_cpu": "numscope.diagnose.reroute",
     "NumscopeError": "numscope.core.errors",
@@ -64,3 +65,4 @@ if TYPE_CHECKING:
     from numscope.diagnose.seeds import seed_all as seed_all
     from numscope.diagnose.weights import copy_weights as copy_weights
     from numscope.store.reader import open_run as open_run
+    from numscope.testing.models import compare_models as compare_models

@@ -11,6 +11,7 @@ PUBLIC = {
     "open_run",
     "capture",
     "compare",
+    "compare_models",
     "diagnose",
     "copy_weights",
     "seed_all",

@@ -275,11 +275,19 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
 
 
 def _prefix(calls: pa.Table) -> dict[str, Any]:
-    """Return how many leading calls are the same to the bit; those of a rank's step run before those of the next."""
-    verdict = np.asarray(pc.equal(calls["verdict"], "identical").to_numpy(zero_copy_only=False), dtype=np.bool_)
-    length = int((~verdict).argmax()) if not verdict.all() else len(verdict)
-    last = calls["target_name"][length - 1].as_py() if length else None
-    return {"calls": length, "last": last}
+    """Return how many leading calls are the same to the bit; those of a rank's step run before those of the next.
+
+    A call with inner calls ends after them: it is no obstacle to the calls before the first inner one that differs.
+    """
+    same = np.asarray(pc.equal(calls["verdict"], "identical").to_numpy(zero_copy_only=False), dtype=np.bool_)
+    outer = np.zeros(len(same), np.bool_)
+    outer[pc.drop_null(calls["parent"]).to_numpy()] = True
+    stops = np.flatnonzero(~same & ~outer)
+    if not len(stops):
+        stops = np.flatnonzero(~same)
+    before = np.flatnonzero(same[: stops[0]] if len(stops) else same)
+    last = calls["target_name"][int(before[-1])].as_py() if len(before) else None
+    return {"calls": len(before), "last": last}
 
 
 def check(comparison: Comparison) -> None:

@@ -60,6 +60,11 @@ class Exact:
 
 def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
     """Return the exact measures of two arrays of the same number of elements."""
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
+        return _measure(target, reference, dtypes)
+
+
+def _measure(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
     shape = target.shape
     a, b = _flat(target), _flat(reference)
     if not a.size:
@@ -71,7 +76,7 @@ def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[
     work = _Work(a.dtype, b.dtype, min(length, a.size))
     for begin in range(0, a.size, length):
         total.add(work, a[begin : begin + length], b[begin : begin + length], begin)
-    return total.result(shape)
+    return total.result(shape, parts=2 if np.iscomplexobj(target) else 1)
 
 
 def _fits_float32(dtype: np.dtype[Any]) -> bool:
@@ -143,14 +148,14 @@ def _empty() -> Exact:
 
 
 class _Totals:
-    """Sums over the chunks seen so far. With d = a - b, everything follows from Σb², Σdb, Σd², Σb and Σd."""
+    """Sums over the chunks seen so far. With d = a - b small, Σa², Σab and Σa follow from those of b and d."""
 
     def __init__(self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps) -> None:
         self.rtol, self.atol = tolerance
         self.spread, self.ulps = spread, ulps
         self.count = self.compared = self.unlike = 0
-        self.bb = self.dd = self.db = 0.0
-        self.sum_b = self.sum_d = self.sum_rel = 0.0
+        self.aa = self.ab = self.bb = self.dd = self.db = 0.0
+        self.sum_a = self.sum_b = self.sum_d = self.sum_rel = 0.0
         self.zeros = self.near1 = self.near5 = self.mismatch = 0
         self.max_abs = self.max_rel = 0.0
         self.worst = self.first = -1
@@ -170,15 +175,29 @@ class _Totals:
             wide_b, d = b, a - b
             wide_d, bb, dd = d, float(np.dot(b, b)), float(np.dot(d, d))
         self.bb += bb
-        self.sum_b += float(wide_b.sum())
+        sum_b = float(wide_b.sum())
+        self.sum_b += sum_b
         if dd == 0.0 and not d.any():
+            self.aa += bb
+            self.ab += bb
+            self.sum_a += sum_b
             self.zeros += n - int(np.count_nonzero(b))
             self.near1 += n
             self.near5 += n
             return
         self.dd += dd
-        self.db += float(np.dot(wide_d, wide_b))
-        self.sum_d += float(wide_d.sum())
+        db, sum_d = float(np.dot(wide_d, wide_b)), float(wide_d.sum())
+        self.db += db
+        self.sum_d += sum_d
+        if dd < 1e-2 * bb:
+            self.aa += max(0.0, bb + 2 * db + dd)
+            self.ab += bb + db
+            self.sum_a += sum_b + sum_d
+        else:
+            wide_a = a.astype(np.float64)
+            self.aa += float(np.dot(wide_a, wide_a))
+            self.ab += float(np.dot(wide_a, wide_b))
+            self.sum_a += float(wide_a.sum())
         if d.dtype == work.dtype:
             self._elementwise(work, np.abs(d, out=d), np.abs(b, out=work.size[:n]), begin)
         else:
@@ -252,20 +271,19 @@ class _Totals:
         # Finite values too large to square are possible in float64 alone; they stay, and overflow to infinity.
         return np.where(finite, a, 0.0), np.where(finite, b, 0.0)
 
-    def result(self, shape: tuple[int, ...]) -> Exact:
+    def result(self, shape: tuple[int, ...], parts: int) -> Exact:
         n, unlike = self.compared, bool(self.unlike)
         euclid = math.inf if unlike else math.sqrt(self.dd)
         norm = math.sqrt(self.bb)
         relative = 0.0 if euclid == 0 else (euclid / norm if norm > 0 and not unlike else math.inf)
         counted = n - self.zeros
         known = bool(n or unlike)
-        aa = max(0.0, self.bb + 2 * self.db + self.dd)
         median, high, most = self.ulps.result()
         return Exact(
             relative_l2=relative,
             euclid=euclid,
             rmse=(math.inf if unlike else math.sqrt(self.dd / n)) if known else None,
-            cosine=_cosine(self.bb + self.db, aa, self.bb) if n else None,
+            cosine=_cosine(self.ab, self.aa, self.bb) if n else None,
             mape=(math.inf if unlike else self.sum_rel / counted) if counted > 0 else None,
             mape_excluded=self.zeros,
             max_abs_err=self.max_abs if known else None,
@@ -277,11 +295,11 @@ class _Totals:
             ulp_median=median,
             ulp_p99=high,
             ulp_max=most,
-            target_std=_std(aa, self.sum_b + self.sum_d, n),
+            target_std=_std(self.aa, self.sum_a, n),
             reference_std=_std(self.bb, self.sum_b, n),
             structure=self.spread.name() if self.dd > 0 or unlike else None,
-            first_index=index_text(self.first, shape),
-            worst_index=index_text(self.worst, shape),
+            first_index=index_text(self.first // parts, shape),
+            worst_index=index_text(self.worst // parts, shape),
             correlation=_cosine(self.db, self.dd, self.bb) if self.dd > 0 and self.bb > 0 else None,
         )
 

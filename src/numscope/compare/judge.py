@@ -174,7 +174,7 @@ class _Walk:
             self._check_ends(pair)
         elif not ledger.solid[pair]:
             self._check_ends(pair)
-        elif np.isnan(out) or out <= self._limit(pair, came_in, carried):
+        elif np.isnan(out) or (out <= self._limit(pair, came_in, carried) and not self._is_scaled(pair, came_in)):
             for row in ledger.made(pair):
                 error = ledger.error(row)
                 ledger.mark_right(*ledger.tensors(row), max(came_in, carried) if np.isnan(error) else error)
@@ -266,9 +266,13 @@ class _Walk:
         if any(difference.telling for difference in ledger.differences.get(pair, ())):
             # With arguments that differ, only the error that came in is an excuse, not the call's own rounding.
             return min(limit, 2.0 * came_in)
-        if came_in == 0.0 and any(ledger.is_scaled(row) for row in ledger.made(pair)):
-            return limit / 16.0
         return limit
+
+    def _is_scaled(self, pair: int, came_in: float) -> bool:
+        """Return whether, from the same inputs, the outputs differ by a factor that is none of rounding's."""
+        ledger = self.ledger
+        least = float(self.limits[pair]) / 16.0
+        return came_in == 0.0 and any(ledger.scaled_error(row) > least for row in ledger.made(pair))
 
     def _remember_arguments(self, pair: int, error: float) -> None:
         """Keep a call whose arguments differ without effect on its outputs: it may change state that shows later."""

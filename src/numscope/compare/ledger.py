@@ -101,6 +101,8 @@ class Ledger:
         self.wrong_a, self.wrong_b = np.zeros(len(a.tensors.hash), np.bool_), np.zeros(len(b.tensors.hash), np.bool_)
         self.cause_a = np.full(len(a.tensors.hash), -1)
         self.error_a, self.error_b = np.zeros(len(a.tensors.hash)), np.zeros(len(b.tensors.hash))
+        inner = {a.book.code("api"), a.book.code("aten")}
+        self.coarse = not inner & {*np.unique(a.calls.kind).tolist(), *np.unique(b.calls.kind).tolist()}
         self.suspicions: list[Suspicion] = []
         self.suspicion_of: dict[int, int] = {}  # target row of a call that lost its solidity → suspicion
         self.suspicion_of_reference: dict[int, int] = {}
@@ -238,10 +240,20 @@ class Ledger:
         below = smallest_step(name) * float(side.tensors.elements[tensor]) ** 0.5
         return unit_roundoff(name) + (min(1.0, below / norm) if norm > 0 else 0.0)
 
-    def is_scaled(self, row: int) -> bool:
-        """Return whether the error is a multiple of the result: rounding never is, a wrong factor always."""
-        correlation = self.measures.columns["correlation"][self.measures.row_of[row]]
-        return bool(self.a.tensors.elements[self.slots.a[row]] >= 256 and abs(correlation) > 0.7)
+    def scaled_error(self, row: int) -> float:
+        """Return the part of the error that is a multiple of the result: rounding has none, a wrong factor is nothing else.
+
+        Rounding's own part is about one over the root of the number of elements that count (a few huge ones may be all
+        that do), and a sketch adds an eighth.
+        """
+        measure, t = self.measures.row_of[row], self.slots.a[row]
+        correlation = abs(float(self.measures.columns["correlation"][measure]))
+        largest = max(abs(self.a.tensors.min[t]), abs(self.a.tensors.max[t]))
+        count = (self.a.tensors.l2[t] / largest) ** 2 if largest > 0 else 0.0
+        if not count >= 256:
+            return 0.0
+        least = max(0.6 if self.measures.estimated[measure] else 0.25, 5.0 / count**0.5)
+        return correlation * self.size(row) if correlation > least else 0.0
 
     def is_telling(self, row: int) -> bool:
         """Return whether agreement in this tensor means anything: a constant one agrees with whatever was masked out."""

@@ -100,8 +100,8 @@ class Provenance:
         noise = max(ledger.history.noise, *ledger.worst_right.values())
         explained = 16 * (ledger.roundoff(t, r) + noise)
         explained = max(explained, 1.01 * ledger.history.tensors.get(int(ledger.a.tensors.hash[t]), 0.0))
-        if ledger.phase(pair) == "backward":
-            explained = max(explained, float(np.nan_to_num(ledger.errors.floor[pair])))
+        if ledger.phase(pair) == "backward" or ledger.coarse:
+            explained *= 4  # a sum of gradients, or of whatever runs between modules
         if error <= explained:
             ledger.mark_right(t, r, error)
             return RIGHT, -1
@@ -233,12 +233,14 @@ class Provenance:
         inner = (max(coarse) if ledger.two_precisions else min(coarse)) if coarse else 0.0
         low = inner > 2.0**-20
         explained = (2.0 if low else 24.0) * np.sqrt(max(active, 1)) * inner + 32.0 * front
+        if ledger.coarse:
+            explained *= 4.0  # other calls may stand between that were not recorded
         if end > 4 * inner and active:
             explained += 0.1 * end  # the same numbers, rounded once more at the end: a few fall the other way
-        if front == 0 and ledger.is_scaled(row):
+        if front == 0 and ledger.scaled_error(row) > explained / 16.0:
             explained /= 16.0
         if ledger.measures.estimated[ledger.measures.row_of[row]]:
-            explained += 8 * RESOLUTION
+            explained += 32 * RESOLUTION
         if ledger.phase(pair) in ("backward", "optimizer"):
             explained = max(explained, 16.0 * ledger.worst_right["backward"], 16 * end)
         return float(explained)
@@ -272,7 +274,10 @@ class Provenance:
             return Finding("call", place, call, reference, *common, differ, note="other inputs")
         target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
         differ = tuple(ledger.differences.get(pair, ()))
-        return Finding("call", pair, target, reference, *common, differ, slot=ledger.slot(row), note="another tensor")
+        t, r = ledger.tensors(row)
+        unmade = ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0
+        kind, note = ("gap", "") if unmade else ("call", "another tensor")
+        return Finding(kind, pair, target, reference, *common, differ, slot=ledger.slot(row), note=note)
 
     def _most_active(self, side: Side, calls: list[int]) -> int:
         """Return the first call that computes, else the first at all, -1 for none."""

@@ -6,6 +6,8 @@ dimension being the columns); of a large tensor every fourth chunk is enough to 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,7 +34,7 @@ class Spread:
         """Return a length near the given one that ends with a row, where rows are shorter than that."""
         return length - length % self.columns if self.columns <= length else length
 
-    def add(self, error: NDArray[np.floating], begin: int) -> None:  # type: ignore[type-arg]
+    def add(self, error: NDArray[Any], begin: int) -> None:
         """Add the absolute errors of the elements from `begin` on."""
         if self.elements > _LARGE and (begin // len(error)) % 4:
             return
@@ -82,7 +84,4 @@ def index_text(place: int, shape: tuple[int, ...]) -> str | None:
     """Return a flat index as the text of a full one: "[0, 3, 17]"."""
     if place < 0:
         return None
-    size = int(np.prod(shape, dtype=np.int64)) if shape else 1
-    if place >= size:
-        place //= 2  # a complex number counts as two
     return str([int(part) for part in np.unravel_index(place, shape)]) if shape else "[]"

@@ -60,7 +60,7 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
     """Return integers in the order of the values, one apart for neighbours; both zeros are 0."""
     kind = _INTEGER[x.dtype.itemsize]
     bits = np.ascontiguousarray(x).view(kind)
-    return np.where(bits < 0, np.iinfo(kind).min - bits, bits)
+    return np.asarray(np.where(bits < 0, np.iinfo(kind).min - bits, bits))
 
 
 def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
@@ -89,4 +89,4 @@ def _rank(x: NDArray[Any]) -> NDArray[Any]:
     middle = kind.type(1 << int(last))
     negative = kind.type(0) - (bits >> last)  # all ones where the sign is set
     # A choice per element would be slow: a two's complement negation of the magnitude where the sign is set is not.
-    return middle + (((bits & kind.type(int(middle) - 1)) ^ negative) - negative)
+    return np.asarray(middle + (((bits & kind.type(int(middle) - 1)) ^ negative) - negative))

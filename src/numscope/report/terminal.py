@@ -8,6 +8,7 @@ DIVERGED  at Functional.layer_norm.3.forward in blocks.1.ln2, step 0
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -27,10 +28,8 @@ _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inher
 class Paint:
     """Colours where the stream is a terminal, plain text elsewhere."""
 
-    def __init__(self, stream: TextIO, colour: bool | None = None) -> None:
-        import os
-
-        terminal = hasattr(stream, "isatty") and stream.isatty() and "NO_COLOR" not in os.environ
+    def __init__(self, stream: TextIO | None, colour: bool | None = None) -> None:
+        terminal = stream is not None and stream.isatty() and "NO_COLOR" not in os.environ
         self.on = terminal if colour is None else colour
 
     def __call__(self, text: str, code: str) -> str:
@@ -46,6 +45,11 @@ def print_comparison(
     paint = Paint(stream, colour)
     for line in lines(comparison, paint, width, top, only, sort):
         print(line, file=stream)
+
+
+def text(comparison: Comparison, width: int = 100, top: int = 10) -> str:
+    """Return the answer as plain text."""
+    return "\n".join(lines(comparison, Paint(None, colour=False), width, top))
 
 
 def lines(
@@ -67,7 +71,7 @@ def lines(
 
 
 def _headline(origin: Origin, badge: str, paint: Paint) -> str:
-    where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
+    where = f" in {origin.module}" if origin.module and origin.kind not in ("module", "parameter") else ""
     rank = f", rank {origin.rank}" if origin.rank else ""
     kind = f" ({origin.kind})" if origin.kind in ("missing", "extra", "data", "parameter") else ""
     return f"{badge} at {paint(origin.call, '1')}{kind}{where}, step {origin.step}{rank}"

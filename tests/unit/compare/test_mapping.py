@@ -1,0 +1,82 @@
+"""The map file: names, patterns and layouts that overrule the alignment; mistakes in it are said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numscope.compare.comparison import compare
+from numscope.compare.mapping import load_map
+from numscope.compare.thresholds import load_thresholds
+from numscope.core.errors import SettingsError
+from tests.unit.compare.scripted import Script, numbers
+
+
+def linear(transposed: bool, path: str = "up") -> Script:
+    script = Script()
+    x, weight = numbers((4, 16)), numbers((16, 8), seed=1)
+    out = x @ weight
+    held = np.ascontiguousarray(weight.T) if transposed else weight
+    script.call("Data.Net.0.input", made={"output.0": x})
+    given = {"input.0": x, "parameters.weight": held}
+    name = f"Module.{path}.Linear.forward.0"
+    script.call(name, given, {"output.0": out}, module=path, module_class="Linear")
+    return script
+
+
+def test_a_layout_brings_a_transposed_weight_into_place(tmp_path: Path) -> None:
+    a, b = linear(True).write(tmp_path / "a", keep=True), linear(False).write(tmp_path / "b", keep=True)
+    assert compare(a, b).verdict == "diverged"
+    (tmp_path / "m.toml").write_text('[[layout]]\ntensor = "*.parameters.weight"\ntranspose = [1, 0]\n')
+    comparison = compare(a, b, map=tmp_path / "m.toml")
+    assert comparison.verdict == "identical"
+
+
+def test_modules_of_other_names_are_paired(tmp_path: Path) -> None:
+    a = linear(False, "encoder.layers.0").write(tmp_path / "a")
+    b = linear(False, "blocks.0").write(tmp_path / "b")
+    text = '[[module]]\ntarget = "encoder.layers.*"\nreference = "blocks.*"\n'
+    (tmp_path / "m.toml").write_text(text)
+    comparison = compare(a, b, map=tmp_path / "m.toml")
+    rows = {row["target_name"]: row for row in comparison.calls.to_pylist()}
+    found = rows["Module.encoder.layers.0.Linear.forward.0"]
+    assert (found["reference_name"], found["alignment"]) == ("Module.blocks.0.Linear.forward.0", "map")
+
+
+def test_calls_are_paired_by_pattern(tmp_path: Path) -> None:
+    a, b = Script(), Script()
+    for index in range(2):
+        x = numbers(seed=index)
+        a.call(f"Functional.mygelu.{index}.forward", {"input.0": x}, {"output.0": x * np.float32(2 + index)})
+        b.call(f"Torch.erf.{index}.forward", {"input.0": x}, {"output.0": x * np.float32(2 + index)})
+    text = '[[call]]\ntarget = "Functional.mygelu.*.forward"\nreference = "Torch.erf.*.forward"\n'
+    (tmp_path / "m.toml").write_text(text)
+    comparison = compare(a.write(tmp_path / "a"), b.write(tmp_path / "b"), map=tmp_path / "m.toml")
+    assert comparison.calls["alignment"].to_pylist() == ["map", "map"]
+    assert comparison.verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[calls]]\ntarget = 'a'", "there is no table 'calls'"),
+        ("[[call]]\ntarget = 'a.*'\nreference = 'b'", "different numbers of"),
+        ("[[layout]]\nrotate = 1", "does not know 'rotate'"),
+        ("[[layout]]\ntensor = '*'\nsplit = [0, 2, 2]", "axis, parts, which"),
+        ("not toml", "not valid TOML"),
+    ],
+)
+def test_a_mistake_in_a_map_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "m.toml").write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_map(tmp_path / "m.toml")
+
+
+def test_thresholds_come_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text("[compare]\nscale = 2.0\nmax_unmatched = 0\n")
+    assert load_thresholds(tmp_path / "t.toml").max_unmatched == 0
+    (tmp_path / "t.toml").write_text("[compare]\nlimit = 2\n")
+    with pytest.raises(SettingsError, match="there is no threshold 'limit'"):
+        load_thresholds(tmp_path / "t.toml")
