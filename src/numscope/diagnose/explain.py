@@ -15,6 +15,7 @@ from numscope.diagnose.group import Common, Group, upstream
 from numscope.diagnose.hypotheses import fitting
 from numscope.diagnose.hypotheses.arguments import argument_words
 from numscope.diagnose.hypotheses.case import Case
+from numscope.diagnose.hypotheses.numbers import spoken
 from numscope.diagnose.lift import Lift, lift
 from numscope.diagnose.measures import relative, unit_roundoff
 from numscope.diagnose.pairing import Pairing
@@ -164,7 +165,7 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
         details["note"] = (
             "the reference's recorded inputs don't give its recorded output: something wrote to them unseen"
         )
-        repair = relation(pairs.target, place.target, pairs.reference, place.reference)
+        repair = relation(pairs.target, place.target, pairs.reference, place.reference) or _ratio(pairs, place)
         return Explanation("input", repair, details=details)
     if not figures.native and not figures.float64:
         # On this machine both do the same: there is nothing to change in the calls.
@@ -174,6 +175,22 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
     if mechanism == "order":
         details["note"] = "the same sums in another order: rounding, not a fault"
     return Explanation(mechanism, str(repair_found) if repair_found else None, details=details)
+
+
+def _ratio(pairs: Pairing, place: Place) -> str | None:
+    """Return the factor between all outputs of a call, where each is one number and the factor is one for all."""
+    if place.target_maker is None or place.reference_maker is None:
+        return None
+    ours, theirs = pairs.target.outputs(place.target_maker), pairs.reference.outputs(place.reference_maker)
+    ratios = []
+    for slot, number in ours.items():
+        if slot in theirs and pairs.target.kept(number) and pairs.reference.kept(theirs[slot]):
+            a, b = pairs.target.data(number), pairs.reference.data(theirs[slot])
+            if a.numel() == b.numel() == 1 and a.item():
+                ratios.append(b.item() / a.item())
+    if len(ratios) < 3 or max(ratios) - min(ratios) > 1e-5 * abs(ratios[0]):
+        return None
+    return f"equal to the reference with a scale factor of {spoken(sum(ratios) / len(ratios))} on what it is given"
 
 
 def _on_device(figures: Lift) -> str:

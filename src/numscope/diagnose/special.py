@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from numscope.compare.comparison import Comparison
 from numscope.core.report import Origin
-from numscope.diagnose import optimizers
+from numscope.diagnose import optimizers, state
 from numscope.diagnose.explain import Explanation, relation
+from numscope.diagnose.explain import explain as explain_call
 from numscope.diagnose.measures import relative, unit_roundoff
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.diagnose.recorded import Call, NotKept
@@ -15,8 +18,21 @@ from numscope.diagnose.recorded import Call, NotKept
 
 def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanation | None:
     """Return the explanation of a suspect of a special kind, or None where it is an ordinary call."""
-    if origin.kind in ("parameter", "optimizer") or origin.phase in ("backward", "optimizer"):
+    detached = origin.kind == "extra" and ".detach" in origin.call
+    if detached or origin.kind in ("parameter", "optimizer") or origin.phase in ("backward", "optimizer"):
         found = untied(pairs)
+        if found is not None:
+            return found
+    if detached:
+        return Explanation("semantic", f"equal to the reference without {origin.call}, which stops the gradient")
+    row = pairs.row(origin.call, origin.kind)
+    if (
+        row is not None
+        and row["target_order"] is not None
+        and row["reference_order"] is not None
+        and row["arguments_differ"]
+    ):
+        found = state.explain(pairs, row["target_order"], row["reference_order"])
         if found is not None:
             return found
     if origin.kind == "data":
@@ -72,9 +88,13 @@ def gradient(pairs: Pairing, origin: Origin) -> Explanation | None:
     forward = side.calls.get(call.forward) if call.forward is not None else None
     if forward is None:
         return None
-    twin = pairs.row(forward.name)
-    if twin is None or twin["target_order"] is None or twin["reference_order"] is None:
+    missing = side is pairs.reference
+    twin = pairs.row(forward.name, "missing" if missing else "") or pairs.row(forward.name)
+    if twin is None:
         return None
+    if twin["target_order"] is None or twin["reference_order"] is None:  # the call itself is missing, or too much
+        kind = "missing" if missing else "extra"
+        return explain_call(pairs, replace(origin, call=forward.name, kind=kind, phase="forward", relative=None))
     theirs = other.calls[twin["target_order"] if other is pairs.target else twin["reference_order"]]
     if row["target_order"] is None:
         change = (
