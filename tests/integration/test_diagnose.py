@@ -155,3 +155,15 @@ def test_the_command_prints_writes_and_returns_one(tmp_path: Path) -> None:
     assert "relative error" in failed.stdout
     (tmp_path / "test_origin.py").write_text(text.replace("approximate='tanh'", "approximate='none'"))
     assert subprocess.run(test, capture_output=True, cwd=tmp_path).returncode == 0
+
+
+def test_a_fault_that_hides_in_bfloat16_is_revealed_by_the_lift(tmp_path: Path) -> None:
+    wrong, right, *_ = FAULTS["gelu"]
+    run(tmp_path / "target", wrong, torch.bfloat16)
+    run(tmp_path / "reference", right, torch.bfloat16)
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.verdict == "diverged"
+    assert report.origin is not None
+    assert report.origin.call == "Functional.gelu.0.forward"
+    assert report.origin.mechanism == "semantic"
+    assert "approximate='none'" in (report.origin.repair or "")

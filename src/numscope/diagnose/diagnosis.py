@@ -17,6 +17,7 @@ from typing import Any
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain import Explanation, explain
+from numscope.diagnose.hidden import reveal
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.store.reader import Run
 
@@ -38,6 +39,8 @@ def diagnose(
             raise TypeError("diagnose needs two runs, target and reference, or a comparison")
         comparison = compare(target, reference, **settings)
     report = comparison.report
+    if report.verdict == "equivalent":
+        return reveal(comparison)
     if report.verdict != "diverged" or report.origin is None:
         return report
     known: dict[tuple[int, int], Pairing] = {}

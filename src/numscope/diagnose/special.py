@@ -8,6 +8,7 @@ import torch
 
 from numscope.compare.comparison import Comparison
 from numscope.core.report import Origin
+from numscope.core.words import OriginKind
 from numscope.diagnose import optimizers, state
 from numscope.diagnose.explain import Explanation, relation
 from numscope.diagnose.explain import explain as explain_call
@@ -93,7 +94,7 @@ def gradient(pairs: Pairing, origin: Origin) -> Explanation | None:
     if twin is None:
         return None
     if twin["target_order"] is None or twin["reference_order"] is None:  # the call itself is missing, or too much
-        kind = "missing" if missing else "extra"
+        kind: OriginKind = "missing" if missing else "extra"
         return explain_call(pairs, replace(origin, call=forward.name, kind=kind, phase="forward", relative=None))
     theirs = other.calls[twin["target_order"] if other is pairs.target else twin["reference_order"]]
     if row["target_order"] is None:
