@@ -42,6 +42,7 @@ def main(out: Path) -> None:
         os.chdir(folder)
         train()
         compared = Session.of_comparison(ns.compare("runs/npu", "runs/gpu"))
+        compared.diagnose()
         alone = Session.of_run(ns.open_run("runs/overflow"))
         origin = compared.summary["origin_row"]
         shots = [(compared, name, *place) for name, place in PAGES.items()] + [(alone, "run", *PAGES["answer"])]

@@ -36,6 +36,16 @@ def test_the_answer_says_verdict_origin_reason_and_source(go: Any, compared: str
     page.wait_for_selector("[data-testid=statistics]")
 
 
+def test_the_origin_is_diagnosed_on_demand(go: Any, compared: str) -> None:
+    page = go(compared, "answer")
+    page.wait_for_selector("[data-testid=origin]")
+    if page.locator("text=Diagnose").count():
+        page.click("text=Diagnose")
+    page.wait_for_selector(".repair")
+    assert "approximate='none'" in page.inner_text(".repair")
+    assert "float64" in page.inner_text("[data-testid=origin]")
+
+
 def test_the_story_zooms_hovers_and_opens_a_call(go: Any, compared: str) -> None:
     page = go(compared, "story?step=0&rank=0")
     page.wait_for_selector("[data-testid=plot] canvas")

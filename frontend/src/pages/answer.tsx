@@ -1,11 +1,13 @@
+import { useState } from 'preact/hooks';
 import { Main } from '../app';
-import { count, ratio, short } from '../data/format';
+import { count, ratio, short, type Numeric } from '../data/format';
+import { post } from '../data/source';
 import type { Origin, Report, RunAbout, Summary } from '../data/types';
 import { queryOf } from '../data/view';
 import { t } from '../i18n';
 import { Stack } from '../parts/stack';
 import { link } from '../route';
-import { source, summary } from '../state';
+import { comparing, source, summary } from '../state';
 import { Badge, GLYPH, VERDICTS, verdictClass } from '../verdict';
 
 export function Answer() {
@@ -58,12 +60,60 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
   );
 }
 
+const MEANING: Record<string, string> = {
+  semantic: 'the two compute different things, in any precision',
+  precision: 'the same computation, in another dtype or cast at another place',
+  order: 'the same sums in another order: rounding, no fault',
+  input: 'the calls are right: they were given something else',
+  parameter: 'the calls are right: their parameters differ',
+};
+
+type Figures = Record<'native' | 'float32' | 'float64' | 'floor', Numeric>;
+
+/** The difference between the two sides' operators on the same inputs, in growing precision. */
+function Lift({ lift }: { lift: Figures }) {
+  return (
+    <>
+      {(['native', 'float32', 'float64'] as const).map((name) => (
+        <span key={name} style={{ marginRight: '14px' }}>
+          <span class="quiet">{t(name)}</span> <b class="mono">{short(lift[name])}</b>
+        </span>
+      ))}
+      {lift.floor != null && <span class="quiet">({t('rounding explains')} {short(lift.floor)})</span>}
+    </>
+  );
+}
+
+function Diagnose() {
+  const [busy, setBusy] = useState(false);
+  const [fault, setFault] = useState('');
+  const run = async () => {
+    setBusy(true);
+    try {
+      summary.value = await post<Summary>('diagnose', {});
+    } catch (error) {
+      setFault((error as Error).message);
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      <button class="button" disabled={busy} onClick={() => void run()} title={t('Replay the suspects from their recorded inputs, and say why they differ')}>
+        {busy ? t('Working…') : t('Diagnose')}
+      </button>
+      {fault && <span class="error small">{fault}</span>}
+    </>
+  );
+}
+
 function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null; stack: Summary['stack'] }) {
   const frames = stack.length
     ? stack
     : origin.source
       ? [{ file: origin.source.file, line: origin.source.line, function: origin.source.function ?? '', code: origin.source.code ?? '', user: true }]
       : [];
+  const diagnosis = origin.details?.['diagnosis'] as { lift?: Figures; could_not?: string } | undefined;
+  const lift = diagnosis?.lift;
   return (
     <section class="card" data-testid="origin">
       <h2>{t('Origin')}</h2>
@@ -90,7 +140,19 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
             }
           />
         )}
-        {origin.mechanism && origin.mechanism !== 'unknown' && <Fact name={t('mechanism')} value={t(origin.mechanism)} />}
+        {origin.mechanism && origin.mechanism !== 'unknown' && (
+          <Fact
+            name={t('mechanism')}
+            value={
+              <>
+                <b>{t(origin.mechanism)}</b>
+                <span class="quiet">: {t(MEANING[origin.mechanism] ?? '')}</span>
+              </>
+            }
+          />
+        )}
+        {lift && <Fact name={t('lift')} value={<Lift lift={lift} />} />}
+        {diagnosis?.could_not && <Fact name={t('diagnosis')} value={diagnosis.could_not} />}
       </dl>
       {origin.repair && (
         <p class="repair">
@@ -101,6 +163,7 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
       {row !== null && (
         <p class="row" style={{ marginTop: '14px' }}>
           <a class="button" href={link('tensor', [row])}>{t('Look at its tensors')}</a>
+          {source.value?.live && comparing.value && !diagnosis && <Diagnose />}
           {source.value?.live && <a class="button" href={link('model', [], new URLSearchParams({ row: String(row) }))}>{t('Show in the model')}</a>}
           <a class="button" href={link('story', [], new URLSearchParams({ step: String(origin.step), rank: String(origin.rank) }))}>{t('Show in the story')}</a>
         </p>

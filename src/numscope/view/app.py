@@ -159,6 +159,7 @@ class Api:
         return {
             "open": self.open,
             "again": self.again,
+            "diagnose": lambda r: _json(self.viewer.session.diagnose()),
             "forms/directory": self.form_directory,
             "forms/file": self.form_file,
             "forms/neighbour": self.form_neighbour,

@@ -36,6 +36,7 @@ class Session:
     target: Run | None = None
     reference: Run | None = None
     comparing: bool = True
+    comparison: Comparison | None = None  # what can be diagnosed
     sides: dict[str, Side] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -47,13 +48,15 @@ class Session:
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Session:
         """Look at a comparison."""
-        return cls.of_tables(
+        session = cls.of_tables(
             comparison.calls,
             comparison.pairs,
             comparison.report.to_dict(),
             target=comparison.target,
             reference=comparison.reference,
         )
+        session.comparison = comparison
+        return session
 
     @classmethod
     def of_tables(
@@ -101,6 +104,16 @@ class Session:
         )
         row = told["origin_row"]
         return told | {"stack": [] if row is None else self.stack(row), "version": self.version()}
+
+    def diagnose(self) -> dict[str, Any]:
+        """Replay the suspects and take the report that says why; return the new summary."""
+        if self.comparison is None:
+            raise SettingsError("only a comparison of two runs can be diagnosed")
+        from numscope.diagnose.diagnosis import diagnose
+
+        self.report = diagnose(self.comparison).to_dict()
+        del self.summary
+        return self.summary
 
     def warm(self) -> None:
         """Sort by what is asked for first, so that a table of a million rows has it at once."""
