@@ -5,7 +5,6 @@ PYTHONPATH=src:. python docs/images/make_screenshots.py [OUT]
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 import subprocess
@@ -56,7 +55,7 @@ def main(out: Path) -> None:
                         page.goto(f"{access.url}#/{path.format(origin=origin)}")
                         page.wait_for_selector(wait)
                         page.wait_for_timeout(400)
-                        small(page.screenshot(), out / f"{name}-{theme}.png")
+                        page.screenshot(path=out / f"{name}-{theme}.png")
                         page.close()
                         if faults:
                             raise SystemExit(f"{name}: {faults}")
@@ -69,14 +68,6 @@ def train() -> None:
     Path("train/train.py").write_text(TRAIN)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     subprocess.run([sys.executable, "train/train.py"], check=True, env=environment)
-
-
-def small(picture: bytes, path: Path) -> None:
-    """Write a picture with 256 colours, chosen so that rare ones stay: half the size."""
-    from PIL import Image
-
-    image = Image.open(io.BytesIO(picture)).convert("RGB")
-    image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

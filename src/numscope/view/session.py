@@ -112,7 +112,7 @@ class Session:
         from numscope.diagnose.diagnosis import diagnose
 
         self.report = diagnose(self.comparison).to_dict()
-        del self.summary
+        self.__dict__.pop("summary", None)
         return self.summary
 
     def warm(self) -> None:
