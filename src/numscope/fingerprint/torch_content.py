@@ -45,7 +45,8 @@ def refuse(tensor: Tensor) -> str | None:
     if tensor.dtype not in KIND_OF:
         return f"no fingerprint is defined for {tensor.dtype}"
     try:
-        if tensor.numel() and tensor.data_ptr() == 0:
+        # A device that is registered from Python keeps its data where torch has no address of it.
+        if tensor.numel() and tensor.data_ptr() == 0 and tensor.device.type != torch._C._get_privateuse1_backend_name():
             return f"a {type(tensor).__name__} has no data of its own"
     except RuntimeError:  # fake, functional and batched tensors, as torch's tracers and vmap use them
         return f"a {type(tensor).__name__} without storage has no data"
