@@ -20,6 +20,7 @@ from numscope.fingerprint.columns import Fingerprints
 from numscope.store.writer import Batch, RunWriter, Sample
 
 FLUSH_SLOTS = 60_000
+UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 FLUSH_BYTES = 64 << 20
 
 
@@ -115,6 +116,7 @@ class Recorder:
         self._data_bytes = 0
         self._shapes: dict[tuple[int, ...], int] = {}
         self._shape_list: list[list[int]] = []
+        self._direct = type(self).slot is Recorder.slot
         self._flushed = False  # a part of this step was handed over
         self._handed_over = 0  # tensors with a smaller number are
 
@@ -162,6 +164,15 @@ class Recorder:
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Record that a call shows a tensor in a slot."""
         self._slots.append((order, slot, tensor, note))
+
+    def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
+        """Record the slots of a call: (slot, tensor, note) each; one that is not wanted is left out."""
+        if self._direct:
+            self._slots += [(order, slot, tensor, note) for slot, tensor, note in rows if tensor != UNWANTED]
+            return
+        for slot, tensor, note in rows:
+            if tensor != UNWANTED:
+                self.slot(order, slot, tensor, note)
 
     def tensor(self, tensor: Any, dtype: int, shape: tuple[int, ...], device: int, placement: int = -1) -> int:
         """Measure a tensor not seen before, and return its number."""

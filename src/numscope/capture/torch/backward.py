@@ -78,7 +78,7 @@ class BackwardCall:
             self._epoch = -2
             order = self.begin()
         self._seen.add(slot)
-        self._watch.slots(order, self._watch.measure_and_keep([(slot, gradient)], self.name, True))
+        self._watch.show(order, slot, gradient, self.name)
 
 
 class Sink:
@@ -96,8 +96,11 @@ class Sink:
     def add(self, gradient: torch.Tensor | None) -> None:
         """Take one contribution."""
         self._received += 1
-        if gradient is not None:
-            self._total = gradient if self._total is None else self._total + gradient
+        if gradient is not None and self._total is not None:
+            with torch.no_grad():
+                self._total = self._total + gradient
+        elif gradient is not None:
+            self._total = gradient
         if self._received >= self.expected:
             total, self._total, self._received = self._total, None, 0
             if total is not None:
@@ -118,7 +121,7 @@ class NodeHook:
         watch = self._watch
         if not watch.on or watch.thread.busy:
             return
-        with OwnWork(watch, "backward"), torch.no_grad():
+        with OwnWork(watch, "backward"):
             self._record_incoming(grad_outputs)
             for edge, sinks in self.outgoing.items():
                 gradient = grad_inputs[edge] if edge < len(grad_inputs) else None

@@ -134,10 +134,10 @@ class Modules:
         def accumulated(tensor: torch.Tensor) -> None:
             if not watch.on or watch.thread.busy or tensor.grad is None:
                 return
-            with OwnWork(watch, "parameters_grad"), torch.no_grad():
+            with OwnWork(watch, "parameters_grad"):
                 call = self._backwards.get(path)
                 if call is not None and call.wanted:
-                    watch.slots(call.begin(), watch.measure_and_keep([(slot, tensor.grad)], call.name, True))
+                    watch.show(call.begin(), slot, tensor.grad, call.name)
 
         if parameter.is_leaf:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))

@@ -19,6 +19,7 @@ class Optimizers:
         self._watch = watch
         self._modules = modules
         self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
+        self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
@@ -57,16 +58,21 @@ class Optimizers:
             order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
             watch.arguments([], groups), watch.site(_outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
         )  # fmt: skip
+        # The state that a step starts from is what the step before has left; only the first one must be looked at.
+        with_state = self._followed.get(id(optimizer)) != recorder.step - 1
+        self._followed[id(optimizer)] = recorder.step
         before: list[Slot] = []
-        for label, parameter in self._parameters(optimizer):
+        parameters = self._parameters(optimizer)
+        for label, parameter in parameters:
             before.append((watch.slot_id("parameters", label), parameter))
             if parameter.grad is not None:
                 before.append((watch.slot_id("parameters_grad", label), parameter.grad))
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    before.append((watch.slot_id(f"state.{label}", key), value))
+            if with_state:
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        before.append((watch.slot_id(f"state.{label}", key), value))
         watch.slots(order, watch.measure_and_keep(before, name))
-        versions = {id(parameter): parameter._version for _, parameter in self._parameters(optimizer)}
+        versions = {id(parameter): parameter._version for _, parameter in parameters}
         self._open[id(optimizer)] = (order, name, versions)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
@@ -85,10 +91,11 @@ class Optimizers:
         if opened is not None and watch.on and not watch.thread.busy:
             order, name, versions = opened
             with OwnWork(watch, "optimizer"), torch.no_grad():
-                for _, parameter in self._parameters(optimizer):
+                parameters = self._parameters(optimizer)
+                for _, parameter in parameters:
                     if versions.get(id(parameter)) == parameter._version:
                         watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
-                outputs = [(watch.slot_id("output", label), p) for label, p in self._parameters(optimizer)]
+                outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
                 watch.slots(order, watch.measure_and_keep(outputs, name))
                 watch.flush_if_full()
 

@@ -8,6 +8,7 @@ trusted (inference tensors, storages written through `.data` or numpy), the tens
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +35,8 @@ class Tensors:
         self._keeps = keeps
         self._measures = measures
         self._seen: dict[tuple[Any, ...], int] = {}
+        # The same, by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
+        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
@@ -44,7 +47,16 @@ class Tensors:
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
+        known = self._objects.get(id(tensor))
+        if (
+            known is not None
+            and known[0]() is tensor
+            and known[1] == tensor._version
+            and known[2] == tensor.data_ptr()  # not given other data by `.data = …`
+        ):
+            return known[3]
         placement = -1
+        original = tensor
         if type(tensor) not in _PLAIN:
             tensor, placement = self._unwrap(tensor)
         dtype = tensor.dtype
@@ -67,10 +79,13 @@ class Tensors:
                 return self._measure(tensor, placement)
             raise Unmeasured(_why(tensor, error)) from None
         found = self._seen.get(key)
-        if found is None or address in self._untrusted or (self._blank and self._blank.get(address) == version):
+        trusted = address not in self._untrusted and not (self._blank and self._blank.get(address) == version)
+        if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = tensor.untyped_storage()._weak_ref()
             found = self._seen[key] = self._measure(tensor, placement)
+        if trusted and original is tensor:
+            self._objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
         return found
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
@@ -113,6 +128,7 @@ class Tensors:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
+        self._objects.clear()
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
@@ -140,6 +156,7 @@ class Tensors:
     def forget(self) -> None:
         """Forget all: a new step begins."""
         self._seen.clear()
+        self._objects.clear()
         self._untrusted.clear()
         self._blank.clear()
         self._kept.clear()
@@ -149,15 +166,16 @@ class Tensors:
             torch.UntypedStorage._free_weak_ref(reference)
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
-        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_nested:
-            raise Unmeasured(_why(tensor, None))
         dtype = self._dtypes.get(tensor.dtype)
         if dtype is None:
             dtype = self._dtypes[tensor.dtype] = self._recorder.strings.id(str(tensor.dtype).removeprefix("torch."))
         device = self._devices.get(tensor.device)
         if device is None:
-            device = self._devices[tensor.device] = self._recorder.strings.id(str(tensor.device))
-        return self._recorder.tensor(tensor, dtype, tuple(tensor.shape), device, placement)
+            device = self._recorder.strings.id(str(tensor.device)) if tensor.device.type != "meta" else -1
+            self._devices[tensor.device] = device
+        if tensor.layout is not torch.strided or device < 0:
+            raise Unmeasured(_why(tensor, None))
+        return self._recorder.tensor(tensor, dtype, tensor.shape, device, placement)
 
     def _unwrap(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Return the plain tensor inside a subclass, and where it lies in the whole."""

@@ -11,13 +11,11 @@ from typing import Any
 import torch
 
 from numscope.capture.arguments import describe, key_of
-from numscope.capture.recorder import Recorder, Series
+from numscope.capture.recorder import UNWANTED, Recorder, Series
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors, Unmeasured
 from numscope.core.settings import CaptureSettings
-
-UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 
 Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
 
@@ -45,6 +43,7 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.stack: list[Open] = []
         self.busy = False  # our own code runs
+        self.guard = torch._C.DisableTorchFunction()  # around it; it is never inside itself
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
@@ -72,7 +71,7 @@ class OwnWork:
         self._watch = watch
         self._where = where
         self._thread = watch.thread
-        self._guard = torch._C.DisableTorchFunction()
+        self._guard = self._thread.guard
 
     def __enter__(self) -> None:
         self._thread.busy = True
@@ -340,10 +339,18 @@ class Watch:
 
     def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
         """Record the slots of a call."""
-        record = self.recorder.slot
-        for slot, number, note in rows:
-            if number != UNWANTED:
-                record(order, slot, number, note)
+        self.recorder.slots(order, rows)
+
+    def show(self, order: int, slot: int, tensor: torch.Tensor, name: int) -> None:
+        """Record one gradient in its slot of a backward call."""
+        if self._restricted or self._keeps_some:
+            self.recorder.slots(order, self.measure_and_keep([(slot, tensor)], name, True))
+            return
+        try:
+            self.recorder.slot(order, slot, self.tensors.number(tensor))
+        except Unmeasured as why:
+            self.recorder.skip(str(why))
+            self.recorder.slot(order, slot, -1, self.recorder.strings.id(str(why)))
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full."""
