@@ -26,6 +26,7 @@ _WHERE = {
     "open_run": "numscope.store.reader",
     "copy_weights": "numscope.diagnose.weights",
     "compare_models": "numscope.testing.models",
+    "graft": "numscope.diagnose.graft",
     "seed_all": "numscope.diagnose.seeds",
     "to_cpu": "numscope.diagnose.reroute",
     "NumscopeError": "numscope.core.errors",
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
     from numscope.diagnose.diagnosis import diagnose as diagnose
+    from numscope.diagnose.graft import graft as graft
     from numscope.diagnose.reroute import to_cpu as to_cpu
     from numscope.diagnose.seeds import seed_all as seed_all
     from numscope.diagnose.weights import copy_weights as copy_weights

@@ -13,6 +13,7 @@ PUBLIC = {
     "compare",
     "compare_models",
     "diagnose",
+    "graft",
     "copy_weights",
     "seed_all",
     "to_cpu",

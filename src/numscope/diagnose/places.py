@@ -187,6 +187,7 @@ def _is_torch(function: Any) -> bool:
 def _bindings(function: Any) -> Iterable[Binding]:
     """Return every place where a Python function is bound: module globals, and attributes of classes there."""
     seen: set[tuple[int, str]] = set()
+    home = getattr(function, "__module__", None)
     for module in list(sys.modules.values()):
         names = getattr(module, "__dict__", None)
         if not isinstance(module, types.ModuleType) or not names:
@@ -194,7 +195,7 @@ def _bindings(function: Any) -> Iterable[Binding]:
         for name, value in list(names.items()):
             if value is function:
                 yield Binding(module, name, value)
-            elif issubclass(type(value), type) and value.__module__ == getattr(function, "__module__", None):
+            elif issubclass(type(value), type) and vars(value).get("__module__") == home:
                 for attribute, member in list(vars(value).items()):
                     plain = getattr(member, "__func__", member)
                     if (plain is function or member is function) and (id(value), attribute) not in seen:

@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from numscope.store.reader import Run
+
+if TYPE_CHECKING:  # a run can be read, and grafted into paddle, where there is no torch
+    import torch
 
 _CALL = ("order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "recompute", "error")
 _TENSOR = ("tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled", "l2")
@@ -159,13 +160,16 @@ class Record:
         """Return a tensor's data, bit for bit, on the CPU; not to be written to."""
         found = self._data.get(number)
         if found is None:
-            tensor = self.tensors[number]
-            if tensor.place is None:
-                raise NotKept(f"the data of {self.name_of(number)} was not kept")
-            shard, key = tensor.place
-            array = self.run.array(self.rank, shard, key, tensor.dtype, tensor.shape)
-            found = self._data[number] = to_torch(array, tensor.dtype)
+            found = self._data[number] = to_torch(self.array(number), self.tensors[number].dtype)
         return found
+
+    def array(self, number: int) -> Any:
+        """Return a tensor's data as a numpy array."""
+        tensor = self.tensors[number]
+        if tensor.place is None:
+            raise NotKept(f"the data of {self.name_of(number)} was not kept")
+        shard, key = tensor.place
+        return self.run.array(self.rank, shard, key, tensor.dtype, tensor.shape)
 
     def name_of(self, number: int) -> str:
         """Return a name of a tensor: the parameter it is, the slot of the call that made it, or of the first that has it."""
@@ -265,6 +269,7 @@ class Record:
 def to_torch(array: Any, dtype: str) -> torch.Tensor:
     """Return an array of a run as a torch tensor, bit for bit."""
     import numpy as np
+    import torch
 
     kind = getattr(torch, dtype)
     if array.dtype.kind == "V" or array.dtype.name in (

@@ -21,16 +21,16 @@ import atexit
 import functools
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from numscope.capture.scope import any_of
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.diagnose.moving import run_on_cpu
+from numscope.diagnose.paths import path_matcher
 from numscope.diagnose.places import Binding, Places, find
 
 Undo = Callable[[], None]
@@ -192,7 +192,7 @@ def _replace_module_call(reroute: Reroute, places: Places) -> Undo:
     """Reroute chosen modules: by identity, or by path below the outermost module that is called."""
     original = torch.nn.Module.__call__
     wanted = {id(module) for module in places.modules}
-    matches = _path_matcher(places.paths)
+    matches = path_matcher(places.paths) if places.paths else None
     learned: set[int] = set()
     inside = _Inside()
     active = True
@@ -224,15 +224,6 @@ def _replace_module_call(reroute: Reroute, places: Places) -> Undo:
             torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
     return undo
-
-
-def _path_matcher(paths: Sequence[str]) -> Callable[[str], bool] | None:
-    if not paths:
-        return None
-    exact = {path for path in paths if not any(mark in path for mark in "*?[")}
-    globs = [path for path in paths if path not in exact]
-    glob = any_of(globs)
-    return lambda path: path in exact or glob(path)
 
 
 def _dtype(dtype: Any) -> torch.dtype | None:

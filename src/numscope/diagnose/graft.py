@@ -1,0 +1,231 @@
+"""Graft: put the reference's tensors into the target while it runs.
+
+    with ns.graft(model, "runs/gpu", "blocks.3.attn"):                    # its output is the reference's
+        train_step(batch)
+
+    with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
+        train_step(batch)
+
+What error a grafted module no longer adds goes away downstream: `error_removed` says how much. With single_step every
+module shows its own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The
+reference may come from another device, dtype or framework: modules are found by path, and by how often they ran before
+in the step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol
+
+import pyarrow.compute as pc
+
+from numscope.compare.wrappers import normalise
+from numscope.core.errors import CaptureError, NotKeptError, SettingsError
+from numscope.diagnose.paths import path_matcher
+from numscope.diagnose.recorded import NotKept, Record
+from numscope.store.reader import Run, open_run
+
+Undo = Callable[[], None]
+Names = str | Iterable[str] | None
+
+
+class Backend(Protocol):
+    """What grafting needs of a framework."""
+
+    def modules(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Yield path and module."""
+
+    def hook(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
+        """Call `before` with a module's arguments and `after` with its result; what they return takes their place."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Tell whether a value is a tensor."""
+
+    def replaced(self, value: Any, record: Record, number: int) -> Any:
+        """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
+
+    def on_step(self, callback: Callable[[], None]) -> Undo:
+        """Call back after each optimizer step."""
+
+
+def graft(model: Any, reference: str | os.PathLike[str] | Run, names: Names = None, single_step: bool = False) -> Graft:
+    """Return a graft of the reference's tensors into a model; `names` are module paths or patterns of them."""
+    if names is None and not single_step:
+        raise SettingsError("graft needs the names of the modules to replace, or single_step=True for all of them")
+    run = reference if isinstance(reference, Run) else open_run(reference)
+    return Graft(model, run, names, single_step)
+
+
+class Graft:
+    """Replaces outputs (or, with single_step, inputs) of modules while it is entered."""
+
+    def __init__(self, model: Any, run: Run, names: Names, single_step: bool, rank: int = 0) -> None:
+        self._model = model
+        self._run = run
+        self._wants = _wanted(names)
+        self._single_step = single_step
+        self._rank = rank
+        self._backend = _backend(model)
+        self._undo: list[Undo] = []
+        self._step_number = 0
+        self._by_hand = False
+        self._record: Record | None = None
+        self._counts: dict[str, int] = {}
+        self._kept_data: dict[str, list[int]] = {}
+        self.replaced: list[str] = []  # names of the tensors that were put in
+        self.not_replaced: dict[str, str] = {}  # name → why not
+
+    def __enter__(self) -> Graft:
+        if self._undo:
+            raise CaptureError("this graft is entered already: make another with ns.graft")
+        chosen = [(path, module) for path, module in self._backend.modules(self._model) if self._wants(path)]
+        if not chosen:
+            raise SettingsError("no module of the model has such a path: the names are those of model.named_modules()")
+        for path, module in chosen:
+            self._undo.append(self._backend.hook(module, self._before(path), self._after(path)))
+        self._undo.append(self._backend.on_step(self._optimizer_stepped))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._undo:
+            self._undo.pop()()
+        if kind is None and not self.replaced:
+            why = next(iter(self.not_replaced.items()), None)
+            detail = f" ({why[0]}: {why[1]})" if why else ""
+            raise NotKeptError(f"nothing was grafted from {self._run.path}{detail}: capture it with keep='tensors'")
+
+    def step(self) -> None:
+        """End one step and begin the next; without it an optimizer's step does."""
+        self._by_hand = True
+        self._next_step()
+
+    def _optimizer_stepped(self) -> None:
+        if not self._by_hand:
+            self._next_step()
+
+    def _next_step(self) -> None:
+        self._step_number += 1
+        self._record = None
+        self._counts.clear()
+
+    def _before(self, path: str) -> Callable[..., Any]:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            call = self._call(path)
+            if not self._single_step or call is None:
+                return None
+            given = tuple(self._put(value, call, f"input.{index}") for index, value in enumerate(args))
+            named = {name: self._put(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
+            return given, named
+
+        return before
+
+    def _after(self, path: str) -> Callable[..., Any]:
+        def after(result: Any) -> Any:
+            index = self._counts.get(path, 0)
+            self._counts[path] = index + 1
+            call = self._call(path, index)
+            if self._single_step or call is None:
+                return result
+            if isinstance(result, (tuple, list)):
+                items = [self._put(value, call, f"output.{place}") for place, value in enumerate(result)]
+                return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+            if isinstance(result, dict):
+                put = {name: self._put(value, call, f"output.{name}") for name, value in result.items()}
+                return type(result)(**put) if type(result) is not dict else put
+            return self._put(result, call, "output.0")
+
+        return after
+
+    def _put(self, value: Any, order: int, slot: str) -> Any:
+        """Return the reference's tensor of a slot in the place of a value; the value itself where that can't be."""
+        record = self._reference()
+        if record is None or not self._backend.is_tensor(value):
+            return value
+        name = f"{record.calls[order].name}.{slot}"
+        number = record.slots(order).get(slot)
+        if number is None:
+            self.not_replaced[name] = "the reference has no such tensor"
+            return value
+        if tuple(value.shape) != record.tensors[number].shape:
+            self.not_replaced[name] = f"shape {list(record.tensors[number].shape)} there, {list(value.shape)} here"
+            return value
+        try:
+            put = self._backend.replaced(value, record, number)
+        except NotKept as why:
+            self.not_replaced[name] = str(why)
+            return value
+        self.replaced.append(name)
+        return put
+
+    def _reference(self) -> Record | None:
+        if self._record is None and self._step_number in self._run.rank_steps(self._rank):
+            self._record = Record(self._run, self._step_number, self._rank)
+            self._kept_data = {}
+            for call in self._record.calls.values():
+                if call.kind == "module" and call.phase == "forward" and not call.recompute:
+                    self._kept_data.setdefault(_plain(call.module), []).append(call.order)
+        return self._record
+
+    def _call(self, path: str, index: int | None = None) -> int | None:
+        """Return the order of the reference's call of a module that belongs to the one that runs now."""
+        if self._reference() is None:
+            return None
+        orders = self._kept_data.get(_plain(path), [])
+        place = self._counts.get(path, 0) if index is None else index
+        return orders[place] if place < len(orders) else None
+
+
+def error_removed(target: Any, grafted: Any, reference: Any) -> dict[str, float]:
+    """Return the final error of a target run before and after grafting, and which share of it the graft removed.
+
+    The final error is that of the last output of the model in the first step that differs.
+    """
+    from numscope.compare.comparison import compare
+
+    before = _final_error(compare(target, reference))
+    after = _final_error(compare(grafted, reference))
+    return {"before": before, "after": after, "removed": 1 - after / before if before else 0.0}
+
+
+def _final_error(comparison: Any) -> float:
+    calls = comparison.calls
+    forward = calls.filter(
+        pc.and_(
+            pc.and_(pc.equal(calls["kind"], "module"), pc.equal(calls["phase"], "forward")),
+            pc.and_(pc.is_null(calls["parent"]), pc.is_valid(calls["error_out"])),
+        )
+    )
+    if not forward.num_rows:
+        return 0.0
+    first = pc.min(forward["step"]).as_py()
+    return float(pc.max(forward.filter(pc.equal(forward["step"], first))["error_out"]).as_py())
+
+
+def _plain(path: str) -> str:
+    """Return a module's path without wrappers."""
+    return normalise([path])[path]
+
+
+def _wanted(names: Names) -> Callable[[str], bool]:
+    if names is None:
+        return bool  # every module but the model itself
+    return path_matcher([names] if isinstance(names, str) else names)
+
+
+def _backend(model: Any) -> Backend:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from numscope.diagnose.graft_torch import TorchBackend
+
+        return TorchBackend()
+    paddle = sys.modules.get("paddle")
+    if paddle is not None and isinstance(model, paddle.nn.Layer):
+        from numscope.diagnose.graft_paddle import PaddleBackend
+
+        return PaddleBackend()
+    raise SettingsError(f"cannot graft into a {type(model).__name__}: give a torch nn.Module or a paddle Layer")

@@ -1,0 +1,132 @@
+"""A graft puts the reference's tensors into the target, bit for bit, and leaves gradients and modules as they were."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import numscope as ns
+from numscope.diagnose.graft import error_removed
+
+
+def model(wrong: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    built = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    if wrong:
+        with torch.no_grad():
+            built[2].weight.mul_(1.05)
+            built[4].bias.add_(0.001)
+    return built
+
+
+def inputs() -> torch.Tensor:
+    return torch.randn(5, 6, generator=torch.Generator().manual_seed(1))
+
+
+def captured(path: Path, net: nn.Module, x: torch.Tensor) -> Path:
+    with ns.capture(path, net, keep="tensors"):
+        net(x).pow(2).mean().backward()
+    return path
+
+
+def test_the_output_is_the_references_to_the_bit_and_most_of_the_error_goes(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    target = captured(tmp_path / "target", model(wrong=True), x)
+    net = model(wrong=True)
+    seen: list[torch.Tensor] = []
+    with ns.graft(net, reference, "2") as graft:
+        net[3].register_forward_pre_hook(lambda _, args: seen.append(args[0].detach()))
+        grafted = captured(tmp_path / "grafted", net, x)
+    assert graft.replaced == ["Module.2.Linear.forward.0.output.0"]
+    wanted = ns.open_run(reference).tensor("Module.2.Linear.forward.0.output.0")
+    assert torch.equal(seen[0], torch.from_numpy(wanted.copy()))
+    share = error_removed(target, grafted, reference)
+    assert 0.5 < share["removed"] < 1.0
+    assert share["after"] < share["before"]
+
+
+def test_gradients_flow_through_a_graft(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    net = model()
+    plain = model()
+    plain(x).sum().backward()
+    with ns.graft(net, reference, ["0", "2"]):
+        net(x).sum().backward()
+    for (name, a), b in zip(plain.named_parameters(), net.parameters()):
+        assert a.grad is not None
+        assert b.grad is not None
+        assert torch.equal(a.grad, b.grad), name
+    assert not net[0]._forward_hooks
+
+
+def test_a_single_step_shows_each_modules_own_error_alone(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    net = model(wrong=True)
+    with ns.graft(net, reference, single_step=True):
+        grafted = captured(tmp_path / "grafted", net, x)
+    run, other = ns.open_run(grafted), ns.open_run(reference)
+    for index, is_wrong in enumerate((False, False, True, False, True)):
+        name = f"Module.{index}.{type(net[index]).__name__}.forward.0.output.0"
+        a, b = run.tensor(name), other.tensor(name)
+        assert ((a == b).all()) != is_wrong, name
+
+
+def test_another_dtype_and_several_steps(tmp_path: Path) -> None:
+    net, x = model(), inputs()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with ns.capture(tmp_path / "reference", net, keep="tensors") as cap:
+        for _ in range(2):
+            net(x).sum().backward()
+            optimizer.step()
+            cap.step()
+    low = model().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(low.parameters(), lr=0.1)
+    with ns.graft(low, tmp_path / "reference", "4") as graft:
+        outputs = []
+        for _ in range(2):
+            outputs.append(low(x.to(torch.bfloat16)))
+            outputs[-1].sum().backward()
+            optimizer.step()
+    run = ns.open_run(tmp_path / "reference")
+    for step, output in enumerate(outputs):
+        wanted = torch.from_numpy(run.tensor("Module.4.Linear.forward.0.output.0", step=step).copy())
+        assert torch.equal(output, wanted.to(torch.bfloat16))
+    assert len(graft.replaced) == 2
+
+
+def test_what_cannot_be_grafted_is_an_error(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    with pytest.raises(ns.SettingsError, match="no module"), ns.graft(model(), reference, "blocks.*"):
+        pass
+    with pytest.raises(ns.SettingsError, match="names"):
+        ns.graft(model(), reference)
+    with ns.capture(tmp_path / "stats", model()) as cap:
+        model()(x)
+        cap.step()
+    net = model()
+    with pytest.raises(ns.NotKeptError, match="keep='tensors'"), ns.graft(net, tmp_path / "stats", "2"):
+        net(x)
+
+
+def test_a_paddle_model_takes_a_torch_reference(tmp_path: Path) -> None:
+    paddle = pytest.importorskip("paddle")
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    layers = paddle.nn.Sequential(
+        paddle.nn.Linear(6, 8), paddle.nn.Tanh(), paddle.nn.Linear(8, 8), paddle.nn.Tanh(), paddle.nn.Linear(8, 3)
+    )
+    with ns.graft(layers, reference, "3") as graft:
+        result = layers(paddle.to_tensor(x.numpy()))
+    assert graft.replaced == ["Module.3.Tanh.forward.0.output.0"]
+    wanted = ns.open_run(reference).tensor("Module.3.Tanh.forward.0.output.0")
+    expected = wanted @ layers[4].weight.numpy() + layers[4].bias.numpy()
+    assert abs(result.numpy() - expected).max() < 1e-5
+    result.sum().backward()
+    assert layers[0].weight.grad is not None
