@@ -86,6 +86,98 @@ def test_capture_changes_nothing(level: str, tmp_path: Path) -> None:
     assert plain["random"].tobytes() == seen["random"].tobytes()
 
 
+class Picture(paddle.nn.Layer):
+    """Convolution, norm, pooling, and operators in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = paddle.nn.Conv2D(3, 4, 3)
+        self.norm = paddle.nn.BatchNorm2D(4)
+        self.pool = paddle.nn.MaxPool2D(2)
+        self.head = paddle.nn.Linear(36, 5)
+
+    def forward(self, x: Any) -> Any:
+        y = paddle.flatten(self.pool(F.relu_(self.norm(self.conv(x)))), 1)
+        return self.head((y * 2).add_(paddle.ones([1])))
+
+
+class Text(paddle.nn.Layer):
+    """Embedding, attention with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = paddle.nn.Embedding(11, 8)
+        self.encoder = paddle.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1)
+
+    def forward(self, x: Any) -> Any:
+        return self.encoder(self.embedding(x))
+
+
+class Recurrent(paddle.nn.Layer):
+    """A layer with several outputs, indexing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = paddle.nn.LSTM(4, 6)
+
+    def forward(self, x: Any) -> Any:
+        outputs, (hidden, _) = self.lstm(x)
+        return outputs[:, -1] + hidden[0] * 0.5
+
+
+class Recomputed(paddle.nn.Layer):
+    """A part that runs again inside backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = paddle.nn.Linear(4, 4)
+        self.second = paddle.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        from paddle.distributed.fleet.utils import recompute
+
+        return recompute(lambda v: F.gelu(self.second(v)), self.first(x))
+
+
+def compiled() -> Any:
+    return paddle.jit.to_static(Net())
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(1).standard_normal(shape).astype("float32")
+
+
+@pytest.mark.parametrize(
+    ("make", "data"),
+    [
+        (Picture, numbers(2, 3, 8, 8)),
+        (Text, np.random.default_rng(1).integers(0, 11, (2, 5))),
+        (Recurrent, numbers(2, 5, 4)),
+        (Recomputed, numbers(3, 4)),
+        (compiled, numbers(5, 8)),
+    ],
+    ids=["picture", "text", "recurrent", "recomputed", "compiled"],
+)
+def test_no_kind_of_model_is_changed(make: Any, data: Any, tmp_path: Path) -> None:
+    seen = []
+    for path in (None, tmp_path / "run"):
+        paddle.seed(3)
+        model = make()
+        cap = ns.capture(path, model, on_error="raise") if path else None
+        if cap:
+            cap.start()
+        (model(paddle.to_tensor(data)) ** 2).mean().backward()
+        if cap:
+            cap.close()
+        seen.append(
+            [parameter.grad.numpy().tobytes() for parameter in model.parameters() if parameter.grad is not None]
+        )
+    assert seen[0] == seen[1]
+    calls = ns.open_run(tmp_path / "run").calls.to_pylist()
+    again = [call["name"] for call in calls if call["recompute"]]
+    assert bool(again) is (make is Recomputed)
+
+
 def test_everything_is_undone_at_stop(tmp_path: Path) -> None:
     before = (F.gelu, paddle.exp, paddle.Tensor.__add__, paddle.nn.Layer.__call__, paddle.optimizer.Adam.step)
     train(path=tmp_path / "run", steps=1)

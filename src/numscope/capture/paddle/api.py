@@ -56,7 +56,7 @@ def functions() -> Iterator[tuple[str, str, Any, Function]]:
     """Return (prefix, name, where, function) of all that is replaced."""
     kinds = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
     for prefix, place in namespaces():
-        for name in dir(place):
+        for name in dir(place) if prefix == "Tensor" else place.__all__:
             if prefix == "Tensor" and name in _ARITHMETIC:
                 pass
             elif name.startswith(_SILENT_STARTS) or name in _SILENT:
@@ -88,6 +88,9 @@ class Functions:
                 for name, value in list(vars(module).items()):
                     if isinstance(value, FunctionType) and id(value) in by_function:
                         replaced.append((module, name, value, by_function[id(value)]))
+        for place in (paddle.Tensor, paddle.autograd):
+            backward = place.backward
+            replaced.append((place, "backward", backward, self._inside_backward(backward)))
         for place, name, _, wrapper in replaced:
             setattr(place, name, wrapper)
 
@@ -97,6 +100,19 @@ class Functions:
                     setattr(place, name, function)
 
         return undo
+
+    def _inside_backward(self, function: Function) -> Function:
+        thread = self._watch.thread
+
+        @functools.wraps(function)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            thread.backward += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                thread.backward -= 1
+
+        return backward
 
     def _wrapper(self, head: str, op: str, function: Function) -> Function:
         watch = self._watch
@@ -252,7 +268,7 @@ class _Call:
         watch = self._watch
         watch.recorder.call(
             self._order, self._name, watch.kinds["api"], *self._place, watch.phases["forward"], self._parent, -1,
-            self._arguments, self._site, False, error, watch.thread_number(),
+            self._arguments, self._site, watch.thread.backward > 0, error, watch.thread_number(),
         )  # fmt: skip
 
     def raised(self, error: Exception) -> None:

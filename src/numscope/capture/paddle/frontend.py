@@ -13,6 +13,7 @@ from numscope.capture.paddle.api import Functions
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
 from numscope.capture.paddle.layers import Layers
 from numscope.capture.paddle.optimizer import Optimizers, tick
+from numscope.capture.paddle.static import pause_in_static
 from numscope.capture.paddle.watch import Undo, Watch
 from numscope.capture.recorder import Recorder
 from numscope.core.errors import SettingsError
@@ -46,19 +47,29 @@ class PaddleFrontend:
         self.layers = Layers(self.watch, self._gradients, models)
         self._optimizers = Optimizers(self.watch, self.layers)
         self._undo: list[Undo] = []
+        self._calls: list[Undo] = []
 
     def start(self) -> None:
         """Begin to watch."""
-        self._undo = [self.layers.install(), self._optimizers.install()]
-        records = self._settings.level != "module"
-        if records or self.watch.record_backward:
-            self._undo.append(Functions(self.watch, self._gradients, records).install())
+        self._undo = [self._optimizers.install(), pause_in_static(self._pause, self._resume)]
+        self._resume()
         self.watch.forward_on = True
         self.watch.on = True
+
+    def _resume(self) -> None:
+        records = self._settings.level != "module"
+        self._calls = [self.layers.install()]
+        if records or self.watch.record_backward:
+            self._calls.append(Functions(self.watch, self._gradients, records).install())
+
+    def _pause(self) -> None:
+        while self._calls:
+            self._calls.pop()()
 
     def stop(self) -> None:
         """Undo everything that start did."""
         self.watch.on = False
+        self._pause()
         while self._undo:
             self._undo.pop()()
 

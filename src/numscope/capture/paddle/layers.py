@@ -176,7 +176,7 @@ class _LayerCall:
         named: list[tuple[str, Any]] = []
         self._inputs: list[Slot] = watch.flatten("input", args, positional)
         self._inputs += watch.flatten("kwargs", kwargs, named)
-        if parent is None and watch.record_forward:
+        if parent is None and watch.record_forward and not watch.thread.backward:
             self._data(path or class_name, site)
         head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
         series = watch.series(head, "{head}.{phase}.{n}")
@@ -192,8 +192,8 @@ class _LayerCall:
         if self._shown:
             recorder.call(
                 self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
-                parent.order if parent else -1, -1, watch.arguments(positional, named), site, False, -1,
-                watch.thread_number(),
+                parent.order if parent else -1, -1, watch.arguments(positional, named), site,
+                watch.thread.backward > 0, -1, watch.thread_number(),
             )  # fmt: skip
             rows = watch.measure(self._inputs, self._name)
             if watch.settings.parameters:

@@ -48,6 +48,7 @@ class ThreadState(threading.local):
         self.stack: list[Open] = []
         self.busy = False  # our own code runs
         self.quiet = False  # an optimizer's step runs: it is one call
+        self.backward = 0  # `backward()` calls that run: a forward call inside them is a recomputation
         self.number = -1
 
 
