@@ -27,6 +27,7 @@ _WHERE = {
     "copy_weights": "numscope.diagnose.weights",
     "compare_models": "numscope.testing.models",
     "graft": "numscope.diagnose.graft",
+    "guard": "numscope.capture.guard",
     "seed_all": "numscope.diagnose.seeds",
     "to_cpu": "numscope.diagnose.reroute",
     "NumscopeError": "numscope.core.errors",
@@ -59,6 +60,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from numscope.capture.guard import guard as guard
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
     from numscope.diagnose.diagnosis import diagnose as diagnose

@@ -10,6 +10,7 @@ import numscope
 PUBLIC = {
     "open_run",
     "capture",
+    "guard",
     "compare",
     "compare_models",
     "diagnose",

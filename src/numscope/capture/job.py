@@ -48,9 +48,12 @@ def run_script(
     try:
         with _ImportWatch(capture.start):
             runpy.run_path(script, run_name="__main__")
+        capture.finish()
     except SystemExit as leaving:
+        capture.crashed(leaving)
         return _status(leaving.code)
     except Exception as error:
+        capture.crashed(error)
         return _show_like_python(error)
     finally:
         capture.close()
@@ -85,10 +88,17 @@ class _Job:
         self._order = (out, settings, job)
         self._also = also
         self._capture: Any = None
+        self._guard: Any = None
 
     def start(self) -> None:
         """Begin to record; a framework has just been loaded."""
-        if self._capture is None:
+        if self._capture is None and "guard" in self._order[1]:
+            from numscope.capture.guard import Guard, GuardSettings
+
+            out, settings, job = self._order
+            self._capture = self._guard = Guard(None, GuardSettings.of(**settings["guard"], record=out), job=job)
+            self._guard.start()
+        elif self._capture is None:
             from numscope.capture.session import Capture
             from numscope.core.settings import CaptureSettings
 
@@ -98,6 +108,16 @@ class _Job:
             for place, argument in self._also.items():
                 module, _, function = place.partition(":")
                 getattr(importlib.import_module(module), function)(argument)
+
+    def finish(self) -> None:
+        """The script has ended well: a guard may still find something on a device."""
+        if self._guard is not None:
+            self._guard.stop()
+
+    def crashed(self, error: BaseException) -> None:
+        """The script has ended in an error: a guard writes its record."""
+        if self._guard is not None and getattr(error, "code", 1) not in (0, None):
+            self._guard.crashed(error)
 
     def close(self) -> None:
         """Write what was recorded."""

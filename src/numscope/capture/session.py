@@ -267,7 +267,7 @@ class Capture:
 
 def _frontend(session: Capture, model: Any) -> Frontend:
     """Return the frontend of the framework that the model, or else the user's imports, speak of."""
-    models = _models(model)
+    models = models_of(model)
     kinds = {type(item).__module__.partition(".")[0] for item in models.values()}
     torch = sys.modules.get("torch")
     if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
@@ -286,7 +286,8 @@ def _frontend(session: Capture, model: Any) -> Frontend:
     )
 
 
-def _models(model: Any) -> dict[str, Any]:
+def models_of(model: Any) -> dict[str, Any]:
+    """Return the models by name: one alone has none."""
     if model is None:
         return {}
     if isinstance(model, dict):

@@ -76,6 +76,11 @@ class Sites:
         """Return the frames of a stack, outermost first."""
         return self._frames[number]
 
+    def source(self, number: int) -> Frame | None:
+        """Return the innermost frame of the user's own code in a stack, or None."""
+        user = self._users[number] if number >= 0 else None
+        return self._frames[number][user] if user is not None else None
+
     def take_new(self) -> dict[str, list[Any]]:
         """Return the stacks added since the last call, as the columns of the stacks table."""
         first, self._written = self._written, len(self._frames)

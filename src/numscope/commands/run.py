@@ -34,6 +34,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--dtype", help="with --to-cpu: run them in this dtype too, such as float64")
     parser.add_argument("--also", action="append", default=[], help=argparse.SUPPRESS)  # bisect's axes
+    parser.add_argument(
+        "--guard", action="store_true", help="record nothing; stop at the first NaN or overflow, and say where"
+    )
+    parser.add_argument("--max-hits", type=int, default=1, metavar="N", help="with --guard: act at the N-th origin")
+    parser.add_argument(
+        "--action", choices=["raise", "warn", "stop"], default="raise", help="with --guard: what the N-th origin does"
+    )
+    parser.add_argument(
+        "--allow", action="append", metavar="PATTERN", help="with --guard: what these make is meant; may be repeated"
+    )
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
 
 
@@ -57,6 +67,12 @@ def run(args: argparse.Namespace) -> int:
         also["numscope.diagnose.reroute:install"] = {"names": args.to_cpu, "dtype": args.dtype}
     for place, _, argument in (item.partition("=") for item in args.also):
         also[place] = {"install": argument}
+    if args.guard:
+        from numscope.capture.guard import GuardSettings
+
+        watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or []}
+        settings["guard"] = {**watch, **({"level": args.level} if args.level else {})}
+        GuardSettings.of(**settings["guard"])
     from numscope.capture.job import run_script
 
     return run_script(command[0], command[1:], args.out, settings, also)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ _TRANSPARENT = {"CheckpointFunction", "_NoopSaveInputs", "BackwardHookFunction"}
 class Functions:
     """Records `Function.apply`, which no mode sees."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, record: Callable[..., Any] = record_call) -> None:
         self._watch = watch
+        self._record = record
         self._known: dict[type, Api] = {}
 
     def install(self) -> Undo:
@@ -34,7 +36,7 @@ class Functions:
             off = thread.busy or thread.quiet or not (watch.on and watch.forward_on)
             if off or cls.__name__ in _TRANSPARENT or is_tracing():
                 return plain(cls, *args, **kwargs)
-            return record_call(
+            return self._record(
                 watch, self._api(cls), lambda: plain(cls, *args, **kwargs), args, kwargs, sys._getframe(1)
             )
 

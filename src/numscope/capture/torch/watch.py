@@ -48,6 +48,7 @@ class ThreadState(threading.local):
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.number = -1
+        self.last: Any = None  # what the guard looked at last
 
     def begin_quiet(self) -> None:
         """Let no mode see what follows, up to `end_quiet`."""

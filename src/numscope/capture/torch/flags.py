@@ -1,0 +1,191 @@
+"""Is a tensor finite? Answered on the spot for the CPU, and by flags that stay on the device for all others.
+
+The CPU's test is one sum: a NaN or an infinity makes every sum it is in non-finite, so a finite sum proves all elements
+finite. A sum of finite numbers may overflow too; only then is the tensor looked at again.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import Any
+
+import torch
+
+from numscope.core.nonfinite import Counts
+
+Tensor = torch.Tensor
+
+_STRIDED = torch.strided
+_CAPACITY = 1 << 14  # flags of one window on a device; when they are used up, they are read
+_NARROW = {
+    dtype
+    for name in dir(torch)
+    if name.startswith("float8_") and isinstance(dtype := getattr(torch, name), torch.dtype)
+}
+
+
+def content(tensor: Tensor) -> Tensor | None:
+    """Return the floating-point values of a tensor as a dense one, or None where it has none to look at."""
+    dtype = tensor.dtype
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return None
+    if tensor.layout is not _STRIDED:
+        if tensor.layout is torch.sparse_coo:
+            return tensor._values().detach()
+        if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+            return tensor.values().detach()
+        return None
+    if tensor.is_nested or tensor.device.type == "meta":
+        return None
+    tensor = tensor.detach()
+    if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
+        plain = _inside(tensor)
+        if plain is None:
+            return None
+        tensor = plain
+    if dtype.is_complex:
+        return torch.view_as_real(tensor.resolve_conj())
+    return tensor.to(torch.float32) if dtype in _NARROW else tensor
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Tell whether a CPU tensor's elements are all finite."""
+    dtype = tensor.dtype
+    if dtype.is_floating_point:
+        try:
+            if isfinite(tensor.detach().sum()):
+                return True
+        except (RuntimeError, NotImplementedError, TypeError):
+            pass  # sparse, nested, 8-bit: looked at below
+    elif not dtype.is_complex:
+        return True
+    values = content(tensor)
+    if values is None or values.numel() == 0:
+        return True
+    low, high = torch.aminmax(values)
+    return isfinite(low) and isfinite(high)
+
+
+def count(tensor: Tensor) -> Counts:
+    """Count a tensor's non-finite elements, on any device; waits for the device."""
+    values = content(tensor)
+    elements = int(tensor.numel())
+    if values is None or values.numel() == 0:
+        return Counts(elements=elements)
+    nan = int(torch.isnan(values).sum())
+    up = int(torch.isposinf(values).sum())
+    down = int(torch.isneginf(values).sum())
+    finite = values if not (nan or up or down) else torch.where(torch.isfinite(values), values, 0.0)
+    low = float(finite.amin()) <= torch.finfo(tensor.dtype).min / 2
+    return Counts(nan, up, down, elements, low)
+
+
+class DeviceFlags:
+    """Counts of non-finite elements that lie on one device until they are read: no synchronisation for a tensor."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._used = 0
+        self._elements: list[int] = []
+        self._launch = _launcher(device)
+        self._buffer = self._blank()
+        self._copies: list[tuple[Tensor, Any, list[int]]] = []
+
+    def _blank(self) -> Tensor:
+        return torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=self.device)
+
+    @property
+    def full(self) -> bool:
+        """Tell whether the flags must be taken before the next call."""
+        return self._used > _CAPACITY - 1024
+
+    def add(self, tensor: Tensor) -> int:
+        """Enqueue the look at a tensor; return the number of its flags, or -1 where there is nothing to look at."""
+        values = content(tensor)
+        if values is None or values.numel() == 0:
+            return -1
+        row = self._used
+        self._used += 1
+        self._elements.append(tensor.numel())
+        self._launch(values, self._buffer, row)
+        return row
+
+    def take(self) -> Pending:
+        """End a window: start to copy its flags to the host, and return where they will be."""
+        used, self._used = self._used, 0
+        elements, self._elements = self._elements, []
+        if used == 0:
+            return Pending(torch.empty((0, 4), dtype=torch.int32), None, [])
+        cuda = self.device.type == "cuda"
+        host = torch.empty((used, 4), dtype=torch.int32, pin_memory=cuda)
+        host.copy_(self._buffer[:used], non_blocking=cuda)
+        self._buffer[:used].zero_()
+        event = None
+        if cuda:
+            event = torch.cuda.Event()
+            event.record(torch.cuda.current_stream(self.device))
+        return Pending(host, event, elements)
+
+
+class Pending:
+    """The flags of a window, on their way to the host."""
+
+    def __init__(self, host: Tensor, event: Any, elements: list[int]) -> None:
+        self._host = host
+        self._event = event
+        self._elements = elements
+        self._rows: list[list[int]] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether reading would not wait."""
+        return self._event is None or self._event.query()
+
+    def struck(self) -> bool:
+        """Tell whether anything in the window is not finite."""
+        if self._event is not None:
+            self._event.synchronize()
+            self._event = None
+        return bool(self._host[:, :3].any())
+
+    def counts(self, row: int) -> Counts:
+        """Return the counts of one tensor."""
+        if row < 0:
+            return Counts()
+        if self._rows is None:
+            self._rows = self._host.tolist()
+        nan, up, down, low = self._rows[row]
+        return Counts(nan, up, down, self._elements[row], low > 0)
+
+
+def _launcher(device: torch.device) -> Any:
+    """Return what enqueues the count of one tensor: a Triton kernel where there is Triton, torch operations elsewhere."""
+    if device.type == "cuda":
+        try:
+            from numscope.capture.torch.flag_kernel import launch
+
+            return launch
+        except ImportError:
+            pass
+    return _launch_plain
+
+
+def _launch_plain(values: Tensor, buffer: Tensor, row: int) -> None:
+    """Count with torch operations: presence alone, from the smallest and the largest element, which a NaN becomes."""
+    low, high = torch.aminmax(values)
+    found = torch.stack(
+        [torch.isnan(low), high == torch.inf, low == -torch.inf, low <= torch.finfo(values.dtype).min / 2]
+    )
+    buffer[row] = found
+
+
+def _inside(tensor: Tensor) -> Tensor | None:
+    """Return the plain tensor inside a subclass, or None."""
+    local = getattr(tensor, "_local_tensor", None)  # DTensor
+    if isinstance(local, Tensor) and type(local) is Tensor:
+        return local
+    if type(tensor).__name__ in {"FakeTensor", "FunctionalTensor", "AsyncCollectiveTensor"}:
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        plain = tensor.as_subclass(Tensor)
+    return plain if type(plain) is Tensor and plain.layout is _STRIDED else None

@@ -1,0 +1,333 @@
+"""PyTorch's side of the guard: installs what watches, takes it away again, and writes the record."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import overrides
+
+from numscope.capture.recorder import Recorder
+from numscope.capture.torch.compiled import CompiledRegions
+from numscope.capture.torch.flags import is_finite
+from numscope.capture.torch.functions import Functions
+from numscope.capture.torch.guard_calls import Entry, Item, Ring, Seen, key_of
+from numscope.capture.torch.guard_judge import Judge, Strike
+from numscope.capture.torch.guard_late import LateFlags, immediate
+from numscope.capture.torch.guard_mode import GuardMode, GuardModules, _version, watch_call
+from numscope.capture.torch.guard_record import write
+from numscope.capture.torch.guard_training import GuardCollectives, GuardOptimizers, Scalers
+from numscope.capture.torch.names import Api
+from numscope.capture.torch.tensors import to_numpy
+from numscope.capture.torch.watch import Undo, Watch
+from numscope.core.settings import CaptureSettings
+from numscope.store.writer import RunWriter
+
+Tensor = torch.Tensor
+
+
+class TorchGuard:
+    """Watches for what is not finite."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        settings: Any,
+        models: dict[str, torch.nn.Module],
+        found: Callable[[Strike], None],
+        open_writer: Callable[[], RunWriter],
+        after_step: Callable[[], None],
+        skipped: Callable[[], None],
+    ) -> None:
+        from numscope.fingerprint.torch_form import TorchBatch
+
+        self.settings = settings
+        self.recorder = Recorder(open_writer, TorchBatch(), to_numpy)
+        self.watch = Watch(self.recorder, CaptureSettings(level=settings.level))
+        self.watch.thread.last = None
+        self.judge = Judge(self.recorder.strings, self.recorder.sites, settings.allow, self._found)
+        self.skipped = skipped
+        self._on_origin = found
+        self.ring = Ring(settings.calls, settings.memory)
+        self.late = LateFlags()
+        self.models = models
+        self._since = 0  # calls on a device since the flags were last read
+        self._mode = GuardMode(self) if settings.level != "module" else None
+        self.modules = GuardModules(self, models)
+        self.optimizers = GuardOptimizers(self, after_step)
+        self._scalers = Scalers(self)
+        self._collectives = GuardCollectives(self)
+        self._undo: list[Undo] = []
+
+    # Installing -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._undo = [
+            self.modules.install(self._mode),
+            self.optimizers.install(),
+            self._scalers.install(),
+            self._collectives.install(),
+        ]
+        if self._mode is not None:
+            record = lambda watch, api, work, args, kwargs, frame: watch_call(self, api, work, args, kwargs, frame)  # noqa: E731
+            self._undo.append(Functions(self.watch, record).install())
+            self._enter_mode()
+            self._undo += [self._leave_mode, CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install()]
+        self.recorder.begin_step(self.judge.step)
+        self.watch.on = True
+
+    def stop(self) -> None:
+        """Undo everything that start did."""
+        self.watch.on = False
+        while self._undo:
+            self._undo.pop()()
+        self.watch.thread.stack.clear()
+        self.watch.thread.end_quiet()
+
+    def new_step(self, step: int) -> None:
+        """Number calls anew, and send the flags of the step that ended to the host."""
+        self.judge.step = step
+        self.recorder.begin_step(step)
+        self.watch.executions.forget()
+        self.judge.marks.forget()
+        self.late.end()
+        self._since = 0
+        self.late.read(wait=self.settings.latency == 0)
+
+    def finish(self) -> None:
+        """Judge all that is still on a device."""
+        with Unseen(self):
+            self.late.end()
+            self.late.read(wait=True)
+
+    def unseen(self) -> Unseen:
+        """Return a context for work of our own."""
+        return Unseen(self)
+
+    def _found(self, strike: Strike) -> None:
+        """Tell of an origin; one inside an optimizer's step only tells the line of that step's."""
+        optimizers = self.optimizers
+        if optimizers.inside:
+            optimizers.hint = optimizers.hint or (strike.origin.call, strike.seen.site)
+        else:
+            self._on_origin(strike)
+
+    # What is seen ---------------------------------------------------------------------------------------------------
+
+    def after(
+        self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
+        clean: bool,
+    ) -> None:  # fmt: skip
+        """Look at the results of an API call."""
+        with torch._C.DisableTorchFunction():
+            self._after(api, seen, args, kwargs, tensors, versions, outputs, clean)
+
+    def _after(
+        self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
+        clean: bool,
+    ) -> None:  # fmt: skip
+        thread = self.watch.thread
+        bad = late = False
+        size = 0
+        if api.uninitialized:
+            for tensor in outputs:
+                self.judge.marks.set(tensor, key_of(tensor), "blank")
+            return
+        view = tensors[0] if tensors and not api.overwrites else None
+        last = thread.last
+        for tensor in outputs:
+            if not tensor.is_cpu:
+                late = True
+                continue
+            if tensor is last and not api.overwrites:
+                continue
+            base = tensor._base
+            if base is not None and view is not None and (base is view or base is view._base):
+                continue
+            size += tensor.numel() * tensor.element_size()
+            bad = bad or not is_finite(tensor)
+        thread.last = outputs[0]
+        late = late or any(not tensor.is_cpu for tensor in tensors)
+        if late or bad:
+            self._judge_call(api, seen, args, kwargs, tensors, versions, outputs, clean, late)
+        # what the ring holds must not keep the graph alive
+        held = [(index, _shadow(item), version) for index, (item, version) in enumerate(zip(tensors, versions))]
+        self.ring.add(Entry(seen, "forward", held, [(i, _shadow(t), _version(t)) for i, t in enumerate(outputs)], size))
+
+    def _judge_call(
+        self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
+        clean: bool, late: bool,
+    ) -> None:  # fmt: skip
+        with Unseen(self):
+            before = dict(zip(map(id, tensors), versions))
+            constants: list[tuple[str, Any]] = []
+            given = self.watch.flatten("input", args, constants)
+            given += self.watch.flatten_named("kwargs", {k: v for k, v in kwargs.items() if k != "out"}, constants)
+            blank = api.overwrites and self.judge.marks.get(key_of(outputs[0])) == "blank"
+            if blank and (late or not clean):
+                return  # a part of it may still be what nobody wrote
+            inputs = []
+            texts = self.recorder.strings
+            for slot, tensor in given:
+                version = before.get(id(tensor), -1)
+                if version in (-1, _version(tensor)):
+                    inputs.append(self.item(texts[slot], tensor))
+                elif not tensor.is_cpu:  # overwritten by the call: what it was is known from when it was made
+                    inputs.append(self.late.before(texts[slot], tensor, version))
+                elif clean and self.judge.marks.get(key_of(tensor)) is None:
+                    inputs.append(self.judge.item(texts[slot], tensor, clean=True))
+                else:
+                    inputs.append(immediate(texts[slot], tensor, self.parameter(tensor)))
+            made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
+            numbers = [float(v) for _, v in constants if isinstance(v, (int, float)) and not isinstance(v, bool)]
+            self.submit(self.judge.forward, seen, inputs, made, numbers, late=late)
+
+    def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
+        """Look at gradients that came into a node, and went out of it."""
+        with Unseen(self), torch.no_grad():
+            late = any(not tensor.is_cpu for _, tensor in outgoing)
+            given = [self.item(slot, tensor) for slot, tensor in incoming]
+            made = [self.item(slot, tensor) for slot, tensor in outgoing]
+            self.submit(self.judge.backward, seen, given, made, late=late)
+
+    def judge_gradients(self, seen: Seen, incoming: list[Item], outgoing: list[Item]) -> None:
+        """Judge gradients that were looked at already."""
+        late = any(item.counts is None for item in outgoing)
+        self.submit(self.judge.backward, seen, incoming, outgoing, late=late)
+
+    def module(self, seen: Seen, module: Any, slots: list[Any], versions: list[int], outputs: list[Any]) -> None:
+        """Look at what a module was given and gave back, where calls inside it are not watched."""
+        late = any(not tensor.is_cpu for _, tensor in outputs)
+        with torch._C.DisableTorchFunction():
+            clean = not late and all(is_finite(tensor) for _, tensor in outputs)
+        held = [(self.recorder.strings[slot], _shadow(tensor), _version(tensor)) for slot, tensor in outputs]
+        self.ring.add(Entry(seen, "forward", [], held, 0 if late else sum(t.nbytes for _, t in outputs)))
+        if clean:
+            return
+        with Unseen(self), torch.no_grad():
+            texts = self.recorder.strings
+            given = []
+            for (slot, tensor), version in zip(slots, versions):
+                same = version == _version(tensor)
+                given.append(
+                    self.item(texts[slot], tensor) if same else self.judge.item(texts[slot], tensor, clean=True)
+                )
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    given.append(self.item(f"parameters.{name}", parameter))
+            made = [self.item(texts[slot], tensor) for slot, tensor in outputs]
+            self.submit(self.judge.forward, seen, given, made, [], late=late)
+
+    def data(self, name: str, site: int, args: Any, kwargs: Any) -> None:
+        """Look at what enters a root module."""
+        self.judge.new_pass()
+        watch = self.watch
+        slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
+        series = watch.series(f"Data.{name}")
+        if not slots:
+            return
+        seen = Seen(series, series.next(self.recorder.epoch), "data", "", None, site)
+        late = any(not tensor.is_cpu for _, tensor in slots)
+        with torch._C.DisableTorchFunction():
+            bad = [
+                pair
+                for pair in slots
+                if not pair[1].is_cpu or (pair[1] is not watch.thread.last and not is_finite(pair[1]))
+            ]
+        if bad:
+            with Unseen(self):
+                texts = self.recorder.strings
+                items = [self.item(texts[slot], tensor) for slot, tensor in bad]
+                self.submit(self.judge.data, seen, items, late=late)
+
+    def item(self, slot: str, tensor: Tensor, fresh: bool = False) -> Item:
+        """Return a tensor in a slot with its counts, now or when they can be had."""
+        if tensor.is_cpu:
+            if is_finite(tensor) and not tensor.dtype.is_floating_point:
+                return self.judge.item(slot, tensor, clean=True)
+            return immediate(slot, tensor, self.parameter(tensor))
+        return self.late.item(slot, tensor, self.parameter(tensor), fresh)
+
+    def parameter(self, tensor: Tensor) -> str:
+        """Return the name of a parameter, or nothing where a tensor is none."""
+        name = self.modules.parameter_name(tensor)
+        return name or ("parameter" if isinstance(tensor, torch.nn.Parameter) else "")
+
+    def was_finite(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor of the CPU that is about to be overwritten is finite; of others their flags tell."""
+        with torch._C.DisableTorchFunction():
+            return not tensor.is_cpu or is_finite(tensor)
+
+    def submit(self, judge: Any, *arguments: Any, late: bool | None = None) -> None:
+        """Judge now where all is at hand (`late` is False); else when the flags have come, after all that came before."""
+        if late is None:
+            late = self.late.in_use
+        if not late:
+            if len(self.late):
+                self.finish()
+            judge(*arguments)
+            return
+        self.late.log(judge, *arguments)
+        self._since += 1
+        latency = self.settings.latency
+        if (latency is not None and self._since >= max(latency, 1)) or self.late.full:
+            self._since = 0
+            self.late.end()
+            self.late.read(wait=latency is not None)
+
+    # The mode -------------------------------------------------------------------------------------------------------
+
+    def _enter_mode(self) -> None:
+        assert self._mode is not None
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self.watch.thread.entered = True
+
+    def _leave_mode(self) -> None:
+        """Take our mode off the stack, wherever on it the user's own modes have put it."""
+        if not self.watch.thread.entered:
+            return
+        self.watch.thread.entered = False
+        above = []
+        for mode in reversed(overrides._get_current_function_mode_stack()):
+            mode.__exit__(None, None, None)
+            if mode is self._mode:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            mode.__enter__()
+
+    def write(self, strike: Strike | None) -> None:
+        """Write the record."""
+        write(self, strike)
+
+    def devices(self) -> list[str]:
+        """Return the devices of the models' parameters, for the manifest."""
+        return sorted({str(p.device) for model in self.models.values() for p in model.parameters()} or {"cpu"})
+
+
+class Unseen:
+    """A stretch of our own code: no mode sees it. A NonFiniteError goes through."""
+
+    __slots__ = ("_before", "_guard", "_thread")
+
+    def __init__(self, guard: TorchGuard) -> None:
+        self._thread = guard.watch.thread
+        self._guard = torch._C.DisableTorchFunction()
+
+    def __enter__(self) -> None:
+        self._before = self._thread.busy
+        self._thread.busy = True
+        self._guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._guard.__exit__(None, None, None)
+        self._thread.busy = self._before
+
+
+def _shadow(tensor: Tensor) -> Any:
+    """Return what the ring holds of a tensor: its memory on the CPU, a weak reference elsewhere."""
+    return tensor.detach() if tensor.is_cpu else weakref.ref(tensor)

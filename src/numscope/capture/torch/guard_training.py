@@ -1,0 +1,207 @@
+"""The guard on what surrounds the model: optimizers, loss scalers, collectives."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from numscope.capture.torch.collectives import Collectives
+from numscope.capture.torch.flags import is_finite
+from numscope.capture.torch.guard_calls import Item, Seen, key_of
+from numscope.capture.torch.optimizer import _outside_torch
+from numscope.capture.torch.watch import Slot, Undo
+
+Tensor = torch.Tensor
+_MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time
+
+
+class GuardOptimizers:
+    """Looks at gradients before a step, and at parameters after it."""
+
+    def __init__(self, guard: Any, after_step: Callable[[], None]) -> None:
+        self._guard = guard
+        self._after_step = after_step
+        self._open: dict[int, tuple[Seen, list[Item]]] = {}
+        self.stepped = False
+        self.inside = False  # a step of the user's own optimizer runs: a call inside it tells the line
+        self.hint: tuple[str, int] | None = None
+
+    def install(self) -> Undo:
+        """Register the global hooks; return what removes them."""
+        handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
+
+        def undo() -> None:
+            self.inside = False
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        guard = self._guard
+        watch = guard.watch
+        if not watch.on or watch.thread.busy:
+            return
+        self.stepped = True
+        self.hint = None
+        series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
+        site = watch.site(_outside_torch(sys._getframe(1)))
+        seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
+        scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
+        given = [] if scaled else self._given(optimizer)
+        self._open[id(optimizer)] = (seen, given)
+        if not scaled and any(item.slot.startswith("parameters_grad") for item in given):
+            guard.submit(guard.judge.release)  # nobody skips this step
+        if type(optimizer).__module__.startswith("torch.optim"):
+            watch.thread.begin_quiet()
+        else:
+            self.inside = True
+
+    def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
+        """Return the gradients and parameters; of the CPU's only those that are not finite."""
+        guard = self._guard
+        marks = guard.judge.marks
+        given = []
+        with guard.unseen(), torch.no_grad():
+            for label, parameter in self._parameters(optimizer):
+                for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
+                    if tensor is None:
+                        continue
+                    if not tensor.is_cpu:
+                        given.append(guard.item(f"{group}.{label}", tensor))
+                    elif not is_finite(tensor):
+                        given.append(guard.item(f"{group}.{label}", tensor)._replace(parameter=""))
+                    elif marks:
+                        marks.drop(key_of(tensor))
+        return given
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
+        found = []
+        for group_index, group in enumerate(optimizer.param_groups):
+            for index, parameter in enumerate(group["params"]):
+                if parameter.requires_grad or parameter.grad is not None:
+                    name = self._guard.modules.parameter_name(parameter) or f"group{group_index}.{index}"
+                    found.append((name, parameter))
+        return found
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        guard = self._guard
+        guard.watch.thread.end_quiet()
+        self.inside = False
+        opened = self._open.pop(id(optimizer), None)
+        if opened is None or not guard.watch.on or guard.watch.thread.busy:
+            return
+        seen, given = opened
+        made = []
+        late = False
+        with guard.unseen(), torch.no_grad():
+            for label, parameter in self._parameters(optimizer):
+                if not parameter.is_cpu:
+                    late = True
+                    made.append(guard.item(f"output.{label}", parameter, fresh=True))
+                elif not is_finite(parameter):
+                    made.append(guard.item(f"output.{label}", parameter))
+            if made:
+                hint, self.hint = self.hint, None
+                guard.submit(guard.judge.optimizer, seen, given, made, hint, late=late)
+        self._after_step()
+
+
+class Scalers:
+    """Knows a loss scale: gradients that overflow under it are found by the scaler, which skips the step."""
+
+    def __init__(self, guard: Any) -> None:
+        self._guard = guard
+        self._row = 0  # steps skipped one after another
+
+    def install(self) -> Undo:
+        """Replace GradScaler's `scale` and `step`; return what puts them back."""
+        kind: Any = torch.amp.GradScaler
+        scale, step = kind.scale, kind.step
+        judge = self._guard.judge
+        submit = self._guard.submit
+
+        def scaled(scaler: Any, outputs: Any) -> Any:
+            if not scaler.is_enabled():
+                return scale(scaler, outputs)
+            submit(judge.set_scaled, self._explains(scaler), True)
+            try:
+                return scale(scaler, outputs)
+            finally:
+                submit(judge.set_scaled, self._explains(scaler), False)
+
+        def stepped(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            if not scaler.is_enabled():
+                return step(scaler, optimizer, *args, **kwargs)
+            optimizers = self._guard.optimizers
+            optimizers.stepped = False
+            result = step(scaler, optimizer, *args, **kwargs)
+            if optimizers.stepped:
+                self._row = 0
+            else:
+                self._row += 1
+                self._guard.skipped()
+            submit(judge.settle)
+            return result
+
+        kind.scale, kind.step = scaled, stepped
+
+        def undo() -> None:
+            kind.scale, kind.step = scale, step
+
+        return undo
+
+    def _explains(self, scaler: Any) -> bool:
+        """Tell whether an overflow can be the scale's doing: it is above 1, and has not been tried for long."""
+        value = scaler._scale
+        if value is not None and value.is_cpu and float(value) <= 1.0:
+            return False
+        return self._row < _MANY
+
+
+class GuardCollectives(Collectives):
+    """Looks at what this rank gives and gets."""
+
+    def __init__(self, guard: Any) -> None:
+        super().__init__(guard.watch)
+        self._guard = guard
+        self._calls: dict[int, tuple[Seen, str, list[Item], int]] = {}
+        self._count = 0
+
+    def _before(self, name: str, group: Any, args: Any, kwargs: Any, reads: tuple[int, ...]) -> tuple[int, int] | None:
+        guard = self._guard
+        watch = guard.watch
+        series = watch.series(f"Distributed.{name}")
+        stack = watch.thread.stack
+        parent = stack[-1] if stack else None
+        site = watch.site(sys._getframe(4))
+        seen = Seen(series, series.next(guard.recorder.epoch), "collective", name, parent, site)
+        slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
+        phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
+        texts = guard.recorder.strings
+        self._count += 1
+        self._calls[self._count] = (
+            seen,
+            phase,
+            [guard.item(texts[slot], tensor) for slot, tensor in slots],
+            group.size(),
+        )
+        return self._count, 0
+
+    def _after(self, order: int, name: int, written: list[Any]) -> None:
+        guard = self._guard
+        seen, phase, given, world = self._calls.pop(order)
+        outputs = guard.watch.flatten("output", written, [])
+        late = any(not tensor.is_cpu for _, tensor in outputs)
+        texts = guard.recorder.strings
+        if late or not all(is_finite(tensor) for _, tensor in outputs):
+            made = [guard.item(texts[slot], tensor, fresh=True) for slot, tensor in outputs]
+            guard.submit(guard.judge.collective, seen, phase, given, made, world, late=late)
+
+    def _guarded(self, work: Any, where: str) -> Any:
+        with self._guard.unseen(), torch.no_grad():
+            return work()

@@ -1,0 +1,172 @@
+"""Which call made a NaN or an infinity: the one rule that the guard, live, and `numscope check`, afterwards, both apply.
+
+A call with a non-finite output is
+
+* an origin, where its inputs were right: finite, or holding no more than infinities that somebody meant;
+* inherited, where an input was already non-finite for a reason that is known;
+* meant, where the infinity was asked for: a mask.
+
+docs/explanation/non-finite.md says it in words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["meant", "wrong", "constant", "blank", "parameter", "unknown"]
+Answer = Literal["origin", "inherited", "meant", "entered", "constant", "ignored"]
+
+# Calls that make a tensor out of constants: a NaN there does no harm before something takes it.
+MAKES = frozenset(
+    {"tensor", "as_tensor", "asarray", "full", "full_like", "new_full", "new_tensor", "from_numpy", "scalar_tensor"}
+)
+
+# Calls that can turn an infinity round: with -inf given, +inf is no news.
+_TURNS = frozenset(
+    [
+        "neg",
+        "negative",
+        "sub",
+        "subtract",
+        "rsub",
+        "mul",
+        "multiply",
+        "div",
+        "divide",
+        "true_divide",
+        "abs",
+        "absolute",
+        "matmul",
+        "bmm",
+        "mm",
+        "sign",
+        "pow",
+        "reciprocal",
+    ]
+)
+
+# Calls that add: a mask of the smallest finite number (torch.finfo(dtype).min) overflows there to -inf, which is its purpose.
+_ADDS = frozenset(
+    [
+        "add",
+        "sub",
+        "subtract",
+        "iadd",
+        "isub",
+        "baddbmm",
+        "addmm",
+        "addbmm",
+        "scaled_dot_product_attention",
+        "masked_fill",
+        "sum",
+        "where",
+    ]
+)
+
+# Calls that only put memory in place; what lies in it was not computed.
+UNWRITTEN = frozenset(
+    ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"]
+)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many elements of a tensor are not finite; `low`: some lie within a bit of the dtype's smallest number."""
+
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    elements: int = 0
+    low: bool = False
+
+    @property
+    def clean(self) -> bool:
+        """Tell whether every element is finite."""
+        return not (self.nan or self.posinf or self.neginf)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{count:,} {word}"
+            for count, word in ((self.nan, "NaN"), (self.posinf, "+inf"), (self.neginf, "-inf"))
+            if count
+        ]
+        return (" and ".join(parts) or "nothing non-finite") + f" of {self.elements:,} elements"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor in a slot of a call, with what is known of it; the state matters where it is not finite."""
+
+    slot: str
+    counts: Counts
+    state: State = "unknown"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a call with a non-finite output is, the output that shows it, and the input that explains it."""
+
+    answer: Answer
+    output: Value | None = None
+    cause: Value | None = None
+
+
+def plain_op(op: str) -> str:
+    """Return an operator's name without what marks it as in-place, dunder or reflected: `__rsub__` → `rsub`."""
+    return op.strip("_").lower()
+
+
+def judge(op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] = ()) -> Judgement:
+    """Judge one call from its tensors before and after, and the numbers among its other arguments."""
+    bad = [value for value in outputs if not value.counts.clean]
+    if not bad:
+        return Judgement("ignored")
+    # A NaN says more than an infinity: it is what is shown where a call has both.
+    first = next((value for value in bad if value.counts.nan), bad[0])
+    op = plain_op(op)
+    if op in UNWRITTEN:
+        return Judgement("ignored", first)
+    dirty = [value for value in inputs if not value.counts.clean]
+    if op in MAKES and not dirty:
+        return Judgement("constant" if first.counts.nan else "meant", first)
+    wrong = next((value for value in dirty if value.state == "wrong"), None)
+    if wrong is not None:
+        return Judgement("inherited", first, wrong)
+    entered = next((value for value in dirty if _must_be_explained(value)), None)
+    if entered is not None:
+        return Judgement("origin" if entered.state == "constant" else "entered", first, entered)
+    if first.counts.nan:
+        return Judgement("origin", first, dirty[0] if dirty else None)
+    for value in bad:
+        if not _is_meant(op, value.counts, dirty, inputs, tuple(constants)):
+            return Judgement("origin", value, dirty[0] if dirty else None)
+    return Judgement("meant", first, dirty[0] if dirty else None)
+
+
+def is_mask(counts: Counts) -> bool:
+    """Tell whether a tensor that came from outside may be a mask: no NaN, no +inf."""
+    return counts.nan == 0 and counts.posinf == 0
+
+
+def _must_be_explained(value: Value) -> bool:
+    """Tell whether an input was non-finite before anything that was seen, and is no mask."""
+    if value.state == "constant":
+        return value.counts.nan > 0
+    if value.state == "unknown":
+        return not is_mask(value.counts)
+    return value.state in ("blank", "parameter")
+
+
+def _is_meant(
+    op: str, made: Counts, dirty: Sequence[Value], inputs: Sequence[Value], constants: tuple[float, ...]
+) -> bool:
+    """Tell whether infinities (there is no NaN) are such as were asked for."""
+    up = any(value.counts.posinf for value in dirty) or float("inf") in constants
+    down = any(value.counts.neginf for value in dirty) or float("-inf") in constants
+    if op in _TURNS:
+        up = down = up or down
+    if not down and op in _ADDS:
+        down = any(value.counts.low for value in inputs)
+    return (up or not made.posinf) and (down or not made.neginf)
