@@ -30,6 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--repro", metavar="FILE", help="write one pytest file that shows the fault by itself")
     parser.add_argument(
+        "--grafted", metavar="RUN", help="the target again with a graft: how much of the error it removed"
+    )
+    parser.add_argument(
         "--confirm", metavar="CMD", help="run the target's script again with the suspect rerouted, and say if it agrees"
     )
     parser.add_argument(
@@ -60,6 +63,12 @@ def run(args: argparse.Namespace) -> int:
         from numscope.diagnose.repro import write_repro
 
         print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
+    if args.grafted:
+        from numscope.diagnose.graft import error_removed
+
+        share = error_removed(args.target, args.grafted, args.reference)
+        said = f"{share['before']:.2g} before, {share['after']:.2g} after: {share['removed']:.0%} of it removed"
+        print(f"\n  grafted    the final error is {said}")
     if args.confirm and report.origin is not None:
         from numscope.diagnose.confirm import confirm
 

@@ -3,6 +3,9 @@
     with ns.graft(model, "runs/gpu", "blocks.3.attn"):                    # its output is the reference's
         train_step(batch)
 
+    with ns.graft(model, "runs/gpu", "Functional.softmax.2.forward"):     # one call's
+        train_step(batch)
+
     with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
         train_step(batch)
 
@@ -28,6 +31,8 @@ from numscope.diagnose.paths import path_matcher
 from numscope.diagnose.recorded import NotKept, Record
 from numscope.store.reader import Run, open_run
 
+_PREFIXES = ("Functional", "Torch", "Tensor", "Linalg", "Fft", "Special", "VF")  # of calls; modules have paths
+
 Undo = Callable[[], None]
 Names = str | Iterable[str] | None
 
@@ -47,26 +52,45 @@ class Backend(Protocol):
     def replaced(self, value: Any, record: Record, number: int) -> Any:
         """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
 
+    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+        """Call `after` with the name of each call that is wanted and its result; what it returns takes its place."""
+
     def on_step(self, callback: Callable[[], None]) -> Undo:
         """Call back after each optimizer step."""
 
 
-def graft(model: Any, reference: str | os.PathLike[str] | Run, names: Names = None, single_step: bool = False) -> Graft:
-    """Return a graft of the reference's tensors into a model; `names` are module paths or patterns of them."""
+def graft(
+    model: Any,
+    reference: str | os.PathLike[str] | Run,
+    names: Names = None,
+    single_step: bool = False,
+    *,
+    inputs: bool = False,
+) -> Graft:
+    """Return a graft of the reference's tensors into a model.
+
+    `names` are module paths, names of calls, or patterns of either. Their outputs are replaced, with `inputs` what goes
+    into the modules instead; `single_step` is that for every module.
+    """
     if names is None and not single_step:
         raise SettingsError("graft needs the names of the modules to replace, or single_step=True for all of them")
     run = reference if isinstance(reference, Run) else open_run(reference)
-    return Graft(model, run, names, single_step)
+    return Graft(model, run, names, inputs or single_step)
 
 
 class Graft:
-    """Replaces outputs (or, with single_step, inputs) of modules while it is entered."""
+    """Replaces outputs (or inputs) of modules and calls while it is entered."""
 
-    def __init__(self, model: Any, run: Run, names: Names, single_step: bool, rank: int = 0) -> None:
+    def __init__(self, model: Any, run: Run, names: Names, inputs: bool, rank: int = 0) -> None:
         self._model = model
         self._run = run
-        self._wants = _wanted(names)
-        self._single_step = single_step
+        listed = None if names is None else [names] if isinstance(names, str) else list(names)
+        calls = [name for name in listed or () if name.partition(".")[0] in _PREFIXES]
+        paths = None if listed is None else [name for name in listed if name not in calls]
+        self._wants = path_matcher(paths) if paths is not None else bool  # None: every module but the model itself
+        self._wants_call = _call_matcher(calls)
+        self._calls, self._paths = calls, paths
+        self._inputs = inputs
         self._rank = rank
         self._backend = _backend(model)
         self._undo: list[Undo] = []
@@ -82,10 +106,12 @@ class Graft:
         if self._undo:
             raise CaptureError("this graft is entered already: make another with ns.graft")
         chosen = [(path, module) for path, module in self._backend.modules(self._model) if self._wants(path)]
-        if not chosen:
+        if not chosen and (self._paths is None or self._paths):
             raise SettingsError("no module of the model has such a path: the names are those of model.named_modules()")
         for path, module in chosen:
             self._undo.append(self._backend.hook(module, self._before(path), self._after(path)))
+        if self._calls:
+            self._undo.append(self._backend.watch_calls(self._wants_call, self._after_call))
         self._undo.append(self._backend.on_step(self._optimizer_stepped))
         return self
 
@@ -116,7 +142,7 @@ class Graft:
     def _before(self, path: str) -> Callable[..., Any]:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
             call = self._call(path)
-            if not self._single_step or call is None:
+            if not self._inputs or call is None:
                 return None
             given = tuple(self._put(value, call, f"input.{index}") for index, value in enumerate(args))
             named = {name: self._put(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
@@ -129,17 +155,28 @@ class Graft:
             index = self._counts.get(path, 0)
             self._counts[path] = index + 1
             call = self._call(path, index)
-            if self._single_step or call is None:
-                return result
-            if isinstance(result, (tuple, list)):
-                items = [self._put(value, call, f"output.{place}") for place, value in enumerate(result)]
-                return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-            if isinstance(result, dict):
-                put = {name: self._put(value, call, f"output.{name}") for name, value in result.items()}
-                return type(result)(**put) if type(result) is not dict else put
-            return self._put(result, call, "output.0")
+            return result if self._inputs or call is None else self._outputs(result, call)
 
         return after
+
+    def _after_call(self, head: str, result: Any) -> Any:
+        """Replace the result of a call; its number is how often its like was called before in the step."""
+        index = self._counts.get(head, 0)
+        self._counts[head] = index + 1
+        name = f"{head}.{index}.forward"
+        record = self._reference()
+        if record is None or not self._wants_call(name) or name not in record.by_name:
+            return result
+        return self._outputs(result, record.by_name[name].order)
+
+    def _outputs(self, result: Any, call: int) -> Any:
+        if isinstance(result, (tuple, list)):
+            items = [self._put(value, call, f"output.{place}") for place, value in enumerate(result)]
+            return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
+        if isinstance(result, dict):
+            put = {name: self._put(value, call, f"output.{name}") for name, value in result.items()}
+            return type(result)(**put) if type(result) is not dict else put
+        return self._put(result, call, "output.0")
 
     def _put(self, value: Any, order: int, slot: str) -> Any:
         """Return the reference's tensor of a slot in the place of a value; the value itself where that can't be."""
@@ -211,10 +248,9 @@ def _plain(path: str) -> str:
     return normalise([path])[path]
 
 
-def _wanted(names: Names) -> Callable[[str], bool]:
-    if names is None:
-        return bool  # every module but the model itself
-    return path_matcher([names] if isinstance(names, str) else names)
+def _call_matcher(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a test for names of calls: a pattern, a name, or a head, which stands for all its calls."""
+    return path_matcher([*names, *(f"{name}.*" for name in names if not any(mark in name for mark in "*?["))])
 
 
 def _backend(model: Any) -> Backend:

@@ -7,6 +7,7 @@ from typing import Any
 
 import paddle
 
+from numscope.core.errors import SettingsError
 from numscope.diagnose.recorded import Record
 
 Undo = Callable[[], None]
@@ -51,6 +52,10 @@ class PaddleBackend:
         if value.stop_gradient or "float" not in str(value.dtype):
             return other
         return _Replace.apply(value, other)
+
+    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+        """Paddle's functions can't be interposed: layers can."""
+        raise SettingsError("in a paddle model whole layers can be grafted, by path; single calls can't")
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
         """Paddle tells of no optimizer's step: `Graft.step()` ends one."""

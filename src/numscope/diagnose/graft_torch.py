@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
 
+from numscope.capture.torch.names import ApiTable
 from numscope.diagnose.moving import untraced
 from numscope.diagnose.recorded import Record
+from numscope.diagnose.reroute import push
 
 Undo = Callable[[], None]
 
@@ -24,6 +27,20 @@ class _Replace(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         return gradients[0], None
+
+
+class _Calls(TorchFunctionMode):
+    """Names torch functions as a capture does, and hands their results over."""
+
+    def __init__(self, after: Callable[[str, Any], Any]) -> None:
+        super().__init__()
+        self._after = after
+        self._table = ApiTable()
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        api = self._table[func]
+        return result if api.silent or api.transparent else self._after(api.head, result)
 
 
 class TorchBackend:
@@ -58,6 +75,10 @@ class TorchBackend:
                 return other.clone()
             result: torch.Tensor = _Replace.apply(value, other)  # type: ignore[no-untyped-call]
             return result
+
+    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+        """Replace the results of torch functions by name."""
+        return push(_Calls(after))
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
         """Call back after each optimizer step."""

@@ -79,7 +79,7 @@ class Reroute:
             raise CaptureError("this reroute is entered already: make another with ns.to_cpu")
         places = find(self._what)
         if places.functions or places.pending:
-            self._undo.append(_push(FunctionReroute(self, places)))
+            self._undo.append(push(FunctionReroute(self, places)))
         if places.modules or places.paths:
             self._undo.append(_replace_module_call(self, places))
         for binding in places.bindings:
@@ -163,7 +163,8 @@ def install(order: dict[str, Any]) -> None:
     atexit.register(tell)
 
 
-def _push(mode: TorchFunctionMode) -> Undo:
+def push(mode: TorchFunctionMode) -> Undo:
+    """Put a mode on top of the stack; return what takes it off."""
     _push_mode(mode)
 
     def undo() -> None:

@@ -64,6 +64,20 @@ def test_gradients_flow_through_a_graft(tmp_path: Path) -> None:
     assert not net[0]._forward_hooks
 
 
+def test_one_call_is_grafted_by_its_name(tmp_path: Path) -> None:
+    x = inputs()
+
+    def work(factor: float) -> torch.Tensor:
+        return torch.tanh(torch.sigmoid(torch.sigmoid(x) * factor) * 2)
+
+    with ns.capture(tmp_path / "reference", keep="tensors"):
+        wanted = work(1.0)
+    with ns.graft(nn.Identity(), tmp_path / "reference", "Torch.sigmoid.1.forward") as graft:
+        assert torch.equal(work(1.5), wanted)
+    assert graft.replaced == ["Torch.sigmoid.1.forward.output.0"]
+    assert not torch.equal(work(1.5), wanted)
+
+
 def test_a_single_step_shows_each_modules_own_error_alone(tmp_path: Path) -> None:
     x = inputs()
     reference = captured(tmp_path / "reference", model(), x)

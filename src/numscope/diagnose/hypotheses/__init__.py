@@ -23,10 +23,10 @@ FAMILIES = (
     "constants",
     "reductions",
     "precision",
+    "biases",
     "scale",
     "layout",
     "masks",
-    "biases",
     "dropout",
     "calls",
 )

@@ -1,0 +1,181 @@
+"""Each hypothesis finds its own fault, says the repair, and keeps silent about others."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+import numscope as ns
+from numscope.diagnose.group import Common, Group, upstream
+from numscope.diagnose.hypotheses import FAMILIES, fitting
+from numscope.diagnose.hypotheses.case import Case
+from numscope.diagnose.hypotheses.masks import allowed_band
+from numscope.diagnose.hypotheses.numbers import recognise, spoken
+from numscope.diagnose.recorded import Record
+
+Work = Callable[..., torch.Tensor]
+
+
+def group(path: Path, work: Work, inputs: dict[str, torch.Tensor]) -> Group:
+    with ns.capture(path, None, keep="tensors", on_error="raise") as cap:
+        for name, tensor in inputs.items():
+            cap.save(name, tensor)
+        cap.save("result", work(**inputs))
+    record = Record(ns.open_run(path), 0, 0)
+    given_numbers = {
+        number for name in inputs for number in record.outputs(record.by_name[f"Save.{name}.0.forward"].order).values()
+    }
+    output = next(iter(record.outputs(record.by_name["Save.result.0.forward"].order).values()))
+    return upstream(record, output, Common(dict.fromkeys(given_numbers, 0)), forced=True)
+
+
+def case(tmp_path: Path, wrong: Work, right: Work, inputs: dict[str, torch.Tensor]) -> Case:
+    target, reference = group(tmp_path / "target", wrong, inputs), group(tmp_path / "reference", right, inputs)
+    partners = {
+        number: reference.record.by_content[tensor.content]
+        for number, tensor in target.record.tensors.items()
+        if tensor.content in reference.record.by_content
+    }
+    return Case(target, reference, {}, {}, 1e-6, 1e-15, partners)
+
+
+def rope(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, pairs: bool) -> torch.Tensor:
+    if pairs:
+        turned = torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
+    else:
+        first, second = x.chunk(2, dim=-1)
+        turned = torch.cat([-second, first], dim=-1)
+    return x * cosine + turned * sine
+
+
+def window(x: torch.Tensor, width: int) -> torch.Tensor:
+    distance = torch.arange(8).unsqueeze(1) - torch.arange(8)
+    return (distance >= 0) & (distance < width)
+
+
+torch.manual_seed(0)
+X = torch.randn(6, 8)
+W = torch.randn(8, 8)
+B = torch.randn(8)
+ANGLES = torch.randn(6, 8)
+
+FAULTS: dict[str, tuple[Work, Work, dict[str, torch.Tensor], str]] = {
+    "argument": (lambda x: x.softmax(0), lambda x: x.softmax(1), {"x": X}, r"dim=1 \(now 0\)"),
+    "two arguments": (
+        lambda x: F.layer_norm(x, (8,), eps=1e-2) * 2,
+        lambda x: F.layer_norm(x, (8,), eps=1e-5) * 3,
+        {"x": X},
+        r"eps=1e-05.*scale factor 3 ",
+    ),
+    "scale": (lambda x: x / 4, lambda x: x / math.sqrt(10), {"x": X}, r"√10"),
+    "hidden scale": (
+        lambda x: torch.tanh(x) * 2,
+        lambda x: torch.tanh(x) + 2 * torch.tanh(x),
+        {"x": X},
+        "scale factor of 1.5",
+    ),
+    "sign": (lambda x: x.exp(), lambda x: -(x.exp()), {"x": X}, "missing|sign"),
+    "operand": (lambda a, b: a - b, lambda a, b: b - a, {"a": X, "b": ANGLES}, "swapped"),
+    "wrong operand": (lambda a, b: a + a.tanh(), lambda a, b: b + a.tanh(), {"a": X, "b": ANGLES}, "operand"),
+    "transposed weight": (lambda x, w: x @ w, lambda x, w: x @ w.t(), {"x": X, "w": W}, "transposed"),
+    "rope": (
+        lambda x, c, s: rope(x, c, s, True),
+        lambda x, c, s: rope(x, c, s, False),
+        {"x": X, "c": ANGLES.cos(), "s": ANGLES.sin()},
+        r"RoPE turning halves \(now neighbours",
+    ),
+    "reduction": (lambda x: x.mean(-1), lambda x: x.sum(-1), {"x": X}, "sum in place of mean"),
+    "missing bias": (lambda x, w, b: x @ w, lambda x, w, b: x @ w + b, {"x": X, "w": W, "b": B}, "missing"),
+    "doubled bias": (lambda x, b: x.exp() + b + b, lambda x, b: x.exp() + b, {"x": X, "b": B}, "without|now twice"),
+    "window": (lambda x: window(x, 4), lambda x: window(x, 3), {"x": X}, r"other=3 \(now 4\)|window"),
+    "permutation": (lambda x: x.repeat(1, 2), lambda x: x.repeat_interleave(2, 1), {"x": X}, "interleave"),
+    "split": (lambda x: x[:, :4], lambda x: x[:, ::2], {"x": X}, r"slice|split"),
+    "gelu by hand": (
+        lambda x: x * 0.5 * (1 + torch.tanh(0.7978845608 * (x + 0.044715 * x.pow(3)))),
+        lambda x: F.gelu(x),
+        {"x": X},
+        "erf form",
+    ),
+    "soft cap": (lambda x: x * 3, lambda x: 5 * torch.tanh(x * 3 / 5), {"x": X}, r"soft cap 5·tanh"),
+    "cast": (
+        lambda x, b: x.to(torch.bfloat16) * b.to(torch.bfloat16),
+        lambda x, b: (x * b).to(torch.bfloat16),
+        {"x": X, "b": B},
+        "in float32 and the cast to bfloat16 after",
+    ),
+    "causal": (
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+        lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
+        {"x": X},
+        r"is_causal=False",
+    ),
+    "off by one": (
+        lambda x: torch.roll(x, 1, 0) * 1.0,
+        lambda x: torch.roll(x, 2, 0) * 1.0,
+        {"x": X},
+        "shifts=|shifted",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_the_hypothesis_that_fits_is_found(name: str, tmp_path: Path) -> None:
+    wrong, right, inputs, words = FAULTS[name]
+    found = fitting(case(tmp_path, wrong, right, inputs))
+    assert found is not None
+    assert re.search(words, str(found)), str(found)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (lambda x: torch.sin(x), lambda x: torch.lgamma(x.abs() + 1)),
+        (lambda x: x.sort(-1).values.cumsum(-1), lambda x: x.cumsum(-1).exp()),
+    ],
+)
+def test_what_no_hypothesis_explains_has_no_repair(wrong: Work, right: Work, tmp_path: Path) -> None:
+    found = fitting(case(tmp_path, wrong, right, {"x": X}))
+    assert found is None or "in place of" in str(found)
+
+
+def test_every_family_is_a_file() -> None:
+    folder = Path(__file__).parents[3] / "src" / "numscope" / "diagnose" / "hypotheses"
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "case", "numbers"}
+    assert files == set(FAMILIES)
+
+
+@given(st.integers(1, 4096))
+def test_numbers_are_recognised(number: int) -> None:
+    assert recognise(float(number)) == str(number)
+    root = math.isqrt(number)
+    whole = root * root == number
+    assert recognise(math.sqrt(number)) == (str(root) if whole else f"√{number}")
+    if number > 64 and not whole:
+        assert recognise(1 / math.sqrt(number)) == f"1/√{number}"
+
+
+def test_other_numbers_are_not() -> None:
+    assert recognise(math.pi) is None
+    assert recognise(float("nan")) is None
+    assert spoken(0.3535533906) == "0.3535534 (1/√8)"
+
+
+@given(st.integers(-3, 0), st.integers(0, 7))
+def test_a_band_is_told_from_its_mask(low: int, high: int) -> None:
+    distance = torch.arange(8).unsqueeze(1) - torch.arange(8)
+    mask = (distance >= low) & (distance <= high)
+    if mask.all():
+        assert allowed_band(mask) is None
+    else:
+        assert allowed_band(mask) == (low, high)
+        additive = torch.zeros(8, 8).masked_fill(~mask, -1e9)
+        assert allowed_band(additive) == (low, high)
+    assert allowed_band(torch.rand(8, 8) > 0.5) is None
