@@ -272,6 +272,7 @@ export const CHINESE: Record<string, string> = {
   Start: '开始比较',
   'Export the log': '导出日志',
   'Summary only (top {0})': '只显示总结（前 {0}）',
+  'Conclusion as .xlsx': '总结存为 .xlsx',
   Clear: '清空',
   'Previous file': '上一个文件',
   'Next file': '下一个文件',

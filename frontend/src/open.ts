@@ -74,6 +74,12 @@ export async function again(): Promise<void> {
   take(await post<Answer>('again', {}));
 }
 
+/** Read the same run again behind the page that is shown. */
+async function refresh(): Promise<void> {
+  await post<Answer>('again', {});
+  follow();
+}
+
 let watching = 0;
 
 /** A run that is still being written: ask now and then whether there are new steps. */
@@ -84,7 +90,10 @@ function watch(version: string): void {
     try {
       const now = await json<{ version: string }>('version');
       if (now.version !== version) {
-        if (summary.peek()?.mode === 'run') await again();
+        if (summary.peek()?.mode === 'run') {
+          clearInterval(watching); // begins anew when the new steps are shown
+          await refresh();
+        }
         else fresh.value = true;
       }
     } catch {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pytest
 
 from numscope.view.app import Viewer
@@ -65,6 +67,10 @@ def test_the_directory_form_lists_errors_and_its_summary(go: Any, empty: tuple[s
     with page.expect_download() as download:
         page.click("text=Export the log")
     assert len(download.value.path().read_text().splitlines()) == 101
+    with page.expect_download() as download:
+        page.click("text=Conclusion as .xlsx")
+    sheet = openpyxl.load_workbook(io.BytesIO(download.value.path().read_bytes())).active
+    assert sheet.max_row == 101
     page.click("text=Clear")
     assert page.locator("[data-testid=entries]").count() == 0
     page.reload()

@@ -3,7 +3,7 @@ import { useEffect, useState } from 'preact/hooks';
 import { Main } from '../app';
 import { count, number, short, type Numeric } from '../data/format';
 import { json, post, postRaw } from '../data/source';
-import { saveText } from '../data/save';
+import { saveBlob, saveText } from '../data/save';
 import { t } from '../i18n';
 import { link } from '../route';
 import { Field } from './start';
@@ -82,7 +82,15 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
     if (error === null) return -Infinity;
     return Number.isNaN(error) ? Infinity : entry.metric === 'CS' ? -error : Math.abs(error);
   };
-  const shown = summaryOnly ? [...entries].sort((a, b) => worse(b) - worse(a)).slice(0, TOP) : entries.slice(0, SHOWN);
+  const top = () => [...entries].sort((a, b) => worse(b) - worse(a)).slice(0, TOP);
+  const shown = summaryOnly ? top() : entries.slice(0, SHOWN);
+  const spreadsheet = async () => {
+    try {
+      saveBlob('numscope-conclusion.xlsx', await (await postRaw('forms/xlsx', { entries: top() })).blob());
+    } catch (error) {
+      setFault((error as Error).message);
+    }
+  };
   const directory = which === 'directory';
   return (
     <Main>
@@ -123,6 +131,7 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
           {directory ? (
             <>
               <button class="button" type="button" disabled={!entries.length} onClick={() => saveText('numscope-log.csv', log(shown), 'text/csv')}>{t('Export the log')}</button>
+              <button class="button" type="button" disabled={!entries.length} onClick={() => void spreadsheet()}>{t('Conclusion as .xlsx')}</button>
               <button class="button" type="button" aria-pressed={summaryOnly} onClick={() => setSummaryOnly(!summaryOnly)}>{t('Summary only (top {0})', TOP)}</button>
               <button class="button" type="button" onClick={() => (setEntries([]), setFault(''))}>{t('Clear')}</button>
             </>

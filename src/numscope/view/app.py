@@ -21,7 +21,7 @@ from numscope.core.report import plain
 from numscope.report import frames, story
 from numscope.report.tables import Filter, IndexedTable
 from numscope.view import tensor
-from numscope.view.forms import DirectoryForm, FileForm, Forms, RunForms
+from numscope.view.forms import DirectoryForm, FileForm, Forms, RunForms, conclusion
 from numscope.view.jobs import Job, open_runs
 from numscope.view.recent import Memory, runs_near
 from numscope.view.security import Access, Guard
@@ -39,15 +39,20 @@ class Viewer:
     forms: Forms = field(default_factory=RunForms)
     job: Job | None = None
     opened: tuple[str, str | None, dict[str, Any]] | None = None
+    shown: Session | None = None  # stays until its successor is ready
 
     @property
     def session(self) -> Session:
-        if self.job is None or self.job.session is None:
+        if self.job is not None and self.job.session is not None:
+            self.shown = self.job.session
+        if self.shown is None:
             raise SettingsError("nothing is open yet")
-        return self.job.session
+        return self.shown
 
     def open(self, target: str, reference: str | None, options: dict[str, Any]) -> Job:
-        """Open one run, or compare two, in the background."""
+        """Open one run, or compare two, in the background; the same once more leaves the pages as they are meanwhile."""
+        if self.opened != (target, reference, options):
+            self.shown = None
         self.opened = (target, reference, options)
         self.memory.add_runs(*(str(Path(path).absolute()) for path in (target, reference) if path))
         title = f"{target} against {reference}" if reference else target
@@ -163,6 +168,7 @@ class Api:
             "forms/directory": self.form_directory,
             "forms/file": self.form_file,
             "forms/neighbour": self.form_neighbour,
+            "forms/xlsx": self.form_xlsx,
         }
 
     def state(self, request: Request) -> Response:
@@ -267,6 +273,8 @@ class Api:
     async def again(self, request: Request) -> Response:
         if self.viewer.opened is None:
             raise SettingsError("nothing is open yet")
+        if self.viewer.job is not None and self.viewer.job.session is not None:
+            self.viewer.shown = self.viewer.job.session
         self.viewer.open(*self.viewer.opened)
         return self.state(request)
 
@@ -289,6 +297,13 @@ class Api:
         direction = 1 if body.get("direction") == 1 else -1
         first, second = self.viewer.forms.neighbour(fields["first"], fields["second"], direction)
         return _json({"first": first, "second": second})
+
+    async def form_xlsx(self, request: Request) -> Response:
+        entries = (await _body(request)).get("entries")
+        if not isinstance(entries, list):
+            raise SettingsError("there is nothing to write")
+        media = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
+        return Response(conclusion([entry for entry in entries if isinstance(entry, dict)]), media_type=media)
 
 
 async def _body(request: Request) -> dict[str, Any]:

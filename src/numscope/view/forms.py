@@ -6,15 +6,16 @@ are the same. Here a directory is a run, and a file is one tensor of a run, writ
 
 from __future__ import annotations
 
+import io
 import math
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import MissingExtraError, SettingsError
 
 if TYPE_CHECKING:
     from numscope.compare.comparison import Comparison
@@ -179,6 +180,26 @@ class RunForms:
 
     def _rows(self, first: str, second: str) -> list[dict[str, Any]]:
         return self._compare(first, second)
+
+
+def conclusion(entries: list[dict[str, Any]]) -> bytes:
+    """Return entries as an .xlsx file."""
+    try:
+        import xlsxwriter
+    except ImportError:
+        raise MissingExtraError("xlsxwriter", "xlsx", "writing an .xlsx file") from None
+    content = io.BytesIO()
+    columns = [field.name for field in fields(Entry)]
+    with xlsxwriter.Workbook(
+        content, {"in_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+    ) as book:
+        sheet = book.add_worksheet("conclusion")
+        sheet.write_row(0, 0, [name.replace("_", " ") for name in columns], book.add_format({"bold": True}))
+        for row, entry in enumerate(entries, start=1):
+            sheet.write_row(row, 0, [entry.get(name) for name in columns])
+        sheet.autofilter(0, 0, max(len(entries), 1), len(columns) - 1)
+        sheet.freeze_panes(1, 0)
+    return content.getvalue()
 
 
 def _compare(first: str, second: str) -> list[dict[str, Any]]:
