@@ -19,7 +19,7 @@ import pytest
 from numscope.view.app import Viewer
 from numscope.view.recent import Memory
 from tests.e2e import runs
-from tests.e2e.browser import serving
+from tests.e2e.browser import serving, until
 
 
 @pytest.fixture
@@ -61,9 +61,10 @@ def test_the_directory_form_lists_errors_and_its_summary(go: Any, empty: tuple[s
     page.get_by_label("metric").select_option("CS")
     page.click("text=Start")
     page.wait_for_selector("[data-testid=entries]")
-    assert page.locator("[data-testid=entries] tbody tr").count() > 50
+    page.wait_for_selector("button[type=submit]:not([disabled])")  # entries are shown while more of them come
+    assert page.locator("[data-testid=entries] tbody tr").count() > 100
     page.click("text=Summary only")
-    assert page.locator("[data-testid=entries] tbody tr").count() == 100
+    until(page, "document.querySelectorAll('[data-testid=entries] tbody tr').length === 100")
     with page.expect_download() as download:
         page.click("text=Export the log")
     assert len(download.value.path().read_text().splitlines()) == 101
@@ -72,7 +73,7 @@ def test_the_directory_form_lists_errors_and_its_summary(go: Any, empty: tuple[s
     sheet = openpyxl.load_workbook(io.BytesIO(download.value.path().read_bytes())).active
     assert sheet.max_row == 101
     page.click("text=Clear")
-    assert page.locator("[data-testid=entries]").count() == 0
+    until(page, "!document.querySelector('[data-testid=entries]')")
     page.reload()
     assert page.get_by_label("First directory").input_value() == "npu"
     page.get_by_label("steps").fill("from 1 to 2")
