@@ -301,3 +301,30 @@ def test_the_page_is_served() -> None:
                 assert b"<html" in answer.read().lower()
         finally:
             process.terminate()
+
+
+class Original:
+    """Stands for an object of the original's that only pickle can hold."""
+
+
+def test_its_folders_are_imported_and_pickled_ones_only_when_trusted(capsys: pytest.CaptureFixture[str]) -> None:
+    import numscope as ns
+    from numscope.__main__ import main
+
+    folder = traced("a")
+    assert main(["import", str(folder), "ours"]) == 0
+    run = ns.open_run("ours")
+    assert run.steps == [0, 1]
+    linear = records.read(folder / "forward/epoch0/step1/forward_000000.pt")
+    np.testing.assert_array_equal(run.tensor("Module.layers.0.linear.forward.0.input.0", step=1), linear["input"][0])
+    backward = [records.read(file) for file in (folder / "backward/epoch0/step0").iterdir()]
+    root = next(record for record in backward if record["module_name"] == "Chat")
+    np.testing.assert_array_equal(run.tensor("Module.Chat.backward.0.input.0", step=0), root["output"][0])
+
+    file = Path("old/run_1/forward/epoch0/step0/forward_000000.pt")
+    file.parent.mkdir(parents=True)
+    torch.save({"module_name": "fc", "input": (torch.ones(2),), "output": torch.zeros(2), "extra": Original()}, file)
+    assert main(["import", "old", "untrusted"]) == 2
+    assert "--trust-pickle" in capsys.readouterr().err
+    assert main(["import", "old", "trusted", "--trust-pickle"]) == 0
+    assert ns.open_run("trusted").tensor("Module.fc.forward.0.input.0").tolist() == [1.0, 1.0]
