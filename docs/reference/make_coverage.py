@@ -1,7 +1,7 @@
 """Writes coverage.md: what capture sees of PyTorch at which level, found by running each case at each level.
 
-    python docs/reference/make_coverage.py            write docs/reference/coverage.md
-    python docs/reference/make_coverage.py --check    fail where it would change
+python docs/reference/make_coverage.py            write docs/reference/coverage.md
+python docs/reference/make_coverage.py --check    fail where it would change
 """
 
 from __future__ import annotations
