@@ -26,7 +26,10 @@ def main() -> int:
     parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)} (default: all)")
     parser.add_argument("--msprobe", metavar="PYTHON", type=Path, help="the interpreter of msprobe's environment")
     parser.add_argument("--results", metavar="DIR", type=Path, default=RESULTS)
+    parser.add_argument("--quick", action="store_true", help="a few steps of one model, to try the bench: no figures")
     args = parser.parse_args()
+    if args.quick and args.results == RESULTS:
+        parser.error("--quick gives no figures to keep: say where else to write with --results DIR")
     unknown = sorted(set(args.part) - set(PARTS))
     if unknown:
         parser.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
@@ -37,14 +40,16 @@ def main() -> int:
     if msprobe is not None:
         msprobe = Path(os.path.abspath(msprobe))  # not resolved: the link is what makes it that environment's
 
+    if os.getloadavg()[0] > 1:
+        print(f"bench: the machine is busy (load {os.getloadavg()[0]:.1f}): no ratio below will hold", file=sys.stderr)
     began = time.monotonic()
-    rows = []
+    facts, rows = about(), []
     args.results.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="numscope-bench-") as scratch:
-        bench = Bench(Path(scratch), msprobe)
+        bench = Bench(Path(scratch), msprobe, args.quick)
         for name in args.part or PARTS:
             found = PARTS[name](bench)
-            result = {"format": "numscope.bench/1", "about": about(), "rows": found}
+            result = {"format": "numscope.bench/1", "about": facts, "rows": found}
             (args.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
             rows += found
     print("\n".join(lines(rows)))

@@ -48,10 +48,11 @@ COMPARE = [
 
 @dataclass(frozen=True)
 class Bench:
-    """Where to work, and the peer's interpreter (None: numscope alone)."""
+    """Where to work, the peer's interpreter (None: numscope alone), and whether this only tries the bench itself."""
 
     scratch: Path
     msprobe: Path | None
+    quick: bool = False
 
     def worker(self, python: str | Path, module: str, *words: object) -> Row:
         """The line of JSON that a worker prints; a worker that fails gives {"error": its last line}."""
@@ -76,10 +77,14 @@ def capture(bench: Bench) -> list[Row]:
     """The captured step over the plain step, and what it writes."""
     rows: list[Row] = []
     for model, (modes, rounds, steps, peer_steps) in CAPTURE.items():
+        if bench.quick and rows:
+            break
+        if bench.quick:
+            rounds, steps, peer_steps = 1, 2, 1
         say(f"capture: {model}")
         ours = bench.worker(
             *(sys.executable, "capture_worker", model, json.dumps([mode.split() for mode in modes])),
-            *("--rounds", rounds, "--steps", steps, "--idle", IDLE_ROUNDS.get(model, 0)),
+            *("--rounds", rounds, "--steps", steps, "--idle", 1 if bench.quick else IDLE_ROUNDS.get(model, 0)),
             *("--out", bench.folder("numscope")),
         )
         first = not rows
@@ -105,7 +110,7 @@ def capture(bench: Bench) -> list[Row]:
 def compare(bench: Bench) -> list[Row]:
     """Two runs of one step, compared from the command line: wall time, start of the program included."""
     rows: list[Row] = []
-    for model, keep in COMPARE:
+    for model, keep in COMPARE[:1] if bench.quick else COMPARE:
         say(f"compare: {model}, {keep}")
         out = bench.folder("compare")
         made = bench.worker(sys.executable, "keep_worker", model, keep, "--out", out)
