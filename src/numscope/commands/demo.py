@@ -54,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
         ("and why?", ("diagnose", target_run, reference_run)),
         ("all calls", ("show", target_run, "*gelu*", "--stack")),
     ):
-        if find_spec(f"numscope.commands.{command[0]}") is not None:
-            print(f"   {what:12} {typed(command)}")
+        print(f"   {what:12} {typed(command)}")
     print(f"   {'put it right':12} edit the line in {ported}, and run {typed(('demo', *out_option(out)))} again")
     return 0
 
