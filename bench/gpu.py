@@ -1,6 +1,6 @@
 """The whole step on one GPU, captured over plain: one script that needs nothing but what numscope needs.
 
-    PYTHONPATH=src python3 bench/gpu.py [--only small] [--profile mix]
+    PYTHONPATH=src python3 bench/gpu.py [--only small] [--guard] [--profile mix]
 
 A bf16 GPT, forward, backward and fused AdamW; plain and captured blocks of steps in turn, the device synchronised at
 the ends of a block only. Prints ratios as they come, and writes gpu.json to $OUT or bench/results. A measurement
@@ -207,12 +207,12 @@ def idle(training: Training, run: Path, steps: int) -> dict[str, Any]:
     return {what: statistics.median(ratios) for what, ratios in found.items()}
 
 
-def guarded(training: Training, steps: int) -> dict[str, Any]:
+def guarded(training: Training, level: str, steps: int) -> dict[str, Any]:
     """The step under the watch for NaN and infinity."""
     plain, watched = [], []
     for turn in range(4):
         plain.append(training.block(training.step, steps))
-        with ns.guard(training.model):
+        with ns.guard(training.model, level=level, record=None):
             training.step()
             one = training.block(training.step, steps)
         if turn > 0:
@@ -332,6 +332,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*SIZES, "tiny"], help="one model alone")
     parser.add_argument("--minutes", type=float, default=5.5)
     parser.add_argument("--profile", metavar="LEVEL", help="print where the host's time goes, and stop")
+    parser.add_argument("--guard", action="store_true", help="the guard alone")
     parser.add_argument("--device", default="cuda")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="numscope-gpu-"))
@@ -339,26 +340,26 @@ def main() -> None:
         if args.profile:
             profile(Training(SIZES.get(args.only or "small", TINY), args.device), args.profile, folder / "run")
         else:
-            measure(args.device, args.only, time.monotonic() + 60 * args.minutes, folder)
+            measure(args.device, args.only, args.guard, time.monotonic() + 60 * args.minutes, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def measure(device: str, only: str | None, deadline: float, folder: Path) -> None:
+def measure(device: str, only: str | None, guard: bool, deadline: float, folder: Path) -> None:
     report = Report(device, deadline)
     report.add("bytes per second", partial(limits_of, device, folder))
     sizes = {"tiny": TINY} if only == "tiny" else SIZES
     for name, size in sizes.items():
         if only in (None, name):
-            measure_model(report, name, Training(size, device), folder / "run")
+            measure_model(report, name, Training(size, device), folder / "run", guard)
             if device == "cuda":
                 torch.cuda.empty_cache()
 
 
-def measure_model(report: Report, name: str, training: Training, run: Path) -> None:
+def measure_model(report: Report, name: str, training: Training, run: Path, guard: bool) -> None:
     size = training.size
     training.block(training.step, 3)
-    for model, level, keep, limit in MEASURED:
+    for model, level, keep, limit in [] if guard else MEASURED:
         if model != ("small" if name == "tiny" else name):
             continue
         rounds, steps = (1, 2) if keep == "tensors" else (3, size.steps)
@@ -366,8 +367,11 @@ def measure_model(report: Report, name: str, training: Training, run: Path) -> N
         if keep == "tensors":
             work = partial(over_the_floor, work, report.rows[0])
         report.add(f"{name} {level} {keep}", work, limit if name == model else None)
-    report.add(f"{name} guard", partial(guarded, training, size.steps))
-    report.add(f"{name} idle", partial(idle, training, run, size.steps))
+    for level, limit in (("module", 1.05), ("mix", 1.2)):
+        within = limit if name == "large" else None
+        report.add(f"{name} guard {level}", partial(guarded, training, level, size.steps), within)
+    if not guard:
+        report.add(f"{name} idle", partial(idle, training, run, size.steps))
 
 
 def over_the_floor(work: Callable[[], dict[str, Any]], limits: dict[str, Any]) -> dict[str, Any]:

@@ -157,7 +157,25 @@ def growth(bench: Bench) -> list[Row]:
     return [{"what": "growth", "model": "", "mode": "growth", "numscope": found}]
 
 
-PARTS = {"start": start, "capture": capture, "compare": compare, "growth": growth}
+def guard(bench: Bench) -> list[Row]:
+    """The step under the guard over the plain step; the peer's statistics of all calls beside it."""
+    model = "TinyLM, 2 layers"
+    say("guard")
+    ours = bench.worker(sys.executable, "guard", model)
+    rows: list[Row] = []
+    for level in ("mix", "module"):
+        found = ours.get(level, {"error": ours.get("error", "not measured")})
+        rows.append({"what": f"{model}: guard, {level}", "model": model, "mode": f"guard {level}", "numscope": found})
+    if bench.msprobe:
+        say("guard: msprobe statistics mix")
+        out = bench.folder("msprobe")
+        rows[0]["msprobe"] = bench.worker(
+            bench.msprobe, "peer_worker", model, "statistics", "mix", "--steps", 12, "--out", out
+        )
+    return rows
+
+
+PARTS = {"start": start, "capture": capture, "guard": guard, "compare": compare, "growth": growth}
 
 
 def timed(command: list[str], repeats: int, answers: tuple[int, ...] = (0,)) -> Row:

@@ -48,6 +48,7 @@ class GuardSettings:
     record: str | os.PathLike[str] | None = RECORD  # the run to write when it strikes; None: write nothing
     calls: int = 64  # how many calls the record holds
     memory: int = 256 << 20  # bytes that the ring may keep alive on the host
+    deferred: bool = False  # read the host's flags late too, as a device's
     scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class Guard:
             return
         self._running = True
         self._frontend.judge.rank, self._frontend.judge.world = ranks.current()
-        self._frontend.judge.scaled = self.settings.scaled
+        self._frontend.judge.scaled = self._frontend.judge.always_scaled = self.settings.scaled
         self._frontend.start()
         self._catch_exits()
 

@@ -171,12 +171,10 @@ def _launcher(device: torch.device) -> Any:
 
 
 def _launch_plain(values: Tensor, buffer: Tensor, row: int) -> None:
-    """Count with torch operations: presence alone, from the smallest and the largest element, which a NaN becomes."""
-    low, high = torch.aminmax(values)
-    found = torch.stack(
-        [torch.isnan(low), high == torch.inf, low == -torch.inf, low <= torch.finfo(values.dtype).min / 2]
-    )
-    buffer[row] = found
+    """Count with torch operations, several passes: for devices that have no Triton."""
+    low = values <= torch.finfo(values.dtype).min / 2
+    found = (torch.isnan(values), torch.isposinf(values), torch.isneginf(values), low)
+    buffer[row] = torch.stack([item.sum(dtype=torch.int32) for item in found])
 
 
 def _inside(tensor: Tensor) -> Tensor | None:

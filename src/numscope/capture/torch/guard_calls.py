@@ -78,6 +78,13 @@ class Marks:
         elif key:
             self._known[key] = (state, None)
 
+    def adopt(self, key: int, state: State, reference: Any) -> None:
+        """Remember a storage's state by a weak reference that is now ours."""
+        known = self._known.get(key)
+        if known is not None and reference is not None:
+            torch.UntypedStorage._free_weak_ref(reference)
+        self._known[key] = (state, known[1] if known is not None else reference)
+
     def get(self, key: int) -> State | None:
         """Return a storage's state, or None where nothing non-finite was seen in it."""
         known = self._known.get(key)

@@ -42,17 +42,17 @@ class TorchGuard:
         after_step: Callable[[], None],
         skipped: Callable[[], None],
     ) -> None:
-        from numscope.fingerprint.torch_form import TorchBatch
-
         self.settings = settings
-        self.recorder = Recorder(open_writer, TorchBatch(), to_numpy)
+        self.open_writer = open_writer
+        self.recorder = Recorder(open_writer, None, to_numpy)  # names and stacks alone; a record has one of its own
         self.watch = Watch(self.recorder, CaptureSettings(level=settings.level))
         self.watch.thread.last = None
         self.judge = Judge(self.recorder.strings, self.recorder.sites, settings.allow, self._found)
         self.skipped = skipped
         self._on_origin = found
         self.ring = Ring(settings.calls, settings.memory)
-        self.late = LateFlags()
+        self.waits = settings.deferred
+        self.late = LateFlags(settings.deferred)
         self.models = models
         self._since = 0  # calls on a device since the flags were last read
         self._mode = GuardMode(self) if settings.level != "module" else None
@@ -90,13 +90,14 @@ class TorchGuard:
 
     def new_step(self, step: int) -> None:
         """Number calls anew, and send the flags of the step that ended to the host."""
-        self.judge.step = step
         self.recorder.begin_step(step)
         self.watch.executions.forget()
         self.judge.marks.forget()
-        self.late.end()
-        self._since = 0
-        self.late.read(wait=self.settings.latency == 0)
+        with Unseen(self):
+            self.late.end()
+            self._since = 0
+            self.late.read(wait=self.settings.latency == 0)
+        self.submit(self.judge.begin_step, step)
 
     def finish(self) -> None:
         """Judge all that is still on a device."""
@@ -110,9 +111,8 @@ class TorchGuard:
 
     def _found(self, strike: Strike) -> None:
         """Tell of an origin; one inside an optimizer's step only tells the line of that step's."""
-        optimizers = self.optimizers
-        if optimizers.inside:
-            optimizers.hint = optimizers.hint or (strike.origin.call, strike.seen.site)
+        if self.judge.inside:
+            self.judge.hint = self.judge.hint or (strike.origin.call, strike.seen.site)
         else:
             self._on_origin(strike)
 
@@ -132,6 +132,7 @@ class TorchGuard:
     ) -> None:  # fmt: skip
         thread = self.watch.thread
         bad = late = False
+        waits = self.waits
         size = 0
         if api.uninitialized:
             for tensor in outputs:
@@ -140,7 +141,7 @@ class TorchGuard:
         view = tensors[0] if tensors and not api.overwrites else None
         last = thread.last
         for tensor in outputs:
-            if not tensor.is_cpu:
+            if waits or not tensor.is_cpu:
                 late = True
                 continue
             if tensor is last and not api.overwrites:
@@ -176,7 +177,7 @@ class TorchGuard:
                 version = before.get(id(tensor), -1)
                 if version in (-1, _version(tensor)):
                     inputs.append(self.item(texts[slot], tensor))
-                elif not tensor.is_cpu:  # overwritten by the call: what it was is known from when it was made
+                elif self.is_late(tensor):  # overwritten by the call: what it was is known from when it was made
                     inputs.append(self.late.before(texts[slot], tensor, version))
                 elif clean and self.judge.marks.get(key_of(tensor)) is None:
                     inputs.append(self.judge.item(texts[slot], tensor, clean=True))
@@ -189,7 +190,7 @@ class TorchGuard:
     def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
         """Look at gradients that came into a node, and went out of it."""
         with Unseen(self), torch.no_grad():
-            late = any(not tensor.is_cpu for _, tensor in outgoing)
+            late = any(self.is_late(tensor) for _, tensor in outgoing)
             given = [self.item(slot, tensor) for slot, tensor in incoming]
             made = [self.item(slot, tensor) for slot, tensor in outgoing]
             self.submit(self.judge.backward, seen, given, made, late=late)
@@ -201,7 +202,7 @@ class TorchGuard:
 
     def module(self, seen: Seen, module: Any, slots: list[Any], versions: list[int], outputs: list[Any]) -> None:
         """Look at what a module was given and gave back, where calls inside it are not watched."""
-        late = any(not tensor.is_cpu for _, tensor in outputs)
+        late = any(self.is_late(tensor) for _, tensor in outputs)
         with torch._C.DisableTorchFunction():
             clean = not late and all(is_finite(tensor) for _, tensor in outputs)
         held = [(self.recorder.strings[slot], _shadow(tensor), _version(tensor)) for slot, tensor in outputs]
@@ -224,19 +225,19 @@ class TorchGuard:
 
     def data(self, name: str, site: int, args: Any, kwargs: Any) -> None:
         """Look at what enters a root module."""
-        self.judge.new_pass()
+        self.submit(self.judge.new_pass)
         watch = self.watch
         slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
         series = watch.series(f"Data.{name}")
         if not slots:
             return
         seen = Seen(series, series.next(self.recorder.epoch), "data", "", None, site)
-        late = any(not tensor.is_cpu for _, tensor in slots)
+        late = any(self.is_late(tensor) for _, tensor in slots)
         with torch._C.DisableTorchFunction():
             bad = [
                 pair
                 for pair in slots
-                if not pair[1].is_cpu or (pair[1] is not watch.thread.last and not is_finite(pair[1]))
+                if self.is_late(pair[1]) or (pair[1] is not watch.thread.last and not is_finite(pair[1]))
             ]
         if bad:
             with Unseen(self):
@@ -246,11 +247,15 @@ class TorchGuard:
 
     def item(self, slot: str, tensor: Tensor, fresh: bool = False) -> Item:
         """Return a tensor in a slot with its counts, now or when they can be had."""
-        if tensor.is_cpu:
+        if not self.is_late(tensor):
             if is_finite(tensor) and not tensor.dtype.is_floating_point:
                 return self.judge.item(slot, tensor, clean=True)
             return immediate(slot, tensor, self.parameter(tensor))
         return self.late.item(slot, tensor, self.parameter(tensor), fresh)
+
+    def is_late(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor's state is known only when flags have been read."""
+        return self.waits or not tensor.is_cpu
 
     def parameter(self, tensor: Tensor) -> str:
         """Return the name of a parameter, or nothing where a tensor is none."""
@@ -260,7 +265,7 @@ class TorchGuard:
     def was_finite(self, tensor: Tensor) -> bool:
         """Tell whether a tensor of the CPU that is about to be overwritten is finite; of others their flags tell."""
         with torch._C.DisableTorchFunction():
-            return not tensor.is_cpu or is_finite(tensor)
+            return self.is_late(tensor) or is_finite(tensor)
 
     def submit(self, judge: Any, *arguments: Any, late: bool | None = None) -> None:
         """Judge now where all is at hand (`late` is False); else when the flags have come, after all that came before."""

@@ -40,6 +40,7 @@ class Judge:
         self.rank = 0
         self.world = 1
         self.scaled = False  # a loss scale is in force: gradients may overflow, and the step is then skipped
+        self.always_scaled = False  # the user scales the loss by hand
         self._scaling = False  # the loss is being scaled
         self.pending: list[Strike] = []
         self.inherited_ranks: list[str] = []  # collectives through which another rank's values came in
@@ -47,6 +48,8 @@ class Judge:
         self._sites = sites
         self._allow = Scope(allow) if allow else None
         self._found = found
+        self.inside = False  # an optimizer of the user's own steps
+        self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._wrong_pass = False  # this backward pass has something non-finite already
 
     def forward(self, seen: Seen, inputs: list[Item], outputs: list[Item], constants: list[float]) -> None:
@@ -112,6 +115,11 @@ class Judge:
         """A forward call runs: the next backward pass is another one."""
         self._wrong_pass = False
 
+    def begin_step(self, step: int) -> None:
+        """What follows belongs to a step."""
+        self.step = step
+        self._wrong_pass = False
+
     def collective(self, seen: Seen, phase: str, inputs: list[Item], outputs: list[Item], world: int) -> None:
         """Judge a collective: what this rank did not give, another one did."""
         values = [Value(item.slot, item.found(), self._state(item)) for item in inputs]
@@ -138,7 +146,13 @@ class Judge:
             return
         self._strike(seen, phase, bad, f"{name} turned finite values into {bad.counts}", inputs, outputs, values)
 
-    def optimizer(self, seen: Seen, inputs: list[Item], outputs: list[Item], hint: tuple[str, int] | None) -> None:
+    def set_inside(self, inside: bool) -> None:
+        """A step of the user's own optimizer begins or ends: a call inside it tells the line."""
+        self.inside = inside
+        if inside:
+            self.hint = None
+
+    def optimizer(self, seen: Seen, inputs: list[Item], outputs: list[Item]) -> None:
         """Judge an optimizer's step from parameters, gradients and state before it, and parameters after it."""
         values = [Value(item.slot, item.found(), self._state(item)) for item in inputs]
         made = [Value(item.slot, item.found()) for item in outputs]
@@ -165,6 +179,7 @@ class Judge:
             reason = f"{what} of {label} has {value.counts} before {name}, and no call that is watched made it"
             self._strike(seen, "optimizer", value, reason, inputs, outputs, values)
             return
+        hint = self.hint
         inside = f" ({hint[0]} inside it)" if hint else ""
         reason = f"{name}{inside} turned finite parameters, gradients and state into {bad.counts} in {label}"
         if hint:
@@ -184,10 +199,13 @@ class Judge:
     def settle(self) -> None:
         """A step with a loss scale was skipped, or its gradients were no concern: what waited is dropped."""
         self.pending.clear()
-        self.scaled = self._scaling = False
+        self.scaled, self._scaling = self.always_scaled, False
 
-    def release(self) -> None:
-        """What waited was no overflow of a loss scale after all."""
+    def stepping(self, given: list[Item]) -> None:
+        """An optimizer steps: what waited counts if the step takes it."""
+        if all(item.found().clean for item in given if item.slot.startswith("parameters_grad")):
+            self.settle()
+            return
         waiting, self.pending = self.pending, []
         for strike in waiting[:1]:
             self._found(strike)
@@ -197,7 +215,10 @@ class Judge:
         return known or ("parameter" if item.parameter else "unknown")
 
     def _mark(self, item: Item, state: Any) -> None:
-        self.marks.set(item.tensor, item.key, state)
+        if item.tensor is None and item.flags is not None:
+            self.marks.adopt(item.key, state, item.flags[0].storages.pop(item.key, None))
+        else:
+            self.marks.set(item.tensor, item.key, state)
 
     def _mark_all(self, items: list[Item], state: Any) -> None:
         for item in items:

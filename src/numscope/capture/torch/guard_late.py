@@ -39,7 +39,8 @@ class Window:
 class LateFlags:
     """The log of one process's device; a second device of the same process has its counts read at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: bool = False) -> None:
+        self._host = host  # the host's tensors have flags too
         self._flags: DeviceFlags | None = None
         self._window = Window()
         self._waiting: list[Window] = []
@@ -61,7 +62,7 @@ class LateFlags:
         storage = storage_of(tensor)
         if storage is None:
             return Item(slot, 0, count(tensor), None, parameter)
-        if tensor.is_cpu or (self._flags is not None and tensor.device != self._flags.device):
+        if (tensor.is_cpu and not self._host) or (self._flags is not None and tensor.device != self._flags.device):
             return Item(slot, storage._cdata, count(tensor), None, parameter, tensor)
         address = storage._cdata
         try:
@@ -77,7 +78,7 @@ class LateFlags:
         if known is None and parameter and self._parameters.get(address, (-1,))[0] == key[1]:
             known = self._parameters[address][1]
         if known is not None and not fresh and key[1] >= 0 and known[0] <= start and stop <= known[1]:
-            return Item(slot, address, None if known[2] else _CLEAN, known[2], parameter)
+            return Item(slot, address, None if known[2] else _CLEAN, known[2], parameter, tensor if parameter else None)
         if self._flags is None:
             self._flags = DeviceFlags(tensor.device)
         row = self._flags.add(tensor)
@@ -89,7 +90,7 @@ class LateFlags:
             self._known[key] = entry
             if parameter:
                 self._parameters[address] = (key[1], entry)
-        return Item(slot, address, None if place else _CLEAN, place, parameter)
+        return Item(slot, address, None if place else _CLEAN, place, parameter, tensor if parameter else None)
 
     def before(self, slot: str, tensor: Tensor, version: int) -> Item:
         """Return what a tensor was at an earlier version, if it was looked at then; else nothing was found in it."""

@@ -167,7 +167,7 @@ class NodeHook:
         made = []
         for slot, gradient in zip(self._slots, outgoing):
             if gradient is not None:
-                bad = bad or not gradient.is_cpu or not is_finite(gradient)
+                bad = bad or guard.waits or not gradient.is_cpu or not is_finite(gradient)
                 made.append((slot, weakref.ref(gradient), _version(gradient)))
         if bad:
             names = [
@@ -255,7 +255,7 @@ class ModuleBackward:
             if self._incoming and self._incoming[0].slot == name:
                 self._incoming.clear()  # the graph was kept and runs again
             self._incoming.append(guard.item(name, gradient)._replace(tensor=None))
-        elif not gradient.is_cpu or not is_finite(gradient):
+        elif guard.is_late(gradient) or not is_finite(gradient):
             guard.judge_gradients(self._seen, list(self._incoming), [guard.item(name, gradient)])
 
 

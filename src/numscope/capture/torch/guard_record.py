@@ -6,19 +6,23 @@ from typing import Any
 
 import torch
 
+from numscope.capture.recorder import Recorder
 from numscope.capture.torch.guard_calls import Entry, Seen, resolve
 from numscope.capture.torch.guard_judge import Strike
+from numscope.capture.torch.tensors import to_numpy
 from numscope.capture.torch.watch import Watch
+from numscope.core.settings import CaptureSettings
+from numscope.fingerprint.torch_form import TorchBatch
 
 Tensor = torch.Tensor
 
 
 def write(guard: Any, strike: Strike | None) -> None:
-    """Write what the ring holds, and the tensors of the origin; the writer is opened by the recorder."""
-    watch: Watch = guard.watch
-    recorder = guard.recorder
-    recorder.begin_step(guard.judge.step)
-    watch.new_step()
+    """Write what the ring holds, and the tensors of the origin, through a recorder of the record's own."""
+    recorder = Recorder(guard.open_writer, TorchBatch(), to_numpy)
+    recorder.strings, recorder.sites = guard.recorder.strings, guard.recorder.sites
+    recorder.begin_step(strike.origin.step if strike is not None else guard.judge.step)
+    watch = Watch(recorder, CaptureSettings())
     with guard.unseen(), torch.no_grad():
         entries = [
             entry
@@ -31,6 +35,7 @@ def write(guard: Any, strike: Strike | None) -> None:
             _call(watch, entry, keep=strike is not None and entry is entries[-1])
         recorder.end_step()
         recorder.close()
+        watch.new_step()
 
 
 def _entry_of(strike: Strike) -> Entry:

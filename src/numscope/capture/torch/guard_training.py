@@ -27,15 +27,12 @@ class GuardOptimizers:
         self._after_step = after_step
         self._open: dict[int, tuple[Seen, list[Item]]] = {}
         self.stepped = False
-        self.inside = False  # a step of the user's own optimizer runs: a call inside it tells the line
-        self.hint: tuple[str, int] | None = None
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
         handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
 
         def undo() -> None:
-            self.inside = False
             for handle in handles:
                 handle.remove()
 
@@ -47,19 +44,18 @@ class GuardOptimizers:
         if not watch.on or watch.thread.busy:
             return
         self.stepped = True
-        self.hint = None
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         site = watch.site(_outside_torch(sys._getframe(1)))
         seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
         scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
         given = [] if scaled else self._given(optimizer)
         self._open[id(optimizer)] = (seen, given)
-        if not scaled and any(item.slot.startswith("parameters_grad") for item in given):
-            guard.submit(guard.judge.release)  # nobody skips this step
+        if not scaled:
+            guard.submit(guard.judge.stepping, given)  # nobody skips this step
         if type(optimizer).__module__.startswith("torch.optim"):
             watch.thread.begin_quiet()
         else:
-            self.inside = True
+            guard.submit(guard.judge.set_inside, True)
 
     def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
         """Return the gradients and parameters; of the CPU's only those that are not finite."""
@@ -71,7 +67,7 @@ class GuardOptimizers:
                 for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
                     if tensor is None:
                         continue
-                    if not tensor.is_cpu:
+                    if guard.is_late(tensor):
                         given.append(guard.item(f"{group}.{label}", tensor))
                     elif not is_finite(tensor):
                         given.append(guard.item(f"{group}.{label}", tensor)._replace(parameter=""))
@@ -91,7 +87,7 @@ class GuardOptimizers:
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
         guard.watch.thread.end_quiet()
-        self.inside = False
+        guard.submit(guard.judge.set_inside, False)
         opened = self._open.pop(id(optimizer), None)
         if opened is None or not guard.watch.on or guard.watch.thread.busy:
             return
@@ -100,14 +96,13 @@ class GuardOptimizers:
         late = False
         with guard.unseen(), torch.no_grad():
             for label, parameter in self._parameters(optimizer):
-                if not parameter.is_cpu:
+                if guard.is_late(parameter):
                     late = True
                     made.append(guard.item(f"output.{label}", parameter, fresh=True))
                 elif not is_finite(parameter):
                     made.append(guard.item(f"output.{label}", parameter))
             if made:
-                hint, self.hint = self.hint, None
-                guard.submit(guard.judge.optimizer, seen, given, made, hint, late=late)
+                guard.submit(guard.judge.optimizer, seen, given, made, late=late)
         self._after_step()
 
 
@@ -196,7 +191,7 @@ class GuardCollectives(Collectives):
         guard = self._guard
         seen, phase, given, world = self._calls.pop(order)
         outputs = guard.watch.flatten("output", written, [])
-        late = any(not tensor.is_cpu for _, tensor in outputs)
+        late = any(guard.is_late(tensor) for _, tensor in outputs)
         texts = guard.recorder.strings
         if late or not all(is_finite(tensor) for _, tensor in outputs):
             made = [guard.item(texts[slot], tensor, fresh=True) for slot, tensor in outputs]
