@@ -315,3 +315,18 @@ def test_a_fused_optimizer_s_parameters_are_measured_after_its_step(tmp_path):
         capture.step()
     kept = ns.open_run(tmp_path / "run").tensor("Optimizer.AdamW.step.0.output.weight")
     assert (kept == model.weight.detach().numpy()).all()
+
+
+def test_stopping_inside_a_modules_forward_is_ordinary(tmp_path):
+    model = MLP()
+    cap = ns.capture(tmp_path / "run", model, on_error="raise")
+    handle = model.act.register_forward_hook(lambda *_: cap.stop())
+    cap.start()
+    out = model(torch.ones(2, 8))
+    handle.remove()
+    cap.start()
+    assert torch.equal(model(torch.ones(2, 8)), out)
+    cap.close()
+    found = names(ns.open_run(tmp_path / "run"))
+    assert "Module.first.Linear.forward.0" in found
+    assert "Module.MLP.forward.1" in found

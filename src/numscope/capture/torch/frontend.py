@@ -67,7 +67,6 @@ class TorchFrontend:
         self.watch.on = False
         while self._undo:
             self._undo.pop()()
-        self.watch.thread.stack.clear()
         self.watch.thread.end_quiet()
 
     def new_step(self) -> None:
