@@ -109,9 +109,10 @@ class Recorder:
         self._lock = threading.Lock()
         self._orders = itertools.count()
         self._tensor_numbers = itertools.count()
-        self._calls: list[tuple[int, ...]] = []
-        self._slots: list[tuple[int, int, int, int]] = []
-        self._tensors: list[tuple[int, int, int, int, int, int]] = []
+        # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
+        self._calls: list[int] = []
+        self._slots: list[int] = []
+        self._tensors: list[int] = []
         self._data: dict[int, Any] = {}
         self._data_bytes = 0
         self._shapes: dict[tuple[int, ...], int] = {}
@@ -143,7 +144,7 @@ class Recorder:
         thread: int,
     ) -> None:
         """Record a call; a negative number is null."""
-        self._calls.append(
+        self._calls.extend(
             (
                 order,
                 name,
@@ -163,12 +164,15 @@ class Recorder:
 
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Record that a call shows a tensor in a slot."""
-        self._slots.append((order, slot, tensor, note))
+        self._slots.extend((order, slot, tensor, note))
 
     def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
         """Record the slots of a call: (slot, tensor, note) each; one that is not wanted is left out."""
         if self._direct:
-            self._slots += [(order, slot, tensor, note) for slot, tensor, note in rows if tensor != UNWANTED]
+            add = self._slots.extend
+            for slot, tensor, note in rows:
+                if tensor != UNWANTED:
+                    add((order, slot, tensor, note))
             return
         for slot, tensor, note in rows:
             if tensor != UNWANTED:
@@ -184,7 +188,7 @@ class Recorder:
                 self._shape_list.append(list(shape))
         with self._lock:
             row = self._measure.add(tensor) if self._measure is not None else -1
-            self._tensors.append((number, dtype, shape_id, device, row, placement))
+            self._tensors.extend((number, dtype, shape_id, device, row, placement))
         return number
 
     def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
@@ -203,7 +207,7 @@ class Recorder:
 
     def is_full(self) -> bool:
         """Tell whether a flush is due."""
-        return len(self._slots) > FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
+        return len(self._slots) > 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 
@@ -215,7 +219,7 @@ class Recorder:
             tensors, self._tensors = self._tensors, []
             data, self._data, self._data_bytes = self._data, {}, 0
             if tensors:
-                self._handed_over = 1 + max(row[0] for row in tensors)
+                self._handed_over = 1 + max(tensors[::6])
             prints = self._measure.collect() if self._measure is not None and tensors else None
         stacks = self.sites.take_new()
         if not (calls or slots or tensors or stacks["stack"]):
@@ -275,7 +279,7 @@ class Recorder:
         """Close the run."""
         self.writer.close()
 
-    def _call_columns(self, rows: Sequence[tuple[int, ...]]) -> Mapping[str, Any]:
+    def _call_columns(self, rows: Sequence[int]) -> Mapping[str, Any]:
         table = _matrix(rows, 13)
         table = table[np.argsort(table[:, 0], kind="stable")]
         text = self.strings.column
@@ -296,7 +300,7 @@ class Recorder:
             "thread": table[:, 12].astype(np.int32),
         }
 
-    def _slot_columns(self, rows: Sequence[tuple[int, ...]]) -> Mapping[str, Any]:
+    def _slot_columns(self, rows: Sequence[int]) -> Mapping[str, Any]:
         table = _matrix(rows, 4)
         return {
             "step": np.full(len(table), self.step, np.int32),
@@ -306,7 +310,7 @@ class Recorder:
             "note": self.strings.column(table[:, 3]),
         }
 
-    def _tensor_columns(self, rows: Sequence[tuple[int, ...]], prints: Fingerprints | None) -> Mapping[str, Any]:
+    def _tensor_columns(self, rows: Sequence[int], prints: Fingerprints | None) -> Mapping[str, Any]:
         table = _matrix(rows, 6)
         shapes = pa.array(self._shape_list, pa.list_(pa.int64()))
         columns: dict[str, Any] = {
@@ -330,8 +334,8 @@ class Recorder:
         return columns
 
 
-def _matrix(rows: Sequence[tuple[int, ...]], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.array(rows, np.int64) if rows else np.empty((0, width), np.int64)
+def _matrix(rows: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.fromiter(rows, np.int64, len(rows)).reshape(-1, width)
 
 
 def _nullable(ids: Any) -> pa.Array:

@@ -14,9 +14,11 @@ import torch
 from numscope.capture.torch.watch import Open, OwnWork, Watch
 
 _KEY = "numscope"
+_AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
 
 Node = Any
 Edge = tuple[int, Node, int, torch.Tensor | None]  # slot, node, output number, leaf
+Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge number, where to: node, output number
 
 
 class BackwardCall:
@@ -44,7 +46,7 @@ class BackwardCall:
         self._watch = watch
         self._order = -1
         self._epoch = -1
-        self._seen: set[int] = set()
+        self._seen: tuple[int, ...] = ()
         self.name = name
         self.kind = kind
         self.module = module
@@ -64,7 +66,7 @@ class BackwardCall:
             same_step = self._epoch < 0
             self._epoch = recorder.epoch
             self._order = recorder.order()
-            self._seen.clear()
+            self._seen = ()
             recorder.call(
                 self._order, self.name, self.kind, self.module, self.module_class, self._watch.phases["backward"],
                 parent, self.forward if same_step else -1, -1, self.site, False, -1, self._watch.thread_number(),
@@ -73,12 +75,13 @@ class BackwardCall:
 
     def record(self, slot: int, gradient: torch.Tensor) -> None:
         """Record one gradient."""
-        order = self.begin()
+        watch = self._watch
+        order = self._order if self._epoch == watch.recorder.epoch else self.begin()
         if slot in self._seen:  # the graph was kept and runs again: a call of its own
             self._epoch = -2
             order = self.begin()
-        self._seen.add(slot)
-        self._watch.show(order, slot, gradient, self.name)
+        self._seen += (slot,)
+        watch.show(order, slot, gradient, self.name)
 
 
 class Sink:
@@ -108,31 +111,53 @@ class Sink:
 
 
 class NodeHook:
-    """What is to be seen when one node has run."""
+    """What is to be seen when one node has run.
 
-    __slots__ = ("_watch", "incoming", "outgoing")
+    The lists are flat and made when first needed: what lives as long as the graph is what Python's collector walks.
+    """
+
+    __slots__ = ("_watch", "exits", "incoming", "outgoing")
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self.incoming: list[tuple[BackwardCall, int, int]] = []  # call, output number, slot
-        self.outgoing: dict[int, list[Sink]] = {}  # edge number → sinks
+        self.incoming: list[Any] = []  # call, output number, slot; and so on
+        self.outgoing: dict[int, Sink | list[Sink]] = {}  # edge number → sinks
+        self.exits: list[Exit] | None = None  # the edges that leave the last call whose only output node this is
 
     def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         watch = self._watch
         if not watch.on or watch.thread.busy:
             return
         with OwnWork(watch, "backward"):
-            self._record_incoming(grad_outputs)
+            incoming = self.incoming
+            for place in range(0, len(incoming), 3):
+                number = incoming[place + 1]
+                if number < len(grad_outputs) and (gradient := grad_outputs[number]) is not None:
+                    incoming[place].record(incoming[place + 2], gradient)
             for edge, sinks in self.outgoing.items():
                 gradient = grad_inputs[edge] if edge < len(grad_inputs) else None
-                for sink in sinks:
-                    sink.add(gradient)
-            watch.flush_if_full()
+                if type(sinks) is Sink:
+                    sinks.add(gradient)
+                else:
+                    for sink in sinks:  # type: ignore[union-attr]
+                        sink.add(gradient)
+            if watch.recorder.is_full():
+                watch.recorder.flush()
 
-    def _record_incoming(self, gradients: tuple[Any, ...]) -> None:
-        for call, number, slot in self.incoming:
-            if number < len(gradients) and gradients[number] is not None:
-                call.record(slot, gradients[number])
+    def lead(self, edge: int, sink: Sink) -> bool:
+        """Lead what leaves by an edge to a sink; false if it goes to one of the same call already."""
+        found = self.outgoing.get(edge)
+        if found is None:
+            self.outgoing[edge] = sink
+            return True
+        last = found[-1] if isinstance(found, list) else found
+        if last.call is sink.call:
+            return False
+        if isinstance(found, list):
+            found.append(sink)
+        else:
+            self.outgoing[edge] = [found, sink]
+        return True
 
 
 def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
@@ -156,54 +181,84 @@ def sequence() -> int:
 def attach(
     watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], inputs: list[Edge], first: int
 ) -> None:
-    """Watch the backward of a call that made the nodes from number `first` on; outputs have their gradients' slots."""
-    targets: dict[tuple[int, int], list[Sink]] = {}
+    """Watch the backward of a call that made the nodes from number `first` on; outputs have their gradients' slots.
+
+    The nodes are walked from the outputs to the inputs. What an inner call has walked is not walked again: the hook of
+    its output node knows the edges that leave it.
+    """
+    targets: dict[Any, Sink | list[Sink]] = {}
+    has_leaf = False
     for slot, node, number, leaf in inputs:
-        key = (id(leaf), -1) if leaf is not None else (id(node), number)
-        targets.setdefault(key, []).append(Sink(call, watch.gradient_slot(slot)))
+        if leaf is not None:
+            key: Any = id(leaf)
+            has_leaf = True
+        else:
+            key = (id(node), number) if number else id(node)
+        sink = Sink(call, watch.gradient_slot(slot))
+        known = targets.get(key)
+        if known is None:
+            targets[key] = sink
+        elif isinstance(known, list):
+            known.append(sink)
+        else:
+            targets[key] = [known, sink]
     pending: list[Node] = []
     visited: set[Node] = set()
     for slot, tensor in outputs:
         node = tensor.grad_fn
-        if node is None or _number(node) < first:
+        if node is None or node._sequence_nr() < first:
             continue
-        _hook(watch, node).incoming.append((call, tensor.output_nr, slot))
+        _hook(watch, node).incoming += (call, tensor.output_nr, slot)
         if node not in visited:
             visited.add(node)
             pending.append(node)
+    if not pending:
+        return
+    only = pending[0] if len(pending) == 1 else None
+    exits: list[Exit] = []
     while pending:
         node = pending.pop()
-        for index, (following, number) in enumerate(node.next_functions):
-            if following is None:
-                continue
-            sinks = targets.get((id(following), number))
-            if sinks is None and following.__class__.__name__ == "AccumulateGrad":
-                sinks = targets.get((id(following.variable), -1))
-                if sinks is None:
+        hook = node.metadata.get(_KEY)
+        edges = hook.exits if hook is not None and hook._watch is watch else None
+        if edges is None:
+            edges = [(None, index, *edge) for index, edge in enumerate(node.next_functions) if edge[0] is not None]
+        for edge in edges:
+            owner, index, following, number = edge
+            sinks = targets.get((id(following), number) if number else id(following))
+            if sinks is None:
+                if type(following) is _AccumulateGrad:
+                    sinks = targets.get(id(following.variable)) if has_leaf else None
+                elif following in visited:
                     continue
+                elif following._sequence_nr() >= first:
+                    visited.add(following)
+                    pending.append(following)
+                    continue
+            if owner is None and node is not only:
+                owner = node
+                edge = (node, index, following, number)
+            elif owner is only and owner is not None:  # a hook that knew its own node would keep it alive for ever
+                edge = (None, index, following, number)
+            exits.append(edge)
             if sinks is not None:
                 # The same tensor in two arguments has an edge for each, in the order of the arguments.
-                sink = sinks.pop(0) if len(sinks) > 1 else sinks[0]
-                sink.expected += 1
-                _hook(watch, node).outgoing.setdefault(index, []).append(sink)
-            elif following not in visited and _number(following) >= first:
-                visited.add(following)
-                pending.append(following)
+                sink = sinks[0] if isinstance(sinks, list) else sinks
+                if _hook(watch, node if owner is None else owner).lead(index, sink):
+                    sink.expected += 1
+                    if isinstance(sinks, list) and len(sinks) > 1:
+                        sinks.pop(0)
+    if only is not None:
+        _hook(watch, only).exits = exits
 
 
 def running(watch: Watch) -> Open | None:
     """Return the call whose backward runs in this thread, as the parent of calls made there, or None."""
     node: Any = torch._C._current_autograd_node()
     hook = node.metadata.get(_KEY) if node is not None else None
-    calls = [item[0] for item in hook.incoming] if hook is not None else []
-    if not calls:
+    if hook is None or not hook.incoming:
         return None
-    call = calls[0]
+    call = hook.incoming[0]
     return Open(call.begin(), call.module, call.module_class, "", call.site, "", None)
-
-
-def _number(node: Node) -> int:
-    return int(node._sequence_nr())
 
 
 def _hook(watch: Watch, node: Node) -> NodeHook:
