@@ -25,35 +25,41 @@ class Sites:
     """The distinct stacks of one rank."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[Any, ...], int] = {}
+        self._ids: dict[tuple[int, ...], int] = {}
         self._frames: list[list[Frame]] = []
         self._users: list[int | None] = []
         self._written = 0
         self._frame_cache: dict[tuple[CodeType, int], Frame | None] = {}
-        self._boundaries: set[CodeType] = set()
+        self._boundaries: set[int] = set()
+        self._codes: dict[int, CodeType] = {}  # those that keys speak of by their address, which is thereby theirs
 
     def boundary(self, code: CodeType) -> None:
         """Stop walking at frames of this code: what lies outside is known as the enclosing call's site."""
-        self._boundaries.add(code)
+        self._codes[id(code)] = code
+        self._boundaries.add(id(code))
 
     def intern(self, frame: FrameType | None, base: int) -> int:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
-        key: list[Any] = [base]
+        key: list[int] = [base]
+        start = frame
         boundaries = self._boundaries
         while frame is not None:
-            code = frame.f_code
+            code = id(frame.f_code)  # to hash a code object is to hash all its names and constants
             if code in boundaries and base >= 0:
                 break
-            key.append(code)
-            key.append(frame.f_lasti)
+            key += (code, frame.f_lasti)
             frame = frame.f_back
         found = self._ids.get(tuple(key))
-        return found if found is not None else self._add(tuple(key), base)
+        return found if found is not None else self._add(tuple(key), base, start)
 
-    def _add(self, key: tuple[Any, ...], base: int) -> int:
+    def _add(self, key: tuple[int, ...], base: int, start: FrameType | None) -> int:
         frames = list(self._frames[base]) if base >= 0 else []
+        for _ in range(len(key) // 2):
+            assert start is not None
+            self._codes[id(start.f_code)] = start.f_code
+            start = start.f_back
         for index in range(len(key) - 2, 0, -2):
-            if frame := self._describe(key[index], key[index + 1]):
+            if frame := self._describe(self._codes[key[index]], key[index + 1]):
                 frames.append(frame)
         user = next((index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]["file"])), None)
         number = len(self._frames)

@@ -24,32 +24,46 @@ class Executions:
     """The forward calls of a step in the order of their first execution."""
 
     def __init__(self) -> None:
-        self._log: list[tuple[Series, int, int]] = []
-        self._by_inputs: dict[Any, int] = {}
+        self._log: list[Any] = []  # series, number, order, where its inputs end in `_inputs`; and so on
+        self._inputs: list[int] = []
+        self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
+        self._indexed = 0
         self._cursor = -1
         self._task = -1
 
     def note(self, series: Series, number: int, order: int, inputs: list[Row]) -> None:
         """Remember a first execution."""
-        self._by_inputs[series, tuple([row[1] for row in inputs])] = len(self._log)
-        self._log.append((series, number, order))
+        numbers = self._inputs
+        for row in inputs:
+            numbers.append(row[1])
+        self._log += (series, number, order, len(numbers))
 
     def find(self, series: Series, inputs: list[Row]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
         task = int(torch._C._current_graph_task_id())
         if task != self._task:
             self._task, self._cursor = task, -1
+        self._index()
+        log = self._log
         place = self._by_inputs.get((series, tuple([row[1] for row in inputs])))
-        if place is None and 0 <= self._cursor < len(self._log) and self._log[self._cursor][0] is series:
+        if place is None and 0 <= self._cursor < len(log) and log[self._cursor] is series:
             place = self._cursor
         if place is None:
             return None
-        self._cursor = place + 1
-        _, number, order = self._log[place]
-        return number, order
+        self._cursor = place + 4
+        return log[place + 1], log[place + 2]
+
+    def _index(self) -> None:
+        log = self._log
+        for place in range(self._indexed, len(log), 4):
+            begin = log[place - 1] if place else 0
+            self._by_inputs[log[place], tuple(self._inputs[begin : log[place + 3]])] = place
+        self._indexed = len(log)
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
         self._log.clear()
+        self._inputs.clear()
+        self._indexed = 0
         self._by_inputs.clear()
         self._cursor = -1

@@ -42,6 +42,7 @@ class Tensors:
         self._kept: set[int] = set()
         self._sampled: set[int] = set()
         self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
+        self._layouts: dict[tuple[int, ...], int] = {}  # shapes and strides → a number for each
         self._dtypes: dict[torch.dtype, int] = {}
         self._devices: dict[torch.device, int] = {}
 
@@ -63,11 +64,13 @@ class Tensors:
         try:
             address = tensor.untyped_storage()._cdata
             version = tensor._version
+            shape, stride = tensor.shape, tensor.stride()
+            # Numbers in the place of shape and stride: two tuples a tensor would be two more for Python's collector.
             key: tuple[Any, ...] = (
                 address,
                 tensor.storage_offset(),
-                tensor.shape,
-                tensor.stride(),
+                self._layouts.get(shape) or self._layouts.setdefault(shape, len(self._layouts) + 1),
+                self._layouts.get(stride) or self._layouts.setdefault(stride, len(self._layouts) + 1),
                 dtype,
                 version,
                 tensor.is_neg(),

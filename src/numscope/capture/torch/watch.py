@@ -102,6 +102,7 @@ class Watch:
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
         self._slot_ids: dict[tuple[str, int], int] = {}
+        self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
         self._gradient_in: dict[int, int] = {}
         self._gradient_out: dict[int, int] = {}
@@ -182,14 +183,20 @@ class Watch:
     def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
         """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
         found: list[Slot] = []
+        ids = self._positions.get(group) or self._learn_positions(group)
         for index, value in enumerate(values):
             if isinstance(value, torch.Tensor):
-                found.append((self.slot_id(group, index), value))
+                found.append((ids[index] if index < len(ids) else self.slot_id(group, index), value))
             elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
                 found.extend(self._nested(f"{group}.{index}", value, others, 0))
             else:
                 others.append((str(index), value))
         return found
+
+    def _learn_positions(self, group: str) -> list[int]:
+        if group not in ("input", "output"):
+            return []
+        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(8)])
 
     def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
         """Return the tensors among keyword values with their slots."""
@@ -216,7 +223,7 @@ class Watch:
     def flatten_output(self, value: Any) -> list[Slot]:
         """Return the tensors of a result with their slots."""
         if isinstance(value, torch.Tensor):
-            return [(self.slot_id("output", 0), value)]
+            return [((self._positions.get("output") or self._learn_positions("output"))[0], value)]
         if isinstance(value, (list, tuple)):
             return self.flatten("output", value, [])
         if isinstance(value, dict):
@@ -230,7 +237,12 @@ class Watch:
         if not positional and not named:
             return -1
         try:
-            key = (tuple((n, key_of(v)) for n, v in positional), tuple((n, key_of(v)) for n, v in named))
+            parts: list[Any] = [len(positional)]
+            for name, value in positional:
+                parts += (name, key_of(value))
+            for name, value in named:
+                parts += (name, key_of(value))
+            key = tuple(parts)
             found = self._argument_ids.get(key)
         except Exception:
             return -1
@@ -260,6 +272,14 @@ class Watch:
         `overwritten`: the call writes to its first tensor; if that holds nothing yet, nothing is measured.
         """
         rows = []
+        if not self._restricted and not overwritten:
+            number = self.tensors.number
+            try:
+                for slot, tensor in slots:
+                    rows.append((slot, number(tensor), -1))
+                return rows
+            except Unmeasured:
+                slots = slots[len(rows) :]
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
                 rows.append((slot, UNWANTED, -1))
