@@ -168,9 +168,11 @@ class StreamBatch:
     def _launch_reduce(self, lines: int, first: int) -> None:
         compiled = self.tables.compiled
         if "reduce" not in compiled:
-            warm = kernels.reduce.warmup(self.ring, self.table, self.out, 1, grid=(1,), num_warps=4)
+            warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=4)
             compiled["reduce"] = _starter(warm)
-        compiled["reduce"](lines, self.stream, self.ring.data_ptr(), self.table.data_ptr(), self.out.data_ptr(), first)
+        # Where the new lines begin is said by the addresses (multiples of 16 bytes both), not by a number.
+        table, out = self.table.data_ptr() + 16 * first, self.out.data_ptr() + 8 * kernels.RECORD * first
+        compiled["reduce"](lines, self.stream, self.ring.data_ptr(), table, out)
 
     def begin(self) -> Finish:
         """Start the copy to the host; return what waits for it and writes the rows. The stream may go on meanwhile."""

@@ -411,10 +411,10 @@ def _column(ring, at, there, COLUMN: tl.constexpr):
     return tl.load(ring + at * _RECORD + COLUMN, mask=there, other=0)
 
 
-@triton.jit(do_not_specialize=["row"])
-def reduce(ring, table, out, row: tl.int64):
-    """Join the records of row `row` + program, in their order, into one."""
-    row += tl.program_id(0).to(tl.int64)
+@triton.jit
+def reduce(ring, table, out):
+    """Join the records of each program's row, in their order, into one."""
+    row = tl.program_id(0).to(tl.int64)
     start = tl.load(table + row * 2)
     records = tl.load(table + row * 2 + 1)
     line = tl.arange(0, 32)
