@@ -58,7 +58,7 @@ class Interpreted(triton_form.StreamBatch):
         )  # fmt: skip
 
     def _launch_reduce(self, lines: int, first: int) -> None:
-        triton_kernels.reduce[(lines,)](self.ring, self.table, self.out, first)
+        triton_kernels.reduce[(lines,)](self.ring, self.table[2 * first :], self.out[triton_kernels.RECORD * first :])
 
     def _to_host(self, buffers: list[torch.Tensor]) -> Callable[[], np.ndarray]:
         joined = torch.cat(buffers).numpy()
