@@ -16,7 +16,9 @@ from numscope.core.nonfinite import Counts
 Tensor = torch.Tensor
 
 _STRIDED = torch.strided
-_CAPACITY = 1 << 14  # flags of one window on a device; when they are used up, they are read
+_PLAIN = (Tensor, torch.nn.Parameter)
+_WIDE = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_CAPACITY = 1 << 15  # flags of one window on a device; when they are used up, they are read
 _NARROW = {
     dtype
     for name in dir(torch)
@@ -87,27 +89,45 @@ class DeviceFlags:
         self.device = device
         self._used = 0
         self._elements: list[int] = []
-        self._launch = _launcher(device)
-        self._buffer = self._blank()
-        self._copies: list[tuple[Tensor, Any, list[int]]] = []
-
-    def _blank(self) -> Tensor:
-        return torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=self.device)
+        self._launcher = _launcher(device)
+        self._buffer = torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=device)
 
     @property
     def full(self) -> bool:
         """Tell whether the flags must be taken before the next call."""
-        return self._used > _CAPACITY - 1024
+        return self._used > _CAPACITY - 4096
 
     def add(self, tensor: Tensor) -> int:
         """Enqueue the look at a tensor; return the number of its flags, or -1 where there is nothing to look at."""
-        values = content(tensor)
+        if type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is _STRIDED:
+            values: Tensor | None = tensor
+        else:
+            values = content(tensor)
         if values is None or values.numel() == 0:
             return -1
+        row = self._row(tensor)
+        self._launcher.one(values if values.is_contiguous() else _dense(values), self._buffer, row)
+        return row
+
+    def add_all(self, tensors: list[Tensor]) -> list[int]:
+        """Enqueue the look at many tensors, with as few launches as can be; return the numbers of their flags."""
+        rows: list[int] = []
+        groups: dict[torch.dtype, list[tuple[Tensor, int]]] = {}
+        for tensor in tensors:
+            plain = type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is _STRIDED
+            if plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr() % 16 == 0:
+                rows.append(self._row(tensor))
+                groups.setdefault(tensor.dtype, []).append((tensor, rows[-1]))
+            else:
+                rows.append(self.add(tensor))
+        for group in groups.values():
+            self._launcher.many([tensor for tensor, _ in group], self._buffer, [row for _, row in group])
+        return rows
+
+    def _row(self, tensor: Tensor) -> int:
         row = self._used
         self._used += 1
         self._elements.append(tensor.numel())
-        self._launch(values, self._buffer, row)
         return row
 
     def take(self) -> Pending:
@@ -158,23 +178,40 @@ class Pending:
         return Counts(nan, up, down, self._elements[row], low > 0)
 
 
+class PlainLauncher:
+    """Counts with torch operations, several passes: for devices that have no Triton."""
+
+    def one(self, values: Tensor, buffer: Tensor, row: int) -> None:
+        """Count one tensor."""
+        values = values.detach()
+        low = values <= torch.finfo(values.dtype).min / 2
+        found = (torch.isnan(values), torch.isposinf(values), torch.isneginf(values), low)
+        buffer[row] = torch.stack([item.sum(dtype=torch.int32) for item in found])
+
+    def many(self, tensors: list[Tensor], buffer: Tensor, rows: list[int]) -> None:
+        """Count tensors, one after another."""
+        for tensor, row in zip(tensors, rows):
+            self.one(tensor, buffer, row)
+
+
 def _launcher(device: torch.device) -> Any:
-    """Return what enqueues the count of one tensor: a Triton kernel where there is Triton, torch operations elsewhere."""
+    """Return what enqueues counts: Triton kernels where there is Triton, torch operations elsewhere."""
     if device.type == "cuda":
         try:
-            from numscope.capture.torch.flag_kernel import launch
+            from numscope.capture.torch.flag_kernel import Launcher
 
-            return launch
+            return Launcher(device)
         except ImportError:
             pass
-    return _launch_plain
+    return PlainLauncher()
 
 
-def _launch_plain(values: Tensor, buffer: Tensor, row: int) -> None:
-    """Count with torch operations, several passes: for devices that have no Triton."""
-    low = values <= torch.finfo(values.dtype).min / 2
-    found = (torch.isnan(values), torch.isposinf(values), torch.isneginf(values), low)
-    buffer[row] = torch.stack([item.sum(dtype=torch.int32) for item in found])
+def _dense(values: Tensor) -> Tensor:
+    """Return the same elements in any order without gaps; a copy only where memory has gaps or repeats."""
+    values = values.detach()
+    order = sorted(range(values.dim()), key=values.stride, reverse=True)
+    permuted = values.permute(order)
+    return permuted if permuted.is_contiguous() else values.contiguous()
 
 
 def _inside(tensor: Tensor) -> Tensor | None:

@@ -27,6 +27,10 @@ from numscope.store.writer import RunWriter
 
 Tensor = torch.Tensor
 
+# Elementwise, never larger than what they are given, and passing on whatever is not finite: their results are finite
+# exactly where their input is, and on a device need no look of their own.
+PRESERVES = frozenset({"relu", "gelu", "silu"})
+
 
 class TorchGuard:
     """Watches for what is not finite."""
@@ -53,6 +57,7 @@ class TorchGuard:
         self.ring = Ring(settings.calls, settings.memory)
         self.waits = settings.deferred
         self.late = LateFlags(settings.deferred)
+        self.leaves: dict[int, Any] = {}
         self.models = models
         self._since = 0  # calls on a device since the flags were last read
         self._mode = GuardMode(self) if settings.level != "module" else None
@@ -93,6 +98,7 @@ class TorchGuard:
         self.recorder.begin_step(step)
         self.watch.executions.forget()
         self.judge.marks.forget()
+        self.end_pass()
         with Unseen(self):
             self.late.end()
             self._since = 0
@@ -101,6 +107,7 @@ class TorchGuard:
 
     def finish(self) -> None:
         """Judge all that is still on a device."""
+        self.end_pass()
         with Unseen(self):
             self.late.end()
             self.late.read(wait=True)
@@ -171,29 +178,64 @@ class TorchGuard:
             blank = api.overwrites and self.judge.marks.get(key_of(outputs[0])) == "blank"
             if blank and (late or not clean):
                 return  # a part of it may still be what nobody wrote
-            inputs = []
+            inputs: list[Any] = []
             texts = self.recorder.strings
+            waiting: list[tuple[str, Tensor, str]] = []
             for slot, tensor in given:
                 version = before.get(id(tensor), -1)
                 if version in (-1, _version(tensor)):
-                    inputs.append(self.item(texts[slot], tensor))
+                    if self.is_late(tensor):
+                        waiting.append((texts[slot], tensor, self.parameter(tensor)))
+                        inputs.append(None)
+                    else:
+                        inputs.append(self.item(texts[slot], tensor))
                 elif self.is_late(tensor):  # overwritten by the call: what it was is known from when it was made
                     inputs.append(self.late.before(texts[slot], tensor, version))
                 elif clean and self.judge.marks.get(key_of(tensor)) is None:
                     inputs.append(self.judge.item(texts[slot], tensor, clean=True))
                 else:
                     inputs.append(immediate(texts[slot], tensor, self.parameter(tensor)))
-            made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
+            if waiting:
+                found = iter(self.late.items(waiting))
+                inputs = [item if item is not None else next(found) for item in inputs]
+            if late and api.op in PRESERVES and len(outputs) == 1 and not api.overwrites:
+                made = [self.late.same("output.0", outputs[0], inputs[0])]
+            else:
+                made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
             numbers = [float(v) for _, v in constants if isinstance(v, (int, float)) and not isinstance(v, bool)]
             self.submit(self.judge.forward, seen, inputs, made, numbers, late=late)
 
-    def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
-        """Look at gradients that came into a node, and went out of it."""
+    def gradients(
+        self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]], leaves: list[Any]
+    ) -> None:
+        """Look at gradients that came into a node, and went out of it; leaves: slots and parameters that some go to."""
         with Unseen(self), torch.no_grad():
-            late = any(self.is_late(tensor) for _, tensor in outgoing)
+            late = bool(leaves) or any(self.is_late(tensor) for _, tensor in outgoing)
             given = [self.item(slot, tensor) for slot, tensor in incoming]
-            made = [self.item(slot, tensor) for slot, tensor in outgoing]
-            self.submit(self.judge.backward, seen, given, made, late=late)
+            for slot, variable in leaves:
+                self.leaf(seen, slot, given, variable)
+            if late and seen.op in PRESERVES and len(given) == 1 and len(outgoing) == 1:
+                made = [self.late.same(outgoing[0][0], outgoing[0][1], given[0])]
+            else:
+                made = [self.item(slot, tensor) for slot, tensor in outgoing]
+            if made:
+                self.submit(self.judge.backward, seen, given, made, late=late)
+
+    def leaf(self, seen: Seen, slot: str, incoming: list[Item], variable: Tensor) -> None:
+        """A gradient goes to a parameter: it is looked at when the pass is over, with all others in one launch."""
+        self.leaves[id(variable)] = (seen, slot, incoming, weakref.ref(variable))
+
+    def end_pass(self) -> None:
+        """Look at the parameters' gradients of the backward pass that is over."""
+        leaves, self.leaves = self.leaves, {}
+        found = [(seen, slot, given, reference()) for seen, slot, given, reference in leaves.values()]
+        ready = [item for item in found if item[3] is not None and item[3].grad is not None]
+        if not ready:
+            return
+        with Unseen(self), torch.no_grad():
+            items = self.late.items([(slot, variable.grad, "") for _, slot, _, variable in ready])
+            for (seen, _, given, _), item in zip(ready, items):
+                self.submit(self.judge.backward, seen, given, [item], late=True)
 
     def judge_gradients(self, seen: Seen, incoming: list[Item], outgoing: list[Item]) -> None:
         """Judge gradients that were looked at already."""
@@ -220,7 +262,10 @@ class TorchGuard:
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     given.append(self.item(f"parameters.{name}", parameter))
-            made = [self.item(texts[slot], tensor) for slot, tensor in outputs]
+            if late and type(module).__name__.lower() in PRESERVES and len(outputs) == 1 and len(slots) == 1:
+                made = [self.late.same(texts[outputs[0][0]], outputs[0][1], given[0])]
+            else:
+                made = [self.item(texts[slot], tensor) for slot, tensor in outputs]
             self.submit(self.judge.forward, seen, given, made, [], late=late)
 
     def data(self, name: str, site: int, args: Any, kwargs: Any) -> None:

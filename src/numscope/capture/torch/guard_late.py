@@ -59,38 +59,71 @@ class LateFlags:
 
     def item(self, slot: str, tensor: Tensor, parameter: str = "", fresh: bool = False) -> Item:
         """Return a tensor in a slot, with the place of its flags; `fresh`: its version does not tell what was written."""
-        storage = storage_of(tensor)
-        if storage is None:
-            return Item(slot, 0, count(tensor), None, parameter)
-        if (tensor.is_cpu and not self._host) or (self._flags is not None and tensor.device != self._flags.device):
-            return Item(slot, storage._cdata, count(tensor), None, parameter, tensor)
-        address = storage._cdata
-        try:
-            key = (address, tensor._version)
-        except RuntimeError:
-            key = (address, -1)
-        start = int(tensor.storage_offset())
-        size = tensor.numel()
-        stop = (
-            start + 1 + sum(int(n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride())) if size else start
-        )
-        known = self._known.get(key)
-        if known is None and parameter and self._parameters.get(address, (-1,))[0] == key[1]:
-            known = self._parameters[address][1]
-        if known is not None and not fresh and key[1] >= 0 and known[0] <= start and stop <= known[1]:
-            return Item(slot, address, None if known[2] else _CLEAN, known[2], parameter, tensor if parameter else None)
+        return self.items([(slot, tensor, parameter)], fresh)[0]
+
+    def items(self, slots: list[tuple[str, Tensor, str]], fresh: bool = False) -> list[Item]:
+        """Return tensors in slots; those that were not looked at yet are, with as few launches as can be."""
+        found: list[Item | None] = []
+        new: list[tuple[int, Tensor, tuple[int, int], int, int]] = []
+        for slot, tensor, parameter in slots:
+            storage = storage_of(tensor)
+            at_once = (tensor.is_cpu and not self._host) or (
+                self._flags is not None and tensor.device != self._flags.device
+            )
+            if storage is None or at_once:
+                key = storage._cdata if storage is not None else 0
+                found.append(Item(slot, key, count(tensor), None, parameter, tensor))
+                continue
+            address = storage._cdata
+            try:
+                key = (address, tensor._version)
+            except RuntimeError:
+                key = (address, -1)
+            start, stop = _extent(tensor)
+            known = self._known.get(key)
+            if known is None and parameter and self._parameters.get(address, (-1,))[0] == key[1]:
+                known = self._parameters[address][1]
+            if known is not None and not fresh and key[1] >= 0 and known[0] <= start and stop <= known[1]:
+                counts = None if known[2] else _CLEAN
+                found.append(Item(slot, address, counts, known[2], parameter, tensor if parameter else None))
+                continue
+            if address not in self._window.storages:
+                self._window.storages[address] = storage._weak_ref()
+            new.append((len(found), tensor, key, start, stop))
+            found.append(None)
+        if new:
+            self._look(slots, found, new)
+        return found  # type: ignore[return-value]
+
+    def _look(self, slots: list[tuple[str, Tensor, str]], found: list[Item | None], new: list[Any]) -> None:
         if self._flags is None:
-            self._flags = DeviceFlags(tensor.device)
-        row = self._flags.add(tensor)
+            self._flags = DeviceFlags(new[0][1].device)
+        if len(new) > 3:
+            rows = self._flags.add_all([tensor for _, tensor, *_ in new])
+        else:
+            rows = [self._flags.add(tensor) for _, tensor, *_ in new]
+        for row, (index, tensor, key, start, stop) in zip(rows, new):
+            slot, _, parameter = slots[index]
+            place = (self._window, row) if row >= 0 else None
+            whole = stop - start == tensor.numel()
+            entry = (start, stop if whole else start, place)
+            if whole or key not in self._known:
+                self._known[key] = entry
+                if parameter:
+                    self._parameters[key[0]] = (key[1], entry)
+            counts = None if place else _CLEAN
+            found[index] = Item(slot, key[0], counts, place, parameter, tensor if parameter else None)
+
+    def same(self, slot: str, tensor: Tensor, source: Item) -> Item:
+        """Return a tensor that is finite exactly where its source is: the source's flags are its own."""
+        storage = storage_of(tensor)
+        if storage is None or source.flags is None:
+            return self.item(slot, tensor)
+        address = storage._cdata
         if address not in self._window.storages:
             self._window.storages[address] = storage._weak_ref()
-        place = (self._window, row) if row >= 0 else None
-        if stop - start == size or known is None:
-            entry = (start, stop if stop - start == size else start, place)
-            self._known[key] = entry
-            if parameter:
-                self._parameters[address] = (key[1], entry)
-        return Item(slot, address, None if place else _CLEAN, place, parameter, tensor if parameter else None)
+        self._known[address, tensor._version] = (*_extent(tensor), source.flags)
+        return Item(slot, address, None, source.flags)
 
     def before(self, slot: str, tensor: Tensor, version: int) -> Item:
         """Return what a tensor was at an earlier version, if it was looked at then; else nothing was found in it."""
@@ -136,6 +169,16 @@ class LateFlags:
         self._window = Window()
         self._known.clear()
         self._parameters.clear()
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first element of the storage that a tensor shows, and the one after its last."""
+    start = int(tensor.storage_offset())
+    if tensor.is_contiguous():
+        return start, start + tensor.numel()
+    if tensor.numel() == 0:
+        return start, start
+    return start, start + 1 + sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride()))
 
 
 def immediate(slot: str, tensor: Tensor, parameter: str = "") -> Item:

@@ -14,10 +14,11 @@ import torch
 
 from numscope.capture.recorder import Series
 from numscope.capture.torch.api import ApiMode, _same_name
-from numscope.capture.torch.backward import attach, edges_of
+from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Entry, Item, OpenModule, Seen
+from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen
+from numscope.capture.torch.guard_edges import ModuleBackward, attach
 from numscope.capture.torch.modules import Module, Modules
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.watch import Open
@@ -58,6 +59,8 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     thread = watch.thread
     stack = thread.stack
     parent = stack[-1] if stack else None
+    if guard.leaves and _task() == -1:
+        guard.end_pass()
     series = watch.series(api.head)
     tensors = [item for item in args if isinstance(item, Tensor)]
     number, recompute = numbered(watch, series, tensors)
@@ -125,6 +128,7 @@ def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> 
             continue
         metadata[_KEY] = guard
         slots: list[int] = []
+        leaves: dict[int, Any] = {}
         for following, number in node.next_functions:
             slot = -1
             if following is not None:
@@ -132,6 +136,8 @@ def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> 
                 if sequence == _LEAF:
                     variable = following.variable
                     slot = next((index for index, _, _, leaf in edges if leaf is variable), -1)
+                    if guard.is_late(variable):
+                        leaves[len(slots)] = variable
                 else:
                     for index, source, output, _ in edges:
                         if source is following and output == number:
@@ -141,15 +147,16 @@ def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> 
                         if sequence >= first:
                             pending.append(following)
             slots.append(slot)
-        node.register_hook(NodeHook(guard, seen, slots))
+        node.register_hook(NodeHook(guard, seen, slots, leaves))
 
 
 class NodeHook:
     """Looks at the gradients that leave one node."""
 
-    __slots__ = ("_guard", "_seen", "_slots")
+    __slots__ = ("_guard", "_leaves", "_seen", "_slots")
 
-    def __init__(self, guard: Any, seen: Seen, slots: list[int]) -> None:
+    def __init__(self, guard: Any, seen: Seen, slots: list[int], leaves: dict[int, Any]) -> None:
+        self._leaves = leaves
         self._guard = guard
         self._seen = seen
         self._slots = slots
@@ -173,10 +180,15 @@ class NodeHook:
             names = [
                 (f"output.{slot if slot >= 0 else f'inner{index}'}", gradient)
                 for index, (slot, gradient) in enumerate(zip(self._slots, outgoing))
-                if gradient is not None
+                if gradient is not None and index not in self._leaves
+            ]
+            leaves = [
+                (f"output.{max(self._slots[index], 0)}", variable)
+                for index, variable in self._leaves.items()
+                if outgoing[index] is not None
             ]
             given = [(f"input.{index}", gradient) for index, gradient in enumerate(incoming) if gradient is not None]
-            guard.gradients(self._seen, given, names)
+            guard.gradients(self._seen, given, names, leaves)
         taken = [(i, weakref.ref(g), _version(g)) for i, g in enumerate(incoming) if g is not None]
         guard.ring.add(Entry(self._seen, "backward", taken, made, 0))
 
@@ -199,6 +211,8 @@ class GuardModules(Modules):
             return original(module, *args, **kwargs)
         stack = thread.stack
         parent = stack[-1] if stack else None
+        if guard.leaves and _task() == -1:
+            guard.end_pass()
         path = self._path(module)
         strings = watch.recorder.strings
         class_name = type(module).__name__
@@ -228,35 +242,8 @@ class GuardModules(Modules):
             outputs = watch.flatten_output(result)
             guard.module(seen, module, slots, versions, outputs)
             if edges and any(tensor.requires_grad for _, tensor in outputs):
-                attach(watch, ModuleBackward(guard, seen), watch.gradient_slots(outputs), edges, first)  # type: ignore[arg-type]
+                attach(guard, ModuleBackward(guard, seen), watch.gradient_slots(outputs), edges, first)
         return result
-
-
-class ModuleBackward:
-    """The backward part of a module call, at module level: gradients in, gradients out, as capture sees them."""
-
-    __slots__ = ("_guard", "_incoming", "_seen", "module", "module_class", "site")
-
-    def __init__(self, guard: Any, seen: Seen) -> None:
-        self._guard = guard
-        self._seen = seen
-        self._incoming: list[Item] = []
-        self.module = self.module_class = self.site = -1
-
-    def begin(self) -> int:
-        """There is no row to begin."""
-        return -1
-
-    def record(self, slot: int, gradient: Tensor) -> None:
-        """Take one gradient; what goes out is judged with what came in."""
-        guard = self._guard
-        name = guard.watch.recorder.strings[slot]
-        if name.startswith("input"):
-            if self._incoming and self._incoming[0].slot == name:
-                self._incoming.clear()  # the graph was kept and runs again
-            self._incoming.append(guard.item(name, gradient)._replace(tensor=None))
-        elif guard.is_late(gradient) or not is_finite(gradient):
-            guard.judge_gradients(self._seen, list(self._incoming), [guard.item(name, gradient)])
 
 
 def _place(tensor: Tensor) -> int:

@@ -44,6 +44,7 @@ class GuardOptimizers:
         if not watch.on or watch.thread.busy:
             return
         self.stepped = True
+        guard.end_pass()
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         site = watch.site(_outside_torch(sys._getframe(1)))
         seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
@@ -62,18 +63,19 @@ class GuardOptimizers:
         guard = self._guard
         marks = guard.judge.marks
         given = []
+        late = []
         with guard.unseen(), torch.no_grad():
             for label, parameter in self._parameters(optimizer):
                 for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
                     if tensor is None:
                         continue
                     if guard.is_late(tensor):
-                        given.append(guard.item(f"{group}.{label}", tensor))
+                        late.append((f"{group}.{label}", tensor, "" if tensor is not parameter else label))
                     elif not is_finite(tensor):
                         given.append(guard.item(f"{group}.{label}", tensor)._replace(parameter=""))
                     elif marks:
                         marks.drop(key_of(tensor))
-        return given
+            return given + [item._replace(parameter="") for item in guard.late.items(late)]
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
         found = []
@@ -93,16 +95,16 @@ class GuardOptimizers:
             return
         seen, given = opened
         made = []
-        late = False
+        late = []
         with guard.unseen(), torch.no_grad():
             for label, parameter in self._parameters(optimizer):
                 if guard.is_late(parameter):
-                    late = True
-                    made.append(guard.item(f"output.{label}", parameter, fresh=True))
+                    late.append((f"output.{label}", parameter, label))
                 elif not is_finite(parameter):
                     made.append(guard.item(f"output.{label}", parameter))
+            made += guard.late.items(late, fresh=True)
             if made:
-                guard.submit(guard.judge.optimizer, seen, given, made, late=late)
+                guard.submit(guard.judge.optimizer, seen, given, made, late=bool(late))
         self._after_step()
 
 
