@@ -28,7 +28,8 @@ from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.report import Origin, Report
 from numscope.diagnose.axes import Side
 from numscope.diagnose.diagnosis import diagnose
-from numscope.diagnose.explain import groups, places_of
+from numscope.diagnose.evidence import places_of
+from numscope.diagnose.explain import groups
 from numscope.diagnose.group import Group
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.diagnose.recorded import Record

@@ -16,7 +16,8 @@ from typing import Any
 
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.report import Origin, Report
-from numscope.diagnose.explain import Explanation, explain
+from numscope.diagnose.explain import explain
+from numscope.diagnose.explanation import Explanation
 from numscope.diagnose.hidden import reveal
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.store.reader import Run

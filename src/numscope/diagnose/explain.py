@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism
-from numscope.diagnose.decode import CannotReplay, Given, decode, is_random
+from numscope.diagnose.decode import CannotReplay, Given
+from numscope.diagnose.evidence import Place, places_of
+from numscope.diagnose.explanation import Explanation, relation, replace_details
 from numscope.diagnose.group import Common, Group, upstream
 from numscope.diagnose.hypotheses import fitting
-from numscope.diagnose.hypotheses.arguments import argument_words
 from numscope.diagnose.hypotheses.case import Case
 from numscope.diagnose.hypotheses.numbers import spoken
 from numscope.diagnose.lift import Lift, lift
-from numscope.diagnose.measures import relative, unit_roundoff
+from numscope.diagnose.measures import unit_roundoff
+from numscope.diagnose.opaque import opaque
 from numscope.diagnose.pairing import Pairing
-from numscope.diagnose.recorded import Call, NotKept, Record
-
-
-@dataclass
-class Explanation:
-    """What diagnose found out about a suspect."""
-
-    mechanism: Mechanism
-    repair: str | None = None
-    reason: str = ""  # empty: the comparison's own reason stays
-    details: dict[str, Any] = field(default_factory=dict)
-
-    def on(self, origin: Origin) -> Origin:
-        """Return the suspect with its mechanism and repair filled in."""
-        return replace(
-            origin,
-            mechanism=self.mechanism,
-            repair=self.repair,
-            reason=self.reason or origin.reason,
-            details={**origin.details, "diagnosis": self.details},
-        )
+from numscope.diagnose.recorded import NotKept, Record
 
 
 def explain(pairs: Pairing, origin: Origin) -> Explanation:
@@ -64,86 +45,6 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation:
         found = [item for item in found if item.mechanism in ("precision", "order")]
     known = [item for item in found if item.mechanism != "unknown"]
     return next((item for item in known if item.repair), (known or found)[0])
-
-
-def places_of(pairs: Pairing, origin: Origin) -> tuple[list[Place], bool]:
-    """Return where a suspect shows, and whether both runs have it."""
-    row = pairs.row(origin.call, origin.kind)
-    if row is None:
-        return [], False
-    matched = row["target_order"] is not None and row["reference_order"] is not None
-    return list(_own(pairs, row) if matched else _later(pairs, row, origin.relative)), matched
-
-
-@dataclass(frozen=True)
-class Place:
-    """A slot in which a suspect shows: the target's tensor, and the reference's."""
-
-    slot: str
-    target: int
-    reference: int
-    target_maker: int | None = None  # order of the suspect, where it made the tensor itself
-    reference_maker: int | None = None
-
-
-def _own(pairs: Pairing, row: dict[str, Any]) -> Iterator[Place]:
-    """Yield the outputs of a suspect that both runs have."""
-    here, there = row["target_order"], row["reference_order"]
-    ours = _slots(pairs.target, here, "output", "parameters_grad")
-    theirs = _slots(pairs.reference, there, "output", "parameters_grad")
-    places = [
-        Place(slot, number, theirs[slot], pairs.target.unit(here), pairs.reference.unit(there))
-        for slot, number in ours.items()
-        if slot in theirs and not pairs.bitwise(number, theirs[slot])
-    ]
-    # A fault can hide in rounding: what differs at all is looked at, what differs by more first.
-    yield from sorted(places, key=lambda place: pairs.same(place.target, place.reference))
-
-
-def _later(pairs: Pairing, row: dict[str, Any], error: float | None) -> Iterator[Place]:
-    """Yield where a call that one run alone has shows: in what a later call was given, and in its module's output.
-
-    The comparison names an error: the place that has just this error is the one it means.
-    """
-    first: list[Place] = []
-    meant: list[Place] = []
-    for later in pairs.rows[pairs.rows.index(row) + 1 :]:
-        if later["target_order"] is None or later["reference_order"] is None:
-            continue
-        ours, theirs = _slots(pairs.target, later["target_order"]), _slots(pairs.reference, later["reference_order"])
-        places = [
-            Place(slot, number, theirs[slot])
-            for slot, number in ours.items()
-            if slot in theirs and not pairs.same(number, theirs[slot])
-        ]
-        given = [place for place in places if not place.slot.startswith("output")]
-        given.sort(key=lambda place: not place.slot.startswith("parameters."))  # a weight that differs is said first
-        if later["kind"] == "module":
-            places = []  # a module's row stands where it begins: what it gives is made later
-        if not first:
-            first = (given or places)[:2]
-        meant = [p for p in places if error and _close(pairs.errors.get((later["pair"], p.slot)), error)][:1]
-        if first and (meant or not error):
-            break
-    if not any(place.slot.startswith("parameters.") for place in first):
-        yield from meant
-    yield from first
-    for other in pairs.rows:
-        same = other["kind"] == "module" and other["module"] == row["module"] and other["phase"] == row["phase"]
-        if same and row["module"] and other["target_order"] is not None and other["reference_order"] is not None:
-            yield from (
-                Place(place.slot, place.target, place.reference)
-                for place in _own(pairs, other)
-                if place.slot.startswith("output")
-            )
-
-
-def _close(found: float | None, wanted: float) -> bool:
-    return found is not None and abs(found - wanted) <= 1e-6 * abs(wanted)
-
-
-def _slots(record: Record, order: int, *groups: str) -> dict[str, int]:
-    return {slot: number for slot, number in record.slots(order, *groups).items() if number is not None}
 
 
 def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
@@ -214,60 +115,6 @@ def groups(pairs: Pairing, place: Place) -> tuple[Group, Group]:
 def _group(record: Record, output: int, common: Common, maker: int | None) -> Group:
     """Return the group of a tensor; the suspect itself belongs to it where it made the tensor."""
     return upstream(record, output, common, forced=maker is not None and record.producer.get(output) == maker)
-
-
-def replace_details(found: Explanation, details: dict[str, Any]) -> Explanation:
-    """Return an explanation with more details."""
-    return Explanation(found.mechanism, found.repair, found.reason, {**details, **found.details})
-
-
-def opaque(pairs: Pairing, target: Group, reference: Group) -> Explanation | None:
-    """Explain a difference that lies in a call which can't be replayed; None where it may lie elsewhere."""
-    ours, theirs = _opaque_maker(target), _opaque_maker(reference)
-    if theirs is not None and theirs.kind == "collective" and (ours is None or ours.kind != "collective"):
-        return Explanation("semantic", f"equal to the reference with the {theirs.op} that is missing, {theirs.name}")
-    if ours is not None and ours.kind == "collective" and (theirs is None or theirs.kind != "collective"):
-        return Explanation("semantic", f"equal to the reference without the {ours.op} {ours.name}")
-    if ours is None or target.calls:
-        return None
-    if is_random(ours):
-        return _random(pairs, ours, theirs)
-    if theirs is None or reference.calls or not _same_given(pairs, ours, theirs):
-        return None
-    a, b = pairs.target, pairs.reference
-    if a.kept(target.output) and b.kept(reference.output):
-        far = relative(a.data(target.output), b.data(reference.output))
-        if far > 100 * unit_roundoff(a.data(target.output).dtype, b.data(reference.output).dtype):
-            note = "the same inputs, another output, and code that is not torch's: it computes something else"
-            repair = relation(a, target.output, b, reference.output)
-            return Explanation("semantic", repair, details={"note": note})
-    return None
-
-
-def _opaque_maker(group: Group) -> Call | None:
-    for number in group.opaque:
-        maker = group.record.producer.get(number)
-        if maker is not None:
-            return group.record.calls[maker]
-    return None
-
-
-def _same_given(pairs: Pairing, ours: Call, theirs: Call) -> bool:
-    given, there = pairs.target.inputs(ours.order), pairs.reference.inputs(theirs.order)
-    return len(given) == len(there) and all(pairs.same(a, b) for a, b in zip(given, there))
-
-
-def _random(pairs: Pairing, ours: Call, theirs: Call | None) -> Explanation:
-    """Explain a call that draws random numbers: other arguments, or only other numbers."""
-    row = pairs.row(ours.name)
-    partner = (
-        pairs.reference.calls.get(row["reference_order"]) if row and row["reference_order"] is not None else theirs
-    )
-    if partner is not None and partner.op == ours.op:
-        mine, other = decode(pairs.target, ours, random=True), decode(pairs.reference, partner, random=True)
-        if changes := argument_words(mine, other):
-            return Explanation("semantic", f"equal to the reference with {', '.join(changes)}")
-    return Explanation("input", details={"note": "the two runs draw other random numbers: seed both with ns.seed_all"})
 
 
 def same_inputs(
@@ -344,18 +191,3 @@ def _of_source(pairs: Pairing, target: Group) -> Mechanism:
             if any(found == number and slot.startswith(("parameters.", "buffers.")) for slot, found in slots.items()):
                 return "parameter"
     return "input"
-
-
-def relation(ours: Record, number: int, theirs: Record, partner: int) -> str | None:
-    """Return how one tensor follows from another: scaled, permuted, shifted, transposed; None where it does not."""
-    if not (ours.kept(number) and theirs.kept(partner)):
-        return None
-    target, reference = Group(ours, (), (number,), number), Group(theirs, (), (partner,), partner)
-    if ours.tensors[number].shape != theirs.tensors[partner].shape:
-        return None
-    lowest = unit_roundoff(ours.data(number).dtype)
-    case = Case(target, reference, {}, {}, lowest, lowest)
-    if relative(ours.data(number), theirs.data(partner)) <= lowest:
-        return None
-    found = fitting(case)
-    return str(found) if found else None

@@ -11,7 +11,9 @@ import torch
 
 from numscope.core.report import Origin
 from numscope.diagnose.decode import CannotReplay
-from numscope.diagnose.explain import Explanation, Place, explain_tensor
+from numscope.diagnose.evidence import Place
+from numscope.diagnose.explain import explain_tensor
+from numscope.diagnose.explanation import Explanation
 from numscope.diagnose.hypotheses.case import text
 from numscope.diagnose.hypotheses.numbers import spoken
 from numscope.diagnose.hypotheses.scale import factor

@@ -18,7 +18,8 @@ from numscope.compare.comparison import Comparison
 from numscope.core.errors import NumscopeError
 from numscope.core.report import Origin, Report
 from numscope.diagnose.decode import CannotReplay, Given, Invocation
-from numscope.diagnose.explain import groups, places_of, same_inputs
+from numscope.diagnose.evidence import places_of
+from numscope.diagnose.explain import groups, same_inputs
 from numscope.diagnose.group import Group
 from numscope.diagnose.measures import relative
 from numscope.diagnose.pairing import pairing

@@ -10,8 +10,8 @@ from numscope.compare.comparison import Comparison
 from numscope.core.report import Origin
 from numscope.core.words import OriginKind
 from numscope.diagnose import optimizers, state
-from numscope.diagnose.explain import Explanation, relation
 from numscope.diagnose.explain import explain as explain_call
+from numscope.diagnose.explanation import Explanation, relation
 from numscope.diagnose.measures import relative, unit_roundoff
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.diagnose.recorded import Call, NotKept

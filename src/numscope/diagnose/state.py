@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from numscope.diagnose.decode import CannotReplay, Given, Invocation, decode
-from numscope.diagnose.explain import Explanation
+from numscope.diagnose.explanation import Explanation
 from numscope.diagnose.hypotheses.arguments import _ABSENT, _change, differing
 from numscope.diagnose.hypotheses.case import Case
 from numscope.diagnose.measures import relative, unit_roundoff
