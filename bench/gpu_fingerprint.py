@@ -213,6 +213,14 @@ def check_streams_and_order(batch: TorchBatch) -> list[str]:
     many = batch.collect()
     if len(many) != 10_060 or len(set(many.hash[:10_000].tolist())) != 1 or len(set(many.hash[10_000:].tolist())) != 1:
         failures.append("rows were lost or mixed when the buffers turned over")
+    other = torch.randn(5_000_000, device=DEVICE)
+    for turn in range(3):  # other contents in the same lines: a result of the turn before would show
+        pair = (value, other) if turn % 2 else (other, value)
+        known = [int(row) for tensor in pair for row in (batch.add(tensor), batch.collect().hash[0])[1:]]
+        for index in range(80):
+            batch.add(pair[index % 2])
+        if batch.collect().hash.tolist() != known * 40:
+            failures.append("results of an earlier batch came back: the copy to the host did not wait for the kernels")
     small = value[:1000].clone()
     row = batch.add(small)
     small.zero_()

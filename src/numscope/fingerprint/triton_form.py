@@ -53,8 +53,9 @@ Finish = Callable[[Rows], None]
 class StreamBatch:
     """The pending launches of one stream, and its buffers."""
 
-    def __init__(self, tables: DeviceTables, stream: int) -> None:
+    def __init__(self, tables: DeviceTables, stream: int, queue: Any) -> None:
         self.tables, self.stream = tables, stream
+        self.queue = queue  # torch's own object of the stream; one made of its address is another queue for address 0
         device = tables.device
         self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)
         self.table = torch.zeros(LINES * 2, dtype=torch.int64, device=device)
@@ -190,7 +191,7 @@ class StreamBatch:
         return finish
 
     def _to_host(self, buffers: list[Tensor]) -> Callable[[], NDArray[np.int64]]:
-        with torch.cuda.stream(torch.cuda.ExternalStream(self.stream, device=self.tables.device)):
+        with torch.cuda.stream(self.queue):
             joined = torch.cat(buffers) if len(buffers) > 1 else buffers[0]
             host = torch.empty(joined.shape, dtype=torch.int64, pin_memory=True)
             host.copy_(joined, non_blocking=True)  # later launches of this stream come after it
@@ -338,7 +339,7 @@ class CudaBatch:
             raise TypeError("a CUDA graph is being captured: its replays would measure again, and nobody would ask")
         batch = self.streams.get(stream)
         if batch is None:
-            batch = self.streams[stream] = StreamBatch(self.tables, stream)
+            batch = self.streams[stream] = StreamBatch(self.tables, stream, torch.cuda.current_stream(index))
         if torch.cuda.current_device() == index:
             batch.add(row, tensor)
         else:

@@ -66,7 +66,7 @@ class Interpreted(triton_form.StreamBatch):
 
 
 def check(tensors: list[torch.Tensor]) -> int:
-    batch, rows = Interpreted(DeviceTables(torch.device("cpu")), 0), Rows()
+    batch, rows = Interpreted(DeviceTables(torch.device("cpu")), 0, None), Rows()
     for tensor in tensors:
         batch.add(rows.count, tensor)
         rows.count += 1
