@@ -26,9 +26,7 @@ _PROGRAMS = 132 * 16
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scan(
-    x, out, n, first, step, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr
-):  # type: ignore[no-untyped-def]
+def _scan(x, out, n, first, step, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
     lane = tl.arange(0, BLOCK)
     near = tl.zeros((BLOCK,), tl.int1)
     start = first
