@@ -186,8 +186,11 @@ class Recorder:
             shape_id = self._shapes.setdefault(shape, len(self._shapes))
             if shape_id == len(self._shape_list):
                 self._shape_list.append(list(shape))
-        with self._lock:
-            row = self._measure.add(tensor) if self._measure is not None else -1
+        if self._measure is None:
+            self._tensors.extend((number, dtype, shape_id, device, -1, placement))
+            return number
+        with self._lock:  # the row is one of the batch that the next flush ends
+            row = self._measure.add(tensor)
             self._tensors.extend((number, dtype, shape_id, device, row, placement))
         return number
 
@@ -217,26 +220,34 @@ class Recorder:
             calls, self._calls = self._calls, []
             slots, self._slots = self._slots, []
             tensors, self._tensors = self._tensors, []
-            data, self._data, self._data_bytes = self._data, {}, 0
+            data, self._data = self._data, {}
             if tensors:
                 self._handed_over = 1 + max(tensors[::6])
-            prints = self._measure.collect() if self._measure is not None and tensors else None
+            prints = _end(self._measure) if self._measure is not None and tensors else None
+            size = 8 * (len(calls) + len(slots) + len(tensors)) + (400 * len(tensors) // 6 if prints else 0)
+            size += self._data_bytes
+            self._data_bytes = 0
         stacks = self.sites.take_new()
         if not (calls or slots or tensors or stacks["stack"]):
             return
         self._flushed = True
-        self.writer.write(
-            Batch(
-                calls=self._call_columns(calls),
-                slots=self._slot_columns(slots),
-                tensors=self._tensor_columns(tensors, prints),
+        step = self.step
+        arrays = {
+            number: Sample(self._to_numpy(value)) if sampled else self._to_numpy(value)
+            for number, (value, sampled) in data.items()
+        }
+
+        def batch() -> Batch:
+            return Batch(
+                calls=self._call_columns(step, calls),
+                slots=self._slot_columns(step, slots),
+                tensors=self._tensor_columns(step, tensors, prints() if prints is not None else None),
                 stacks=stacks,
-                data={
-                    number: Sample(self._to_numpy(value)) if sampled else self._to_numpy(value)
-                    for number, (value, sampled) in data.items()
-                },
+                data=arrays,
             )
-        )
+
+        # Columns are made, and a device is waited for, in the writer's thread: the job goes on.
+        self.writer.write(batch, size)
 
     def end_step(self) -> None:
         """Hand over the rest of the step, which is then complete; more of it may still follow."""
@@ -279,12 +290,12 @@ class Recorder:
         """Close the run."""
         self.writer.close()
 
-    def _call_columns(self, rows: Sequence[int]) -> Mapping[str, Any]:
+    def _call_columns(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
         table = _matrix(rows, 13)
         table = table[np.argsort(table[:, 0], kind="stable")]
         text = self.strings.column
         return {
-            "step": np.full(len(table), self.step, np.int32),
+            "step": np.full(len(table), step, np.int32),
             "order": table[:, 0].astype(np.int32),
             "name": text(table[:, 1]),
             "kind": text(table[:, 2]),
@@ -300,21 +311,21 @@ class Recorder:
             "thread": table[:, 12].astype(np.int32),
         }
 
-    def _slot_columns(self, rows: Sequence[int]) -> Mapping[str, Any]:
+    def _slot_columns(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
         table = _matrix(rows, 4)
         return {
-            "step": np.full(len(table), self.step, np.int32),
+            "step": np.full(len(table), step, np.int32),
             "call": table[:, 0].astype(np.int32),
             "slot": self.strings.column(table[:, 1]),
             "tensor": _nullable(table[:, 2]),
             "note": self.strings.column(table[:, 3]),
         }
 
-    def _tensor_columns(self, rows: Sequence[int], prints: Fingerprints | None) -> Mapping[str, Any]:
+    def _tensor_columns(self, step: int, rows: Sequence[int], prints: Fingerprints | None) -> Mapping[str, Any]:
         table = _matrix(rows, 6)
         shapes = pa.array(self._shape_list, pa.list_(pa.int64()))
         columns: dict[str, Any] = {
-            "step": np.full(len(table), self.step, np.int32),
+            "step": np.full(len(table), step, np.int32),
             "tensor": table[:, 0].astype(np.int32),
             "dtype": self.strings.column(table[:, 1]),
             "shape": shapes.take(pa.array(table[:, 2])),
@@ -332,6 +343,15 @@ class Recorder:
             values = getattr(prints, name)[row]
             columns[name] = pa.array(values, mask=np.isnan(values))
         return columns
+
+
+def _end(measure: FingerprintBatch) -> Callable[[], Fingerprints]:
+    """End a batch of fingerprints; return what waits for them, in any thread."""
+    flush = getattr(measure, "flush", None)
+    if flush is not None:
+        return flush()  # type: ignore[no-any-return]
+    prints = measure.collect()
+    return lambda: prints
 
 
 def _matrix(rows: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,9 @@ class _Settle:
     """Close the open segment, and go on with a new one when more comes."""
 
 
+_Item = Batch | Callable[[], Batch] | _EndOfStep | _Settle
+
+
 class RunWriter:
     """The writer of one rank of a run.
 
@@ -67,7 +71,7 @@ class RunWriter:
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
         self._files = _Files(directory, segment_bytes, shard_bytes)
-        self._queue: deque[tuple[Batch | _EndOfStep | _Settle | None, int]] = deque()  # with the size of each
+        self._queue: deque[tuple[_Item | None, int]] = deque()  # with the size of each
         self._changed = threading.Condition()
         self._limit = queue_bytes
         self._waiting = 0  # bytes in the queue, the batch being written included
@@ -81,9 +85,10 @@ class RunWriter:
         self._thread.start()
         atexit.register(self._close_at_exit)
 
-    def write(self, batch: Batch) -> None:
-        """Hand a batch over; waits while the queue is full."""
-        size = batch.nbytes()
+    def write(self, batch: Batch | Callable[[], Batch], size: int | None = None) -> None:
+        """Hand a batch over, or what makes one in the writer's thread and its size; waits while the queue is full."""
+        if size is None:
+            size = batch.nbytes() if isinstance(batch, Batch) else 0
         with self._changed:
             self._check()
             while self._waiting and self._waiting + size > self._limit and self._broken is None:
@@ -142,7 +147,7 @@ class RunWriter:
         except RunError as error:
             print(f"numscope: {error}", file=sys.stderr)
 
-    def _put(self, item: Batch | _EndOfStep | _Settle, size: int) -> None:
+    def _put(self, item: _Item, size: int) -> None:
         self._queue.append((item, size))
         self._waiting += size
         self._items += 1
@@ -175,12 +180,12 @@ class RunWriter:
                 if item is None:
                     self._files.close()
                 elif self._broken is None:
-                    if isinstance(item, Batch):
-                        self._files.write(item)
+                    if isinstance(item, _EndOfStep):
+                        self._files.end_step(item)
                     elif isinstance(item, _Settle):
                         self._files.next_segment()
                     else:
-                        self._files.end_step(item)
+                        self._files.write(item if isinstance(item, Batch) else item())
             except OSError as error:  # a full disk stays full: from here on nothing is written
                 self._broken = error
             except BaseException as error:

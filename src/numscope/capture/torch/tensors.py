@@ -62,7 +62,8 @@ class Tensors:
             tensor, placement = self._unwrap(tensor)
         dtype = tensor.dtype
         try:
-            address = tensor.untyped_storage()._cdata
+            storage = tensor.untyped_storage()
+            address = storage._cdata
             version = tensor._version
             shape, stride = tensor.shape, tensor.stride()
             # Numbers in the place of shape and stride: two tuples a tensor would be two more for Python's collector.
@@ -85,7 +86,7 @@ class Tensors:
         trusted = address not in self._untrusted and not (self._blank and self._blank.get(address) == version)
         if found is None or not trusted:
             if address not in self._storages:
-                self._storages[address] = tensor.untyped_storage()._weak_ref()
+                self._storages[address] = storage._weak_ref()
             found = self._seen[key] = self._measure(tensor, placement)
         if trusted and original is tensor:
             self._objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
@@ -172,10 +173,11 @@ class Tensors:
         dtype = self._dtypes.get(tensor.dtype)
         if dtype is None:
             dtype = self._dtypes[tensor.dtype] = self._recorder.strings.id(str(tensor.dtype).removeprefix("torch."))
-        device = self._devices.get(tensor.device)
+        place = tensor.device
+        device = self._devices.get(place)
         if device is None:
-            device = self._recorder.strings.id(str(tensor.device)) if tensor.device.type != "meta" else -1
-            self._devices[tensor.device] = device
+            device = self._recorder.strings.id(str(place)) if place.type != "meta" else -1
+            self._devices[place] = device
         if tensor.layout is not torch.strided or device < 0:
             raise Unmeasured(_why(tensor, None))
         return self._recorder.tensor(tensor, dtype, tensor.shape, device, placement)
