@@ -38,7 +38,7 @@ help:
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
 
-# CI=true turns what cannot be had (a browser, Node, msprobe) from skipped tests into a failure.
+# CI=true turns what cannot be had (a browser, msprobe) from skipped tests into a failure.
 test: $(CORE) $(TEST_TOOLS) test-frontend browser
 	@$(MAKE) --no-print-directory -s $(MSPROBE) || { \
 	    echo "make test: no msprobe in $(MSPROBE_VENV): the tests that read its fresh dumps are skipped" >&2; test "$(CI)" != true; }
