@@ -177,11 +177,26 @@ def _walk(work: _Work, start: tuple[Ints, Ints] | None = None) -> None:
             stack.append((work.children_a.of(x), work.children_b.of(y)))
         if len(got_a) == len(rows_a) or len(got_b) == len(rows_b):
             continue
+        moved = _pair_moved(work, rows_a, rows_b)
+        stack += [(work.children_a.of(x), work.children_b.of(y)) for x, y in moved]
         for gap_a, gap_b in _gaps(rows_a, rows_b, got_a, got_b):
+            gap_a, gap_b = gap_a[work.partner_a[gap_a] < 0], gap_b[work.partner_b[gap_b] < 0]
+            if not len(gap_a) or not len(gap_b):
+                continue
             if work.children_a.any(gap_a) or work.children_b.any(gap_b):
                 stack.append((work.children_a.expand(gap_a), work.children_b.expand(gap_b)))
             else:
                 work.gaps.append((gap_a, gap_b))
+
+
+def _pair_moved(work: _Work, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:
+    """Pair modules of the same path that changed places, before anything is opened; return the pairs."""
+    module = work.a.book.code("module")
+    left_a = rows_a[(work.partner_a[rows_a] < 0) & (work.a.calls.kind[rows_a] == module)]
+    left_b = rows_b[(work.partner_b[rows_b] < 0) & (work.b.calls.kind[rows_b] == module)]
+    got_a, got_b = join(_occurrences(work.tokens_a.relaxed[left_a]), _occurrences(work.tokens_b.relaxed[left_b]))
+    work.pair(left_a[got_a], left_b[got_b], PATH)
+    return list(zip(left_a[got_a].tolist(), left_b[got_b].tolist()))
 
 
 def _gaps(rows_a: Ints, rows_b: Ints, got_a: Ints, got_b: Ints) -> list[tuple[Ints, Ints]]:

@@ -96,6 +96,7 @@ class _Walk:
             else:
                 for row in ledger.given(pair):
                     self.provenance.check(pair, row)
+        self.provenance.heal_by_bits()
         findings = self._settle()
         return Judgement(
             ledger.verdict, ledger.errors, self.limits, ledger.differences, findings, {}, ledger.slot_wrong()

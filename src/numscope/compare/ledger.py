@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from numscope.compare import operators as op
-from numscope.compare.align import VALUE, Alignment
+from numscope.compare.align import MAP, Alignment
 from numscope.compare.arguments import Difference, differences, numbers
 from numscope.compare.dtypes import smallest_step, unit_roundoff
 from numscope.compare.flow import flow
@@ -52,6 +52,8 @@ class Suspicion:
     failed_at: float = 0.0
     healed_at: float = -1.0
     failures: int = 1
+    last: float = np.inf  # the error when it last failed
+    at: int = -1  # the pair that was given what is wrong
 
     @property
     def stands(self) -> bool:
@@ -98,6 +100,10 @@ class Ledger:
         self.partner_a[alignment.target] = np.where(self.solid, alignment.reference, -1)
         self.partner_b[alignment.reference] = np.where(self.solid, alignment.target, -1)
         self.known = self._known_pairs()
+        self.backward_of: dict[int, list[int]] = {}
+        linked = (a.calls.forward[alignment.target] >= 0) & ~a.calls.recompute[alignment.target]
+        for pair in np.flatnonzero(linked).tolist():
+            self.backward_of.setdefault(int(a.calls.forward[alignment.target[pair]]), []).append(pair)
         self.wrong_a, self.wrong_b = np.zeros(len(a.tensors.hash), np.bool_), np.zeros(len(b.tensors.hash), np.bool_)
         self.cause_a = np.full(len(a.tensors.hash), -1)
         self.error_a, self.error_b = np.zeros(len(a.tensors.hash)), np.zeros(len(b.tensors.hash))
@@ -132,7 +138,7 @@ class Ledger:
         a, b, al = self.a, self.b, self.alignment
         solid = np.ones(len(al.target), np.bool_)
         unlike_op = a.calls.op[al.target] != b.calls.op[al.reference]
-        solid[(al.why == VALUE) & unlike_op] = False
+        solid[(al.why != MAP) & unlike_op] = False
         given = self.slots.role == INPUT
         unlike_size = a.tensors.elements[self.slots.a] != b.tensors.elements[self.slots.b] if len(given) else given
         solid[self.slots.pair[given & unlike_size]] = False
@@ -258,16 +264,17 @@ class Ledger:
     def is_telling(self, row: int) -> bool:
         """Return whether agreement in this tensor means anything: a constant one agrees with whatever was masked out."""
         t = self.slots.a[row]
-        return bool(self.a.tensors.min[t] < self.a.tensors.max[t])
+        low, high = self.a.tensors.min[t], self.a.tensors.max[t]
+        return bool(low < high or (self.a.tensors.elements[t] == 1 and low not in (0.0, 1.0)))
 
     def anything_wrong(self) -> bool:
         return self.history.diverged or any(suspicion.stands for suspicion in self.suspicions)
 
     # Writing --------------------------------------------------------------------------------------------------------
 
-    def suspect(self, finding: Finding, firm: bool) -> int:
+    def suspect(self, finding: Finding, firm: bool, at: int = -1) -> int:
         """Add a suspicion and return its number."""
-        self.suspicions.append(Suspicion(finding, firm, failed_at=finding.order))
+        self.suspicions.append(Suspicion(finding, firm, failed_at=finding.order, last=finding.relative, at=at))
         return len(self.suspicions) - 1
 
     def find(
@@ -319,16 +326,28 @@ class Ledger:
             phase = self.phase(pair)
             self.worst_right[phase] = max(self.worst_right[phase], error)
 
+    def heal_by_gradients(self, order: float) -> None:
+        """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same."""
+        for suspicion in self.suspicions:
+            row = int(self.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1
+            if not suspicion.firm and (
+                row in self.backward_of or (row >= 0 and self.phase(suspicion.at) == "backward")
+            ):
+                suspicion.healed_at = max(suspicion.healed_at, order)
+
     def loosen(self, pair: int, cause: int) -> None:
         """A pair whose inputs do not correspond does not do the same job: judge it by where it leads."""
+        target, reference = int(self.alignment.target[pair]), int(self.alignment.reference[pair])
+        if cause >= 0:
+            self.suspicion_of[target] = self.suspicion_of_reference[reference] = cause
         if not self.solid[pair]:
             return
         self.solid[pair] = False
-        target, reference = int(self.alignment.target[pair]), int(self.alignment.reference[pair])
         self.partner_a[target] = self.partner_b[reference] = -1
-        self.suspicion_of[target] = self.suspicion_of_reference[reference] = cause
         for row in self.made(pair):
             self.known[self.slots.a[row]] = -1
+        for behind in self.backward_of.get(target, ()):  # nor does its backward, whose agreement proves nothing here
+            self.loosen(behind, -1)
 
     def slot_wrong(self) -> Flags:
         """Return which slot pairs hold a wrong tensor, by a suspicion that stands."""

@@ -18,7 +18,7 @@ from numscope.compare.flow import Region, region
 from numscope.compare.ledger import Finding, Ledger
 from numscope.compare.measure import RESOLUTION
 from numscope.compare.side import Side
-from numscope.compare.slots import STATE
+from numscope.compare.slots import OUTPUT, STATE
 
 RIGHT, TAINTED, FAILED = 0, 1, 2
 Status = tuple[int, int]  # and the suspicion that is its cause, -1 for none
@@ -179,12 +179,11 @@ class Provenance:
             return self._taint(t, r, error, self._first_cause())
         front = max([0.0, *(ledger.error_a[x] for x in entrance_a), *(ledger.error_b[y] for y in entrance_b)])
         explained = self._region_explains(pair, row, ahead, behind, front)
-        causes = {ledger.suspicion_of[x] for x in ahead.calls if x in ledger.suspicion_of}
-        causes |= {ledger.suspicion_of_reference[y] for y in behind.calls if y in ledger.suspicion_of_reference}
+        causes = self._causes(ahead, behind)
         if error <= explained:
-            for cause in causes if ledger.is_telling(row) else ():
-                if error <= 1e-3 * ledger.suspicions[cause].finding.relative:
-                    ledger.suspicions[cause].healed_at = ledger.order(pair)
+            faded = self._heal(pair, row, causes, error, explained - 30.0 * front)
+            if faded is not None:
+                return self._taint(t, r, error, faded)
             ledger.mark_right(t, r, error)
             ledger.note_right(pair, error)
             return RIGHT, -1
@@ -194,11 +193,56 @@ class Provenance:
             return self._fail_again(pair, row, min(causes), ahead, behind, error)
         if ledger.phase(pair) == "backward" and ledger.anything_wrong():
             return self._taint(t, r, error, self._first_cause())
-        if ledger.phase(pair) == "backward" and (lone := self._lone_call()) is not None and not ahead.calls:
+        between = ahead.calls or behind.calls
+        if ledger.phase(pair) == "backward" and not between and (lone := self._lone_call()) is not None:
             cause = self._suspect_lone(pair, row, lone, error, explained)
             return self._taint(t, r, error, cause)
-        cause = ledger.suspect(self._finding(pair, row, ahead, behind, error, explained, front), firm=False)
+        cause = ledger.suspect(self._finding(pair, row, ahead, behind, error, explained, front), firm=False, at=pair)
         return FAILED, cause
+
+    def _heal(self, pair: int, row: int, causes: set[int], error: float, near: float) -> int | None:
+        """Withdraw the suspicions that an agreement refutes; return one that it does not.
+
+        Two ways that meet again do so at once; an error that only fades on the way is no agreement.
+        """
+        ledger = self.ledger
+        for cause in sorted(causes):
+            suspicion = ledger.suspicions[cause]
+            faint = error > min(near, 0.05 * min(1.0, suspicion.last))
+            if suspicion.firm or (ledger.is_telling(row) and faint):
+                if suspicion.stands:
+                    return cause
+            elif ledger.is_telling(row):
+                suspicion.healed_at = ledger.order(pair)
+        return None
+
+    def _causes(self, ahead: Region, behind: Region) -> set[int]:
+        """Return the suspicions that the calls of a region are under."""
+        ledger = self.ledger
+        causes = {ledger.suspicion_of[x] for x in ahead.calls if x in ledger.suspicion_of}
+        return causes | {ledger.suspicion_of_reference[y] for y in behind.calls if y in ledger.suspicion_of_reference}
+
+    def heal_by_bits(self) -> None:
+        """Withdraw suspicions of calls that lead to a tensor which is the same to the bit on both sides.
+
+        Calls that are identical are not visited one by one, so that this looks for them at the end.
+        """
+        ledger = self.ledger
+        if all(suspicion.firm or not suspicion.stands for suspicion in ledger.suspicions):
+            return
+        slots = ledger.slots
+        maker_a = ledger.flow_a.producer[ledger.flow_a.same[slots.a]]
+        maker_b = ledger.flow_b.producer[ledger.flow_b.same[slots.b]]
+        loose = (maker_a >= 0) & (maker_b >= 0) & (ledger.partner_a[maker_a] < 0) & (ledger.partner_b[maker_b] < 0)
+        same = ledger.measures.bitwise[ledger.measures.row_of] & (slots.role != OUTPUT)
+        for row in np.flatnonzero(loose & same).tolist():
+            if not ledger.is_telling(row):
+                continue
+            t, r = ledger.tensors(row)
+            ahead, behind = region(ledger.flow_a, t, ledger.partner_a), region(ledger.flow_b, r, ledger.partner_b)
+            for cause in self._causes(ahead, behind):
+                suspicion = ledger.suspicions[cause]
+                suspicion.healed_at = max(suspicion.healed_at, ledger.order(int(slots.pair[row])))
 
     def _taint(self, t: int, r: int, error: float, cause: int) -> Status:
         self.ledger.mark_wrong(t, r, error, cause)
@@ -209,6 +253,7 @@ class Provenance:
         suspicion = ledger.suspicions[cause]
         suspicion.failed_at = ledger.order(pair)
         suspicion.failures += 1
+        suspicion.last = error
         finding = suspicion.finding
         if suspicion.failures <= 4 and not suspicion.firm and finding.kind in ("missing", "call", "gap"):
             wider = self._finding(pair, row, ahead, behind, finding.relative, finding.expected, finding.came_in)

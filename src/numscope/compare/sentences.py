@@ -131,9 +131,10 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     if finding.note == "on state":
         return f"{text}: it changes state that later steps read"
     if finding.note == "other inputs":
-        return (
-            f"{text}: it does not do the same job as its counterpart; what follows is off by {number(finding.relative)}"
-        )
+        off = number(finding.relative)
+        if finding.reference >= 0 and _operator(a, finding.target) != _operator(b, finding.reference):
+            return f"{text}: the reference has {_operator(b, finding.reference)} in its place; what follows is off by {off}"
+        return f"{text}: it does not do the same as its counterpart; what follows is off by {off}"
     if finding.note == "another tensor":
         return f"{text}: its {finding.slot} is another tensor than the reference's, off by {number(finding.relative)}"
     outputs = f"{finding.slot} differs" if finding.slot else "outputs differ"

@@ -132,6 +132,7 @@ def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, r
     first = np.flatnonzero(chosen & (a.slots.slot[rows_a] == book.code("input.0")))
     second = np.flatnonzero(chosen & (a.slots.slot[rows_a] == book.code("input.1")))
     _, x, y = np.intersect1d(pair[first], pair[second], return_indices=True)
+    crossed: set[int] = set()
     for i, j in zip(first[x].tolist(), second[y].tolist()):
         t, u = a.slots.tensor[rows_a[i]], a.slots.tensor[rows_a[j]]
         r, s = b.slots.tensor[rows_b[i]], b.slots.tensor[rows_b[j]]
@@ -139,6 +140,22 @@ def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, r
             continue
         if _apart(a, t, b, s) + _apart(a, u, b, r) < 0.5 * (_apart(a, t, b, r) + _apart(a, u, b, s)):
             rows_b[i], rows_b[j] = rows_b[j], rows_b[i]
+            crossed.add(int(alignment.target[pair[i]]))
+    if crossed:
+        _uncross_gradients(a, alignment, pair, rows_a, rows_b, crossed)
+
+
+def _uncross_gradients(
+    a: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints, crossed: set[int]
+) -> None:
+    """Cross the gradients of operands that were crossed, in place."""
+    back = np.isin(a.calls.forward[alignment.target], list(crossed)) & ~a.calls.recompute[alignment.target]
+    chosen = back[pair]
+    first = np.flatnonzero(chosen & (a.slots.slot[rows_a] == a.book.code("output.0")))
+    second = np.flatnonzero(chosen & (a.slots.slot[rows_a] == a.book.code("output.1")))
+    _, x, y = np.intersect1d(pair[first], pair[second], return_indices=True)
+    for i, j in zip(first[x].tolist(), second[y].tolist()):
+        rows_b[i], rows_b[j] = rows_b[j], rows_b[i]
 
 
 def _apart(a: Side, t: int, b: Side, r: int) -> float:

@@ -60,8 +60,10 @@ def tokens(side: Side) -> Tokens:
     place = np.searchsorted(distinct, slots.slot)
     layout = _sum_by_call(np.where(counted[place], _mix(slots.slot, dtype, shape), np.uint64(0)), slots.start)
     bits = _sum_by_call(np.where(out[place], _mix(slots.slot, dtype, shape, content), np.uint64(0)), slots.start)
-    relaxed = _mix(_group(side), calls.phase, calls.op)
-    exact = _mix(relaxed, np.where(calls.kind == book.code("module"), calls.module_class, -1), layout)
+    # An optimizer of another class still does the optimizer's job.
+    job = np.where(calls.kind == book.code("optimizer"), -1, calls.op)
+    relaxed = _mix(calls.kind, calls.phase, job)
+    exact = _mix(relaxed, calls.op, np.where(calls.kind == book.code("module"), calls.module_class, -1), layout)
     strong = _mix(exact, calls.arguments, bits)
     # A constant output (a mask of ones, a zero) says nothing about which call it came from.
     telling = np.zeros(len(row), np.bool_) if empty else measured & (tensors.min[safe] < tensors.max[safe])
@@ -74,8 +76,3 @@ def tokens(side: Side) -> Tokens:
             rows = rows[telling[rows]] if word == "input.0" else rows
             fill[slots.call[rows]] = content[rows] if word == "input.0" else row[rows]
     return Tokens(strong, exact, relaxed, output, first, np.where(tells, bits, np.uint64(0)))
-
-
-def _group(side: Side) -> Ints:
-    """Return what may be paired at all: modules with modules, operators with operators, optimizers with each other."""
-    return side.calls.kind
