@@ -250,9 +250,11 @@ def test_data_loader_workers_are_left_alone(tmp_path):
     loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=2)
     model = MLP()
     with ns.capture(tmp_path / "run", model, on_error="raise") as cap:
-        for x, y in loader:
+        batches = iter(loader)
+        for x, y in batches:
             F.cross_entropy(model(x), y).backward()
             cap.step()
+        del batches
     run = ns.open_run(tmp_path / "run")
     assert run.steps == [0, 1]
     assert run.ranks == [0]
@@ -330,3 +332,21 @@ def test_stopping_inside_a_modules_forward_is_ordinary(tmp_path):
     found = names(ns.open_run(tmp_path / "run"))
     assert "Module.first.Linear.forward.0" in found
     assert "Module.MLP.forward.1" in found
+
+
+def test_running_statistics_and_unscaled_gradients_are_measured_after_they_are_written(tmp_path):
+    norm = nn.BatchNorm1d(3)
+    with ns.capture(tmp_path / "run", norm, keep="tensors", on_error="raise") as cap:
+        norm(torch.arange(12.0).view(4, 3))
+        middle = norm.running_mean.clone()
+        norm(torch.arange(12.0).view(4, 3) * 2)
+        gradients = [torch.full((3,), 8.0)]
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, torch.zeros(1), torch.tensor(0.5))
+        gradients[0].sin()
+        cap.step()
+    run = ns.open_run(tmp_path / "run")
+    name = "Module.BatchNorm1d.forward"
+    assert (run.tensor(f"{name}.0.output.buffers.running_mean") == middle.numpy()).all()
+    assert (run.tensor(f"{name}.1.buffers.running_mean") == middle.numpy()).all()
+    assert (run.tensor(f"{name}.1.output.buffers.running_mean") == norm.running_mean.numpy()).all()
+    assert (run.tensor("Tensor.sin.0.forward.input.0") == 4.0).all()

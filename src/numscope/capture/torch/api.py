@@ -173,6 +173,8 @@ class _ApiCall:
     def after(self, result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
         watch = self.watch
+        if self.api.writes_untold:
+            self._distrust_written()
         outputs = watch.flatten_output(result) or self._written()
         if not outputs:  # computes no tensor: no call
             if not self._recompute:
@@ -191,6 +193,12 @@ class _ApiCall:
             attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
         watch.ended(self._name)
         watch.flush_if_full()
+
+    def _distrust_written(self) -> None:
+        """Measure anew what the call may have written without telling the version counter."""
+        for (_, tensor), version in zip(self._input_tensors, self._versions):
+            if not tensor.requires_grad and version_of(tensor) == version:
+                self.watch.tensors.distrust(tensor)
 
     def _written(self) -> list[Slot]:
         """Return the inputs that the call has written to, as its outputs."""

@@ -19,6 +19,7 @@ from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Open, OwnWork, Undo, Watch
 
 Module = torch.nn.Module
+_NormBase = torch.nn.modules.batchnorm._NormBase
 
 
 class Modules:
@@ -260,11 +261,14 @@ class _ModuleCall:
         watch = self._watch
         outputs = watch.flatten_output(result)
         if self._in_scope and watch.record_forward:
-            written = [
-                (watch.slot_id("output.buffers", name), buffer)
-                for name, buffer in self._module._buffers.items()
-                if buffer is not None and version_of(buffer) != self._buffers.get(name)
-            ]
+            # Normalisations write their running statistics without telling the version counter.
+            statistics = isinstance(self._module, _NormBase) and self._module.training
+            written = []
+            for name, buffer in self._module._buffers.items():
+                if buffer is not None and (statistics or version_of(buffer) != self._buffers.get(name)):
+                    if statistics:
+                        watch.tensors.distrust(buffer)
+                    written.append((watch.slot_id("output.buffers", name), buffer))
             watch.slots(self._order, watch.measure_and_keep(outputs + written, self._name))
         if watch.record_backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
             attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)

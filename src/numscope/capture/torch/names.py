@@ -48,6 +48,9 @@ _EXPOSES = {
     "untyped_storage",
 }
 
+# These write to some of their arguments without telling the version counter: running statistics, gradients, parameters.
+_WRITES_UNTOLD = {"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"}
+
 # The engine runs inside these; they are no calls, but what happens within is seen.
 TRANSPARENT = {"backward"}
 
@@ -66,6 +69,7 @@ class Api:
         "transparent",
         "twin",
         "uninitialized",
+        "writes_untold",
     )
 
     def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
@@ -76,6 +80,7 @@ class Api:
         self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
         self.exposes = op in _EXPOSES
+        self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
         self.composite = self.twin is not None  # its inner calls are seen
