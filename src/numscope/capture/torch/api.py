@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ class ApiMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        watch = self._watch
         api = self._table[func]
+        if api.silent and not (api.exposes or api.cuts):  # the most there are: shapes, gradients, flags
+            return func(*args, **kwargs)
+        watch = self._watch
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
@@ -45,7 +48,8 @@ class ApiMode(TorchFunctionMode):
         stack = thread.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
-        return record_call(watch, api, lambda: self._inside(api, func, args, kwargs), args, kwargs, sys._getframe(1))
+        work = partial(self._inside, api, func, args, kwargs) if api.composite else partial(func, *args, **kwargs)
+        return record_call(watch, api, work, args, kwargs, sys._getframe(1))
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
         """Run a function so that the torch functions it calls are seen too."""
@@ -111,32 +115,34 @@ class _ApiCall:
     def before(self, args: Any, kwargs: Any, frame: Any) -> bool:
         """Record the inputs as they are before the call; tell whether the call is to be recorded."""
         watch = self.watch
-        epoch = watch.recorder.epoch
+        recorder = watch.recorder
+        epoch = recorder.epoch
         self._series = series = watch.series(self.api.head)
-        self._recompute = is_recomputing()
+        in_backward = torch._C._current_graph_task_id() != -1
+        self._recompute = recompute = in_backward and is_recomputing()
         self._first_order = -1
         stack = watch.thread.stack
         self._parent = stack[-1] if stack else None
         self._phase = "forward"
-        if self._parent is None and not self._recompute:
+        if in_backward and self._parent is None and not recompute:
             self._parent = running(watch)
             self._phase = "backward" if self._parent else "forward"
-        if not self._recompute:
+        if not recompute:
             self._number = series.next(epoch)
             self._name = series.name(self._number)
             if not watch.in_scope(self._name, self._parent, "api", self._phase):
                 return False
-        self.order = watch.recorder.order()
+        self.order = recorder.order()
         self._site = watch.site(frame)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots = watch.flatten("input", args, positional)
         if kwargs:
             slots += watch.flatten_named("kwargs", kwargs, named)
-        self._arguments = watch.arguments(positional, named)
+        self._arguments = watch.arguments(positional, named) if positional or named else -1
         self._input_tensors = slots
         self._inputs = watch.measure(slots, self.api.overwrites) if watch.record_forward else []
-        if self._recompute:
+        if recompute:
             found = watch.executions.find(series, self._inputs)
             self._number, self._first_order = found or (series.next(epoch), -1)
             self._name = series.name(self._number)
@@ -145,7 +151,10 @@ class _ApiCall:
         else:
             watch.executions.note(series, self._number, self.order, self._inputs)
         watch.keep(slots, self._inputs, self._name)
-        self._versions = [version_of(tensor) for _, tensor in slots]
+        try:
+            self._versions: list[int | None] = [tensor._version for _, tensor in slots]
+        except RuntimeError:
+            self._versions = [version_of(tensor) for _, tensor in slots]
         self._edges: list[Edge] = []
         self._first = 0
         if watch.record_backward and torch.is_grad_enabled():
@@ -191,7 +200,8 @@ class _ApiCall:
             module, module_class = self._module()
             call = self.backward or self._backward(module, module_class)
             attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
-        watch.ended(self._name)
+        if watch.scope.stateful:
+            watch.ended(self._name)
         watch.flush_if_full()
 
     def _distrust_written(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.recorder import Series
 from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.recompute import is_recomputing
@@ -169,15 +170,16 @@ class _ModuleCall:
         """Record the call with its inputs, parameters and buffers as they are before it."""
         watch = self._watch
         recorder = watch.recorder
-        strings = recorder.strings
         stack = watch.thread.stack
         parent = stack[-1] if stack else None
         class_name = type(self._module).__name__
-        module, module_class = strings.id(path), strings.id(class_name)
+        module, module_class, series = self._known(path, class_name)
         site = watch.site(frame)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional) + watch.flatten_named("kwargs", kwargs, named)
+        slots = watch.flatten("input", args, positional)
+        if kwargs:
+            slots += watch.flatten_named("kwargs", kwargs, named)
         recompute = is_recomputing()
         if not self._recorded:
             order = parent.order if parent else -1
@@ -185,8 +187,6 @@ class _ModuleCall:
         if parent is None and not recompute and watch.record_forward:
             watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
-        head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
-        series = watch.series(head, "{head}.{phase}.{n}")
         rows = watch.measure(slots) if watch.record_forward else []
         self._order = recorder.order()
         number, first_order = (watch.executions.find(series, rows) if recompute else None) or (-1, -1)
@@ -212,9 +212,10 @@ class _ModuleCall:
             if watch.settings.parameters:
                 rows += watch.measure_and_keep(self._state(), self._name)
             watch.slots(self._order, rows)
-        self._buffers = {
-            name: version_of(buffer) for name, buffer in self._module._buffers.items() if buffer is not None
-        }
+        buffers = self._module._buffers
+        self._buffers = (
+            {name: version_of(item) for name, item in buffers.items() if item is not None} if buffers else None
+        )
         self._edges = []
         self._first = 0
         if watch.record_backward and torch.is_grad_enabled():
@@ -222,6 +223,17 @@ class _ModuleCall:
             self._first = sequence()
         this.backward = self._backward
         return this
+
+    def _known(self, path: str, class_name: str) -> tuple[int, int, Series]:
+        """Return the numbers of a module's path and class, and the series of its calls."""
+        watch = self._watch
+        found = watch.modules.get((path, class_name))
+        if found is None:
+            strings = watch.recorder.strings
+            head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
+            series = watch.series(head, "{head}.{phase}.{n}")
+            found = watch.modules[path, class_name] = (strings.id(path), strings.id(class_name), series)
+        return found
 
     def _state(self) -> list[tuple[int, torch.Tensor]]:
         watch = self._watch
@@ -261,18 +273,23 @@ class _ModuleCall:
         watch = self._watch
         outputs = watch.flatten_output(result)
         if self._in_scope and watch.record_forward:
-            # Normalisations write their running statistics without telling the version counter.
-            statistics = isinstance(self._module, _NormBase) and self._module.training
-            written = []
-            for name, buffer in self._module._buffers.items():
-                if buffer is not None and (statistics or version_of(buffer) != self._buffers.get(name)):
-                    if statistics:
-                        watch.tensors.distrust(buffer)
-                    written.append((watch.slot_id("output.buffers", name), buffer))
-            watch.slots(self._order, watch.measure_and_keep(outputs + written, self._name))
-        if watch.record_backward and any(tensor.requires_grad for _, tensor in outputs) and self._in_scope:
+            shown = outputs
+            if self._module._buffers:
+                # Normalisations write their running statistics without telling the version counter.
+                statistics = isinstance(self._module, _NormBase) and self._module.training
+                before = self._buffers or {}
+                written = []
+                for name, buffer in self._module._buffers.items():
+                    if buffer is not None and (statistics or version_of(buffer) != before.get(name)):
+                        if statistics:
+                            watch.tensors.distrust(buffer)
+                        written.append((watch.slot_id("output.buffers", name), buffer))
+                shown = outputs + written
+            watch.slots(self._order, watch.measure_and_keep(shown, self._name))
+        if watch.record_backward and self._in_scope and any(tensor.requires_grad for _, tensor in outputs):
             attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
-        watch.ended(self._name)
+        if watch.scope.stateful:
+            watch.ended(self._name)
         watch.flush_if_full()
 
     def raised(self, error: BaseException) -> None:

@@ -66,21 +66,21 @@ class ThreadState(threading.local):
 class OwnWork:
     """A stretch of our own code inside the user's job: nothing of it is seen, and a fault in it is only counted."""
 
-    __slots__ = ("_guard", "_thread", "_watch", "_where")
+    __slots__ = ("_guard", "_watch", "_where")
 
     def __init__(self, watch: Watch, where: str) -> None:
         self._watch = watch
         self._where = where
-        self._thread = watch.thread
-        self._guard = self._thread.guard
 
     def __enter__(self) -> None:
-        self._thread.busy = True
+        thread = self._watch.thread
+        thread.busy = True
+        self._guard = thread.guard
         self._guard.__enter__()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
         self._guard.__exit__(None, None, None)
-        self._thread.busy = False
+        self._watch.thread.busy = False
         if error is None or not isinstance(error, Exception):
             return False
         self._watch.fault(self._where, error)
@@ -101,6 +101,7 @@ class Watch:
         self._threads = 0
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
+        self.modules: dict[tuple[str, str], tuple[int, int, Series]] = {}  # path, class → their numbers, names of calls
         self._slot_ids: dict[tuple[str, int], int] = {}
         self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
