@@ -1,5 +1,8 @@
 """Gradients that capture records are autograd's own, in argument order, for calls and for modules."""
 
+import gc
+import weakref
+
 import numpy as np
 import torch
 import torch.nn as nn
@@ -176,3 +179,52 @@ def test_aten_operators_of_backward_belong_to_a_forward_operator(tmp_path):
     products = [row for row in rows if row["name"].startswith("Aten.mm.") and row["phase"] == "backward"]
     assert products
     assert {by_order[row["forward"]]["name"] for row in products} == {"Aten.addmm.0.forward"}
+
+
+def test_an_inner_modules_value_used_outside_it_is_counted_once(tmp_path):
+    class Inner(nn.Module):
+        def forward(self, x):
+            self.kept = x.sin()
+            return self.kept.exp()
+
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x) * self.inner.kept
+
+    model = Outer()
+    x = torch.randn(5, requires_grad=True)
+    expected = torch.autograd.grad(model(x).sum(), x)[0]
+    run = record(tmp_path, model, lambda: model(x).sum().backward())
+    assert_same(run.tensor("Module.Outer.backward.0.output.0"), expected)
+
+
+def test_the_graph_goes_with_the_loss_without_the_collector(tmp_path):
+    class Saved:
+        def __init__(self, tensor):
+            self.tensor = tensor.detach()
+
+    saved = []
+
+    def pack(tensor):
+        value = Saved(tensor)
+        saved.append(weakref.ref(value))
+        return value
+
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.GELU()), nn.Linear(4, 2))
+
+    def work():
+        gc.disable()
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value.tensor):
+                loss = model(torch.randn(3, 4)).sum()
+            assert any(reference() is not None for reference in saved)
+            del loss
+            assert not any(reference() is not None for reference in saved)
+        finally:
+            gc.enable()
+
+    record(tmp_path, model, work)

@@ -133,7 +133,17 @@ class DeviceBatch:
         numbers, elements = np.array(self.rows), np.array(self.elements, np.int64)
         for pending in (self.rows, self.elements, self.counts, self.sums, self.sketches):
             pending.clear()
-        return lambda rows: self._write(joined.cpu().numpy(), numbers, elements, rows)
+        if self.device.type != "cuda":  # another thread's copy need not come after this thread's work
+            raw = joined.cpu().numpy()
+            return lambda rows: self._write(raw, numbers, elements, rows)
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+
+        def finish(rows: Rows) -> None:
+            event.synchronize()
+            self._write(joined.cpu().numpy(), numbers, elements, rows)
+
+        return finish
 
     def _write(
         self, raw: NDArray[np.uint8], numbers: NDArray[np.int64], elements: NDArray[np.int64], rows: Rows

@@ -62,8 +62,9 @@ class ApiMode(TorchFunctionMode):
 def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, recording it; a fault of ours is counted, one of the call's is the user's."""
     call = _ApiCall(watch, api)
+    own = OwnWork(watch, api.head)
     wanted = False
-    with OwnWork(watch, api.head):
+    with own:
         wanted = call.before(args, kwargs, frame)
     stack = watch.thread.stack
     if api.composite:
@@ -72,16 +73,15 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
         result = work()
     except Exception as error:
         if wanted:
-            with OwnWork(watch, api.head):
+            with own:
                 call.raised(error)
         raise
     finally:
         if api.composite:
             stack.pop()
-    if not wanted:
-        return result
-    with OwnWork(watch, api.head):
-        call.after(result)
+    if wanted:
+        with own:
+            call.after(result)
     return result
 
 

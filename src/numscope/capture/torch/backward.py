@@ -208,18 +208,20 @@ def attach(
         node = tensor.grad_fn
         if node is None or node._sequence_nr() < first:
             continue
-        _hook(watch, node).incoming += (call, tensor.output_nr, slot)
+        hook = _hook(watch, node)
+        hook.incoming += (call, tensor.output_nr, slot)
         if node not in visited:
             visited.add(node)
             pending.append(node)
     if not pending:
         return
     only = pending[0] if len(pending) == 1 else None
+    own = hook
     exits: list[Exit] = []
     while pending:
         node = pending.pop()
-        hook = node.metadata.get(_KEY)
-        edges = hook.exits if hook is not None and hook._watch is watch else None
+        found = own if node is only else node.metadata.get(_KEY)
+        edges = found.exits if found is not None and found._watch is watch else None
         if edges is None:
             edges = [(None, index, *edge) for index, edge in enumerate(node.next_functions) if edge[0] is not None]
         for edge in edges:
@@ -243,12 +245,13 @@ def attach(
             if sinks is not None:
                 # The same tensor in two arguments has an edge for each, in the order of the arguments.
                 sink = sinks[0] if isinstance(sinks, list) else sinks
-                if _hook(watch, node if owner is None else owner).lead(index, sink):
+                hook = own if owner is None else _hook(watch, owner)
+                if hook.lead(index, sink):
                     sink.expected += 1
                     if isinstance(sinks, list) and len(sinks) > 1:
                         sinks.pop(0)
     if only is not None:
-        _hook(watch, only).exits = exits
+        own.exits = exits
 
 
 def running(watch: Watch) -> Open | None:

@@ -111,7 +111,8 @@ class Modules:
             return original(module, *args, **kwargs)
         call = _ModuleCall(watch, module)
         opened = None
-        with OwnWork(watch, "module"):
+        own = OwnWork(watch, "module")
+        with own:
             opened = call.before(self._path(module), args, kwargs, sys._getframe(2), self._backwards)
         if opened is None:
             return original(module, *args, **kwargs)
@@ -123,7 +124,7 @@ class Modules:
             raise
         finally:
             thread.stack.pop()
-        with OwnWork(watch, "module"):
+        with own:
             call.after(result)
         return result
 
