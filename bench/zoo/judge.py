@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 import time
 import traceback
@@ -125,7 +126,9 @@ def _verdicts(case: Case, report: dict[str, Any]) -> dict[str, Any]:
         "mechanism_right": first and origin.get("mechanism") in truth.mechanisms,
         "repair": repair,
         "repair_expected": bool(truth.repair),
-        "repair_right": first and bool(repair) and any(word.lower() in repair.lower() for word in truth.repair),
+        "repair_right": first
+        and bool(repair)
+        and any(re.search(pattern, repair, re.IGNORECASE) for pattern in truth.repair),
     }
 
 

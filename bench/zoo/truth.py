@@ -34,7 +34,9 @@ class Truth:
     mechanisms: tuple[str, ...]  # what diagnose may call it, the best word first
     step: int | None = None
     rank: int | None = None
-    repair: tuple[str, ...] = ()  # words one of which a repairing sentence has; empty: none is expected
+    repair: tuple[
+        str, ...
+    ] = ()  # patterns one of which fits a repairing sentence, with its value; empty: none expected
 
 
 def call(name: str, module: str | None = None, **more: Any) -> Answer:

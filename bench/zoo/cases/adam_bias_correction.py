@@ -11,7 +11,7 @@ ORIGIN = Truth(
     (optimizer("Adam"), call("Tensor.(true)?div"), call("Tensor.(true)?div", marker=None, phase="optimizer")),
     ("semantic",),
     step=0,
-    repair=("scale", "factor"),
+    repair=("factor of 0.707",),
 )
 
 

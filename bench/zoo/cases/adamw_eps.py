@@ -7,7 +7,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, optimizer
 
-ORIGIN = Truth((optimizer("AdamW"),), ("semantic",), step=0, repair=("eps",))
+ORIGIN = Truth((optimizer("AdamW"),), ("semantic",), step=0, repair=("eps=1e-08",))
 
 
 def main(variant):

@@ -10,7 +10,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Tensor.mul", "blocks.1.attn"),), ("semantic",), step=0, repair=("scale", "factor"))
+ORIGIN = Truth((call("Tensor.mul", "blocks.1.attn"),), ("semantic",), step=0, repair=("factor 0.35355",))
 
 
 class Attention(gpt.Attention):

@@ -12,7 +12,7 @@ ORIGIN = Truth(
     (module(PATH, "BatchNorm2d"), call("Functional.batch_norm", PATH, marker=None)),
     ("semantic",),
     step=0,
-    repair=("momentum",),
+    repair=("momentum=0.1 ",),
 )
 
 

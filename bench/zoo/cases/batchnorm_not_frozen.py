@@ -11,7 +11,7 @@ ORIGIN = Truth(
     (module("bn", "BatchNorm2d"), call("Functional.batch_norm", "bn", marker=None)),
     ("semantic",),
     step=0,
-    repair=("training",),
+    repair=("training=False",),
 )
 
 

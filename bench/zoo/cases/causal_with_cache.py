@@ -11,7 +11,7 @@ from bench.zoo.truth import Truth, call
 ORIGIN = Truth(
     (call("(Functional|Torch).scaled_dot_product_attention", "blocks.0.attn"),),
     ("semantic",),
-    repair=("is_causal", "mask"),
+    repair=("is_causal=False",),
 )
 
 

@@ -14,7 +14,7 @@ ORIGIN = Truth(
     ),
     ("semantic", "input"),
     step=0,
-    repair=("scale",),
+    repair=("1/1024",),
 )
 
 

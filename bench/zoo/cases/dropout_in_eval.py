@@ -8,7 +8,7 @@ from bench.zoo.models.training import language_loss, token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Functional.dropout", "blocks.0"),), ("semantic",), repair=("training", "dropout"))
+ORIGIN = Truth((call("Functional.dropout", "blocks.0"),), ("semantic",), repair=("training=False",))
 
 
 class Block(classic.Block):

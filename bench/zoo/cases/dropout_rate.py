@@ -9,7 +9,7 @@ from bench.zoo.truth import Truth, call, module
 
 PATH = "blocks.1.drop"
 ORIGIN = Truth(
-    (module(PATH, "Dropout"), call("Functional.dropout", PATH, marker=None)), ("semantic",), step=0, repair=("p",)
+    (module(PATH, "Dropout"), call("Functional.dropout", PATH, marker=None)), ("semantic",), step=0, repair=("p=0.1 ",)
 )
 
 

@@ -19,7 +19,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
-    repair=("tanh", "erf", "gelu"),
+    repair=("approximate='none'", "erf"),
 )
 
 

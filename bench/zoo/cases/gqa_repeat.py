@@ -16,7 +16,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
-    repair=("interleave", "permut"),
+    repair=("repeat_interleave",),
 )
 
 

@@ -11,7 +11,7 @@ ORIGIN = Truth(
     (call("Tensor.r?mul"), extra("Tensor.r?mul"), module("blocks.0.mlp.up", "Linear", phase="backward")),
     ("semantic",),
     step=0,
-    repair=("scale", "factor"),
+    repair=("factor of 2 ",),
 )
 
 

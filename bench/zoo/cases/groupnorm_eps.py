@@ -11,7 +11,7 @@ ORIGIN = Truth(
     (module("norm", "GroupNorm"), call("Functional.group_norm", "norm", marker=None)),
     ("semantic",),
     step=0,
-    repair=("eps",),
+    repair=("eps=1e-05",),
 )
 
 

@@ -8,7 +8,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Functional.cross_entropy"),), ("semantic",), step=0, repair=("ignore_index",))
+ORIGIN = Truth((call("Functional.cross_entropy"),), ("semantic",), step=0, repair=("ignore_index=0 ",))
 
 
 def with_padding(model, tokens, targets):

@@ -8,7 +8,7 @@ from bench.zoo.models.vision import ViT
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Functional.cross_entropy"),), ("semantic",), step=0, repair=("label_smoothing",))
+ORIGIN = Truth((call("Functional.cross_entropy"),), ("semantic",), step=0, repair=("label_smoothing=0 ",))
 
 
 def smoothed(model, images, labels):

@@ -13,7 +13,7 @@ ORIGIN = Truth(
     (module(PATH, "LayerNorm"), call("Functional.layer_norm", PATH, marker=None)),
     ("semantic",),
     step=0,
-    repair=("eps",),
+    repair=("eps=1e-12",),
 )
 
 

@@ -8,7 +8,7 @@ from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, module
 
 ORIGIN = Truth(
-    (call("Torch.sigmoid", "cell"), module("cell", "Cell")), ("semantic", "input"), step=0, repair=("swap", "order")
+    (call("Torch.sigmoid", "cell"), module("cell", "Cell")), ("semantic", "input"), step=0, repair=("output.1 ",)
 )
 
 

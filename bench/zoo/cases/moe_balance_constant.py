@@ -8,7 +8,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Tensor.mean", "layers.0"),), ("semantic",), step=0, repair=("axis", "dim"))
+ORIGIN = Truth((call("Tensor.mean", "layers.0"),), ("semantic",), step=0, repair=("dim=0 ",))
 
 
 class MoE(moe.MoE):

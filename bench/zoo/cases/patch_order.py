@@ -7,7 +7,7 @@ from bench.zoo.models.training import class_loss, image_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Tensor.permute", ""),), ("semantic",), step=0, repair=("axis", "permut", "dims"))
+ORIGIN = Truth((call("Tensor.permute", ""),), ("semantic",), step=0, repair=(r"\[0, 2, 4, 1, 3, 5\]",))
 
 
 class ViT(vision.ViT):

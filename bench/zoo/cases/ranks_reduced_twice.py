@@ -9,7 +9,7 @@ from bench.zoo.models.training import parameter_norm
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, extra
 
-ORIGIN = Truth((extra("Tensor.div_"),), ("semantic",), step=0, repair=("scale", "factor"))
+ORIGIN = Truth((extra("Tensor.div_"),), ("semantic",), step=0, repair=("factor of 2 ",))
 
 
 def job(rank, variant):

@@ -8,9 +8,7 @@ from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, missing
 
 PATH = "blocks.1"
-ORIGIN = Truth(
-    (missing("Tensor.r?mul", PATH), call("Tensor.add", PATH)), ("semantic",), step=0, repair=("scale", "factor")
-)
+ORIGIN = Truth((missing("Tensor.r?mul", PATH), call("Tensor.add", PATH)), ("semantic",), step=0, repair=("times 0.5",))
 
 
 class Block(gpt.Block):

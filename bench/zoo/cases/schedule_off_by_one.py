@@ -7,7 +7,7 @@ from bench.zoo.models.training import language_loss, parameter_norm, token_batch
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, optimizer
 
-ORIGIN = Truth((optimizer("AdamW"),), ("semantic",), step=0, repair=("lr",))
+ORIGIN = Truth((optimizer("AdamW"),), ("semantic",), step=0, repair=("lr=0.002",))
 
 
 def main(variant):

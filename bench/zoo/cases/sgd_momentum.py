@@ -7,7 +7,7 @@ from bench.zoo.models.vision import ResNet
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, optimizer
 
-ORIGIN = Truth((optimizer("SGD"),), ("semantic",), repair=("momentum",))
+ORIGIN = Truth((optimizer("SGD"),), ("semantic",), repair=("momentum=0.9",))
 
 
 def main(variant):

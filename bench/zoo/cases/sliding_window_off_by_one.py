@@ -11,7 +11,7 @@ ORIGIN = Truth(
     (call("Tensor.le", ""), extra("Tensor.le", ""), missing("Tensor.lt", "")),
     ("semantic",),
     step=0,
-    repair=("window", "mask"),
+    repair=("< in place of <=",),
 )
 
 

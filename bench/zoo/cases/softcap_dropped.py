@@ -11,7 +11,7 @@ ORIGIN = Truth(
     tuple(missing(name, "") for name in ("Torch.tanh", "Tensor.(true)?div", "Tensor.r?mul")),
     ("semantic",),
     step=0,
-    repair=("cap", "tanh"),
+    repair=("tanh",),
 )
 
 

@@ -8,7 +8,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Functional.softmax", "layers.1.router"),), ("semantic",), step=0, repair=("axis", "dim"))
+ORIGIN = Truth((call("Functional.softmax", "layers.1.router"),), ("semantic",), step=0, repair=("dim=-1",))
 
 
 class Router(moe.Router):

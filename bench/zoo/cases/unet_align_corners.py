@@ -12,7 +12,7 @@ ORIGIN = Truth(
     (call("Functional.interpolate", ""), call("Functional.upsample_bilinear2d", "")),
     ("semantic",),
     step=0,
-    repair=("align_corners",),
+    repair=("align_corners=False",),
 )
 
 

@@ -19,7 +19,7 @@ ORIGIN = Truth(
     ),
     ("parameter", "semantic"),
     step=0,
-    repair=("tie", "tied"),
+    repair=("tied to",),
 )
 
 

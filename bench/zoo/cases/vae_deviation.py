@@ -7,9 +7,7 @@ from bench.zoo.models.training import parameter_norm
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, missing
 
-ORIGIN = Truth(
-    (missing("Tensor.r?mul", ""), call("Torch.exp", "")), ("semantic",), step=0, repair=("scale", "factor", "0.5")
-)
+ORIGIN = Truth((missing("Tensor.r?mul", ""), call("Torch.exp", "")), ("semantic",), step=0, repair=("times 0.5",))
 
 
 class VAE(sequence.VAE):

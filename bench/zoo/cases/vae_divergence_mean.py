@@ -12,7 +12,7 @@ ORIGIN = Truth(
     (call("Tensor.(mean|sum)"), extra("Tensor.mean"), missing("Tensor.sum")),
     ("semantic",),
     step=0,
-    repair=("mean", "sum", "factor"),
+    repair=("sum in place of mean",),
 )
 
 

@@ -7,7 +7,7 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call
 
-ORIGIN = Truth((call("Tensor.add", "blocks.1"),), ("semantic", "input"), step=0, repair=("residual", "operand"))
+ORIGIN = Truth((call("Tensor.add", "blocks.1"),), ("semantic", "input"), step=0, repair=("operand Tensor.add",))
 
 
 class Block(gpt.Block):

@@ -22,6 +22,7 @@ PATH, SEQUENCE, VALUE, MAP, FORWARD, RECOMPUTE = range(6)
 REASONS = ("path", "sequence", "value", "map", "forward", "recompute")
 _GAP = 48  # a gap with more calls than this on a side is not searched by value: it would cost more than it tells
 _NEAR = 0.02
+_ALIKE = 1e-5  # of two calls in the same place: what one of them computes, the other does too
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
                 _walk(work, (work.children_a.of(x), work.children_b.of(y)))
         _pair_reordered(work)
         _pair_by_value(work)
+        _pair_optimizers(work)
     _pair_backward(work, primary_a, primary_b)
     pairs_a, pairs_b, why, idle_a, idle_b = _pair_repeats(work, primary_a, primary_b)
     alone_a = np.flatnonzero((work.partner_a < 0) & ~a.calls.recompute)
@@ -280,6 +282,24 @@ def _pair_by_value(work: _Work) -> None:
             _pair_gap(work, gap_a, gap_b)
 
 
+def _pair_optimizers(work: _Work) -> None:
+    """Pair steps of optimizers that update the same parameters, whatever their class: Adam in the place of AdamW."""
+    kind = work.a.book.code("optimizer")
+    left_a, left_b = _left(work)
+    left_b = left_b[work.b.calls.kind[left_b] == kind]
+    for x in left_a[work.a.calls.kind[left_a] == kind].tolist():
+        slots = _slots(work.a, x)
+        shared = np.array([len(np.intersect1d(slots, _slots(work.b, y))) for y in left_b.tolist()])
+        if shared.any():
+            y = left_b[shared.argmax()]
+            work.pair(np.array([x]), np.array([y]), SEQUENCE)
+            left_b = left_b[left_b != y]
+
+
+def _slots(side: Side, row: int) -> Ints:
+    return side.slots.slot[side.slots.start[row] : side.slots.start[row + 1]]
+
+
 def _pair_gap(work: _Work, gap_a: Ints, gap_b: Ints) -> None:
     out_a, out_b = _outputs(work.a, gap_a), _outputs(work.b, gap_b)
     near = []
@@ -295,14 +315,33 @@ def _pair_gap(work: _Work, gap_a: Ints, gap_b: Ints) -> None:
             work.pair(np.array([x]), np.array([y]), VALUE)
     left_a, left_b = gap_a[work.partner_a[gap_a] < 0], gap_b[work.partner_b[gap_b] < 0]
     if len(left_a) == 1 and len(left_b) == 1 and _replaced(work, int(left_a[0]), int(left_b[0])):
-        work.pair(left_a, left_b, SEQUENCE)
+        same = _outputs_alike(work, int(left_a[0]), int(left_b[0]))
+        work.pair(left_a, left_b, VALUE if same else SEQUENCE)
+
+
+def _outputs_alike(work: _Work, x: int, y: int) -> bool:
+    """Return whether two calls that stand alone in the same place come to the same values, a single number included."""
+    t, r = int(_outputs(work.a, np.array([x]))[0]), int(_outputs(work.b, np.array([y]))[0])
+    a, b = work.a.tensors, work.b.tensors
+    if not (a.sketched[t] and b.sketched[r]):
+        return False
+    return float(np.linalg.norm(a.sketch[t] - b.sketch[r])) <= _ALIKE * float(b.l2[r])
 
 
 def _replaced(work: _Work, x: int, y: int) -> bool:
     """Return whether two calls that stand alone in the same place have outputs of the same shape: one replaces the other."""
     t, r = int(_outputs(work.a, np.array([x]))[0]), int(_outputs(work.b, np.array([y]))[0])
     same = t >= 0 and r >= 0 and work.a.tensors.shape[t] == work.b.tensors.shape[r]
+    if same and _passes_on(work.a, x, t) != _passes_on(work.b, y, r):
+        return False  # a cast or a copy that changes nothing does not stand for a call that computes
     return same and work.a.calls.phase[x] == work.b.calls.phase[y] and work.a.calls.kind[x] == work.b.calls.kind[y]
+
+
+def _passes_on(side: Side, row: int, output: int) -> bool:
+    """Return whether a call's output has the bits of one of its inputs."""
+    tensors = side.slots.tensor[side.slots.start[row] : side.slots.start[row + 1]]
+    others = tensors[(tensors >= 0) & (_slots(side, row) != side.book.code("output.0"))]
+    return bool(np.any(side.tensors.hash[others] == side.tensors.hash[output]))
 
 
 def _outputs(side: Side, rows: Ints) -> Ints:

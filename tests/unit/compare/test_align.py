@@ -138,3 +138,28 @@ def test_a_call_inserted_into_each_of_many_modules_shifts_nothing() -> None:
     found = names(a, b)
     assert len(found) == 40
     assert all(f"linear.{layer}.f" in found[f"Functional.linear.{layer}.forward"] for layer in range(20))
+
+
+def test_optimizers_of_another_class_are_paired_by_the_parameters_they_update() -> None:
+    a, b = Script(), Script()
+    weight, other = numbers(), numbers(seed=2)
+    for script, first, second in ((a, "SGD", "Adam"), (b, "AdamW", "RMSprop")):
+        places = (("one.weight", weight), ("two.weight", other))
+        for name, (label, value) in zip((first, second), places if script is a else places[::-1]):
+            slots = {f"parameters.{label}": value}
+            script.call(f"Optimizer.{name}.step.0", slots, {f"output.{label}": value + 1})
+    assert names(a, b) == {
+        "Optimizer.SGD.step.0": "Optimizer.RMSprop.step.0",
+        "Optimizer.Adam.step.0": "Optimizer.AdamW.step.0",
+    }
+
+
+def test_a_cast_that_changes_nothing_does_not_stand_for_a_call_that_computes() -> None:
+    a, b = Script(), Script()
+    x, logs = numbers(), np.log(np.abs(numbers()) + 1)
+    loss = np.float32([1.5])
+    a.call("Functional.log_softmax.0.forward", {"input.0": x}, {"output.0": logs})
+    a.call("Functional.nll_loss.0.forward", {"input.0": logs}, {"output.0": loss})
+    b.call("Tensor.float.0.forward", {"input.0": x}, {"output.0": x})
+    b.call("Functional.cross_entropy.0.forward", {"input.0": x}, {"output.0": loss})
+    assert "Functional.log_softmax.0.forward" not in names(a, b)
