@@ -42,7 +42,9 @@ class ModuleBackward:
                 self._incoming.clear()  # the graph was kept and runs again
             self._incoming.append(guard.item(name, gradient)._replace(tensor=None))
         elif guard.is_late(gradient) or not is_finite(gradient):
-            guard.judge_gradients(self._seen, list(self._incoming), [guard.item(name, gradient)])
+            guard.judge_gradients(
+                self._seen, list(self._incoming), [guard.outgoing(self._seen, name, gradient, self._incoming)]
+            )
 
 
 class EdgeHook:

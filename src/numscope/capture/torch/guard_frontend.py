@@ -30,6 +30,7 @@ Tensor = torch.Tensor
 # Elementwise, never larger than what they are given, and passing on whatever is not finite: their results are finite
 # exactly where their input is, and on a device need no look of their own.
 PRESERVES = frozenset({"relu", "gelu", "silu"})
+_OUTPUTS = [f"output.{index}" for index in range(64)]
 
 
 class TorchGuard:
@@ -128,15 +129,15 @@ class TorchGuard:
     def after(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
         clean: bool,
-    ) -> None:  # fmt: skip
-        """Look at the results of an API call."""
+    ) -> bool:  # fmt: skip
+        """Look at the results of an API call; tell whether they are more than views of what it was given."""
         with torch._C.DisableTorchFunction():
-            self._after(api, seen, args, kwargs, tensors, versions, outputs, clean)
+            return self._after(api, seen, args, kwargs, tensors, versions, outputs, clean)
 
     def _after(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
         clean: bool,
-    ) -> None:  # fmt: skip
+    ) -> bool:  # fmt: skip
         thread = self.watch.thread
         bad = late = False
         waits = self.waits
@@ -144,27 +145,30 @@ class TorchGuard:
         if api.uninitialized:
             for tensor in outputs:
                 self.judge.marks.set(tensor, key_of(tensor), "blank")
-            return
+            return False
         view = tensors[0] if tensors and not api.overwrites else None
         last = thread.last
+        fresh = False
         for tensor in outputs:
+            base = tensor._base
+            if base is not None and view is not None and (base is view or base is view._base):
+                continue
+            fresh = True
             if waits or not tensor.is_cpu:
                 late = True
                 continue
             if tensor is last and not api.overwrites:
                 continue
-            base = tensor._base
-            if base is not None and view is not None and (base is view or base is view._base):
-                continue
             size += tensor.numel() * tensor.element_size()
             bad = bad or not is_finite(tensor)
         thread.last = outputs[0]
-        late = late or any(not tensor.is_cpu for tensor in tensors)
-        if late or bad:
+        if fresh and (bad or late or any(not tensor.is_cpu for tensor in tensors)):
+            late = late or any(not tensor.is_cpu for tensor in tensors)
             self._judge_call(api, seen, args, kwargs, tensors, versions, outputs, clean, late)
         # what the ring holds must not keep the graph alive
         held = [(index, _shadow(item), version) for index, (item, version) in enumerate(zip(tensors, versions))]
         self.ring.add(Entry(seen, "forward", held, [(i, _shadow(t), _version(t)) for i, t in enumerate(outputs)], size))
+        return fresh
 
     def _judge_call(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
@@ -195,13 +199,21 @@ class TorchGuard:
                     inputs.append(self.judge.item(texts[slot], tensor, clean=True))
                 else:
                     inputs.append(immediate(texts[slot], tensor, self.parameter(tensor)))
-            if waiting:
-                found = iter(self.late.items(waiting))
-                inputs = [item if item is not None else next(found) for item in inputs]
-            if late and api.op in PRESERVES and len(outputs) == 1 and not api.overwrites:
+            keeps = late and api.op in PRESERVES and len(outputs) == 1 and not api.overwrites
+            after = (
+                []
+                if keeps or not late
+                else [(_OUTPUTS[min(i, 63)], t, self.parameter(t)) for i, t in enumerate(outputs)]
+            )
+            together = self.late.items(waiting + after) if waiting or after else []
+            found = iter(together)
+            inputs = [item if item is not None else next(found) for item in inputs]
+            if keeps:
                 made = [self.late.same("output.0", outputs[0], inputs[0])]
+            elif late:
+                made = together[len(waiting) :]
             else:
-                made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
+                made = [self.item(_OUTPUTS[min(index, 63)], tensor) for index, tensor in enumerate(outputs)]
             numbers = [float(v) for _, v in constants if isinstance(v, (int, float)) and not isinstance(v, bool)]
             self.submit(self.judge.forward, seen, inputs, made, numbers, late=late)
 
@@ -211,13 +223,17 @@ class TorchGuard:
         """Look at gradients that came into a node, and went out of it; leaves: slots and parameters that some go to."""
         with Unseen(self), torch.no_grad():
             late = bool(leaves) or any(self.is_late(tensor) for _, tensor in outgoing)
-            given = [self.item(slot, tensor) for slot, tensor in incoming]
-            for slot, variable in leaves:
-                self.leaf(seen, slot, given, variable)
-            if late and seen.op in PRESERVES and len(given) == 1 and len(outgoing) == 1:
+            if not late:
+                given = [self.item(slot, tensor) for slot, tensor in incoming]
+                made = [self.item(slot, tensor) for slot, tensor in outgoing]
+            elif seen.op in PRESERVES and len(incoming) == 1 and len(outgoing) == 1:
+                given = [self.late.item(*incoming[0])]
                 made = [self.late.same(outgoing[0][0], outgoing[0][1], given[0])]
             else:
-                made = [self.item(slot, tensor) for slot, tensor in outgoing]
+                items = self.late.items([(slot, tensor, "") for slot, tensor in [*incoming, *outgoing]])
+                given, made = items[: len(incoming)], items[len(incoming) :]
+            for slot, variable in leaves:
+                self.leaf(seen, slot, given, variable)
             if made:
                 self.submit(self.judge.backward, seen, given, made, late=late)
 
@@ -236,6 +252,12 @@ class TorchGuard:
             items = self.late.items([(slot, variable.grad, "") for _, slot, _, variable in ready])
             for (seen, _, given, _), item in zip(ready, items):
                 self.submit(self.judge.backward, seen, given, [item], late=True)
+
+    def outgoing(self, seen: Seen, slot: str, gradient: Tensor, incoming: list[Item]) -> Item:
+        """Return a gradient that leaves a module, whose own flags are not needed where the module keeps what it gets."""
+        if seen.op in PRESERVES and len(incoming) == 1 and self.is_late(gradient):
+            return self.late.same(slot, gradient, incoming[0])
+        return self.item(slot, gradient)
 
     def judge_gradients(self, seen: Seen, incoming: list[Item], outgoing: list[Item]) -> None:
         """Judge gradients that were looked at already."""
@@ -262,7 +284,7 @@ class TorchGuard:
             for name, parameter in module._parameters.items():
                 if parameter is not None:
                     given.append(self.item(f"parameters.{name}", parameter))
-            if late and type(module).__name__.lower() in PRESERVES and len(outputs) == 1 and len(slots) == 1:
+            if late and seen.op in PRESERVES and len(outputs) == 1 and len(slots) == 1:
                 made = [self.late.same(texts[outputs[0][0]], outputs[0][1], given[0])]
             else:
                 made = [self.item(texts[slot], tensor) for slot, tensor in outputs]

@@ -26,6 +26,8 @@ from numscope.capture.torch.watch import Open
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
 _KEY = "numscope.guard"
+_IN = [f"input.{index}" for index in range(64)]
+_OUT = [f"output.{index}" for index in range(64)]
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
 
@@ -97,8 +99,8 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
         if not recompute:
             series.give_back(number)
         return result
-    guard.after(api, seen, args, kwargs, tensors, versions, outputs, clean)
-    if first >= 0 and outputs[0].requires_grad:
+    fresh = guard.after(api, seen, args, kwargs, tensors, versions, outputs, clean)
+    if fresh and first >= 0 and outputs[0].requires_grad:
         hook(guard, seen, outputs, edges, first)
     return result
 
@@ -178,7 +180,7 @@ class NodeHook:
                 made.append((slot, weakref.ref(gradient), _version(gradient)))
         if bad:
             names = [
-                (f"output.{slot if slot >= 0 else f'inner{index}'}", gradient)
+                (_OUT[slot] if 0 <= slot < 64 else f"output.inner{index}", gradient)
                 for index, (slot, gradient) in enumerate(zip(self._slots, outgoing))
                 if gradient is not None and index not in self._leaves
             ]
@@ -187,7 +189,7 @@ class NodeHook:
                 for index, variable in self._leaves.items()
                 if outgoing[index] is not None
             ]
-            given = [(f"input.{index}", gradient) for index, gradient in enumerate(incoming) if gradient is not None]
+            given = [(_IN[min(i, 63)], gradient) for i, gradient in enumerate(incoming) if gradient is not None]
             guard.gradients(self._seen, given, names, leaves)
         taken = [(i, weakref.ref(g), _version(g)) for i, g in enumerate(incoming) if g is not None]
         guard.ring.add(Entry(self._seen, "backward", taken, made, 0))
@@ -220,7 +222,7 @@ class GuardModules(Modules):
         series = watch.series(head, "{head}.{phase}.{n}")
         number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
         opened = OpenModule(-1, strings.id(path), strings.id(class_name), path, watch.site(sys._getframe(2)), "", None)
-        seen = opened.seen = Seen(series, number, "module", "", opened, opened.site)
+        seen = opened.seen = Seen(series, number, "module", class_name.lower(), opened, opened.site)
         if parent is None and not recompute:
             thread.end_quiet()
             guard.data(path or class_name, seen.site, args, kwargs)
