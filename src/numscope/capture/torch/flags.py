@@ -6,6 +6,7 @@ finite. A sum of finite numbers may overflow too; only then is the tensor looked
 
 from __future__ import annotations
 
+import warnings
 from math import isfinite
 from typing import Any
 
@@ -200,10 +201,24 @@ def _launcher(device: torch.device) -> Any:
         try:
             from numscope.capture.torch.flag_kernel import Launcher
 
-            return Launcher(device)
-        except ImportError:
-            pass
+            launcher = Launcher(device)
+            _try_out(launcher, device)
+            return launcher
+        except Exception as error:  # no Triton, or one that this device or version does not get on with
+            warnings.warn(f"the guard counts with torch operations, which is slower ({error})", stacklevel=2)
     return PlainLauncher()
+
+
+def _try_out(launcher: Any, device: torch.device) -> None:
+    """Count what is known, once in a process's life; a wrong count is an error."""
+    for dtype in (torch.float32, torch.bfloat16):
+        values = torch.zeros(9001, dtype=dtype, device=device)
+        values[0], values[9000], values[4097] = torch.nan, -torch.inf, torch.inf
+        counts = torch.zeros((3, 4), dtype=torch.int32, device=device)
+        launcher.one(values, counts, 0)
+        launcher.many([values, torch.zeros_like(values)], counts, [1, 2])
+        if counts.tolist() != [[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]]:
+            raise ArithmeticError("its kernel miscounts")
 
 
 def _dense(values: Tensor) -> Tensor:

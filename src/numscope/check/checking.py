@@ -1,0 +1,184 @@
+"""`check(run)`: the first non-finite value of a run over all ranks and steps, its origin, and its way to the loss."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from numscope.check.steps import dirty_steps, has_counts, read_step, scaling_stacks
+from numscope.check.trace import Found, Spread, Tracer
+from numscope.core.report import Origin, Source, plain
+from numscope.store.reader import Run, open_run
+
+FORMAT = "numscope.check/1"
+
+
+@dataclass(frozen=True)
+class Link:
+    """A call on the way from the origin."""
+
+    call: str
+    phase: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a check found; `to_dict` is what --json writes."""
+
+    run: Run
+    origin: Origin | None = None
+    origins: tuple[Origin, ...] = ()  # all of them, the first one first
+    chain: tuple[Link, ...] = ()  # from the origin to the last call that inherited from it
+    inherited: int = 0
+    ranks: dict[int, str] = field(default_factory=dict)  # rank → how it came by it
+    skipped_steps: tuple[int, ...] = ()
+    measured: bool = True
+
+    @property
+    def found(self) -> bool:
+        """Tell whether there is an origin."""
+        return self.origin is not None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON shape of the contract, and more."""
+        return {
+            "format": FORMAT,
+            "found": self.found,
+            "origin": self.origin.to_dict() if self.origin else None,
+            "chain": [link.call for link in self.chain],
+            "origins": [origin.to_dict() for origin in self.origins],
+            "inherited": self.inherited,
+            "ranks": plain(self.ranks),
+            "skipped_steps": list(self.skipped_steps),
+            "measured": self.measured,
+        }
+
+
+def check(run: Run | str | os.PathLike[str]) -> Check:
+    """Find the first non-finite value of a run, and where it came from."""
+    opened = run if isinstance(run, Run) else open_run(run)
+    world = max(len(opened.ranks), int(opened.manifest.get("world_size") or 1))
+    spreads: dict[int, Spread] = {}
+    for rank in opened.ranks:
+        tracer = Tracer(rank, world)
+        dirty = dirty_steps(opened, rank)
+        scaling = scaling_stacks(opened, rank) if dirty else set()
+        for step in dirty:
+            tracer.take(read_step(opened, step, rank, scaling))
+        spreads[rank] = tracer.found
+    origins = sorted(
+        (
+            found
+            for spread in spreads.values()
+            for found in [*spread.origins, *_born_in_collectives(spread, spreads, world)]
+        ),
+        key=lambda found: (found.step, found.call.order, found.rank),
+    )
+    skipped = tuple(sorted({step for spread in spreads.values() for step in spread.skipped}))
+    if not origins:
+        stray = [found for spread in spreads.values() for found in spread.arrived]
+        if not stray:
+            return Check(opened, skipped_steps=skipped, measured=has_counts(opened))
+        origins = sorted(stray, key=lambda found: (found.step, found.call.order))[:1]
+    first = _first(origins, spreads)
+    frames: dict[int, dict[int, Source]] = {}
+    told = [_origin(opened, found, frames) for found in [first, *(item for item in origins if item is not first)]]
+    return Check(
+        opened,
+        told[0],
+        tuple(told),
+        _chain(first, spreads[first.rank]),
+        sum(len(spread.inherited) for spread in spreads.values()),
+        {rank: _story(spread, first) for rank, spread in spreads.items()} if len(spreads) > 1 else {},
+        skipped,
+    )
+
+
+def _first(origins: list[Found], spreads: dict[int, Spread]) -> Found:
+    """Return the origin that comes before all others; of ranks in the same step, one that others had it from."""
+    earliest = [found for found in origins if found.step == origins[0].step]
+    giving = [found for found in earliest if any(step == found.step for step, _ in spreads[found.rank].given)]
+    return (giving or earliest)[0]
+
+
+def _born_in_collectives(spread: Spread, spreads: dict[int, Spread], world: int) -> list[Found]:
+    """Return what came out of collectives into which no rank had put anything wrong: a sum that overflowed."""
+    if len(spreads) < world:
+        return []  # a rank that was not recorded may have given it
+    given = {item for other in spreads.values() for item in other.given}
+    lone = min((rank for rank, other in spreads.items() if other.arrived), default=-1)
+    if spread.rank != lone or any(other.origins for other in spreads.values()):
+        return []
+    return [
+        found
+        for found in spread.arrived
+        if found.call.kind == "collective" and (found.step, found.call.name) not in given
+    ][:1]
+
+
+def _story(spread: Spread, first: Found) -> str:
+    if spread.rank == first.rank:
+        return f"first: {first.call.name}, step {first.step}"
+    if spread.arrived:
+        found = spread.arrived[0]
+        return f"inherited from another rank through {found.call.name}, step {found.step}"
+    if spread.origins:
+        return f"an origin of its own: {spread.origins[0].call.name}, step {spread.origins[0].step}"
+    return f"inherited {len(spread.inherited)} times" if spread.inherited else "nothing non-finite"
+
+
+def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
+    """Return the way from the origin to the last forward call that inherited from it, or the last call of all."""
+    here = [
+        (call, maker) for step, call, maker in spread.inherited if step == first.step and call.order != first.call.order
+    ]
+    makers = {call.order: (call, maker) for call, maker in here}
+    ahead = [call for call, _ in here if call.phase == first.phase and first.phase == "forward"]
+    ends = ahead or [call for call, _ in here]
+    way = [first.call]
+    if ends:
+        back: list[Any] = []
+        at: int = max(ends, key=lambda call: call.order).order
+        while at in makers and at != first.call.order and len(back) <= len(makers):
+            call, maker = makers[at]
+            back.append(call)
+            at = maker
+        way += reversed(back)
+    return tuple(Link(call.name, call.phase, call.module) for call in way)
+
+
+def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Origin:
+    if found.rank not in frames:
+        frames[found.rank] = _frames(run, found.rank)
+    counts = found.slot.counts
+    kinds = {"save": "data"}
+    return Origin(
+        call=found.call.name,
+        kind=kinds.get(found.kind, found.kind),  # type: ignore[arg-type]
+        phase=found.phase,  # type: ignore[arg-type]
+        step=found.step,
+        rank=found.rank,
+        reason=found.reason,
+        module=found.call.module,
+        source=frames[found.rank].get(found.call.stack),
+        mechanism="input" if found.kind == "data" else "parameter" if found.kind == "parameter" else "unknown",
+        details={
+            "slot": found.slot.name,
+            "nan": counts.nan,
+            "posinf": counts.posinf,
+            "neginf": counts.neginf,
+            "elements": counts.elements,
+        },
+    )
+
+
+def _frames(run: Run, rank: int) -> dict[int, Source]:
+    table = run.stacks(rank)
+    found = {}
+    for number, frames, user in zip(*(table[name].to_pylist() for name in ("stack", "frames", "user"))):
+        if frames and user is not None and 0 <= user < len(frames):
+            frame = frames[user]
+            found[number] = Source(frame["file"], frame["line"] or 0, frame["function"] or "", frame["code"] or "")
+    return found

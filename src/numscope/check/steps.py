@@ -1,0 +1,177 @@
+"""One step of one rank as the check reads it: calls in the order in which they ended, with the state of their tensors."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from numscope.core.names import parse_call
+from numscope.core.nonfinite import Counts
+from numscope.store.reader import Run
+
+_FINITE = {"float64": 1.797e308, "float32": 3.4e38, "bfloat16": 3.38e38, "float16": 65504.0}
+_COUNTS = ["tensor", "dtype", "elements", "nan", "posinf", "neginf", "min", "max", "mean", "l2", "shape"]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor in a slot of a call; `content` stands for its values where a dump does not tell which tensor it is."""
+
+    name: str
+    tensor: int
+    counts: Counts
+    content: Any = None
+
+
+@dataclass
+class Call:
+    """A call with its measured slots."""
+
+    order: int
+    name: str
+    kind: str
+    module: str
+    phase: str
+    parent: int
+    forward: int
+    arguments: str | None
+    stack: int
+    recompute: bool
+    inputs: list[Slot] = field(default_factory=list)
+    outputs: list[Slot] = field(default_factory=list)
+    last: int = -1  # order of the last call inside it, or its own
+    depth: int = 0
+
+    @property
+    def op(self) -> str:
+        """The operator, or the class of the module."""
+        parsed = parse_call(self.name)
+        return parsed.op.rpartition(".")[2] if parsed is not None else ""
+
+    @property
+    def dirty(self) -> bool:
+        """Tell whether any output is not finite."""
+        return any(not slot.counts.clean for slot in self.outputs)
+
+    def constants(self) -> list[float]:
+        """Return the numbers among its non-tensor arguments."""
+        found: list[float] = []
+        _numbers(json.loads(self.arguments) if self.arguments else None, found)
+        return found
+
+
+@dataclass(frozen=True)
+class Step:
+    """The calls of one step of one rank."""
+
+    step: int
+    rank: int
+    calls: list[Call]  # in the order in which they ended
+    parameters: set[int]  # tensors that are a module's parameters
+    scaling: set[int]  # stacks inside a loss scaler
+
+
+def dirty_steps(run: Run, rank: int) -> list[int]:
+    """Return the steps of a rank in which some tensor has a non-finite element."""
+    found: set[int] = set()
+    for _, table in run.scan("tensors", ["step", "nan", "posinf", "neginf"], rank):
+        bad = np.zeros(table.num_rows, bool)
+        for name in ("nan", "posinf", "neginf"):
+            bad |= pc.fill_null(table[name], 0).to_numpy() > 0
+        found.update(np.unique(table["step"].to_numpy()[bad]).tolist())
+    return sorted(found)
+
+
+def has_counts(run: Run) -> bool:
+    """Tell whether the run's tensors were measured at all."""
+    return any(
+        pc.any(pc.is_valid(table["nan"])).as_py() or pc.any(pc.is_valid(table["max"])).as_py() or not table.num_rows
+        for _, table in run.scan("tensors", ["nan", "max"])
+    )
+
+
+def scaling_stacks(run: Run, rank: int) -> set[int]:
+    """Return the stacks of a rank that lie inside torch's loss scaler."""
+    table = run.stacks(rank)
+    return {
+        number
+        for number, frames in zip(table["stack"].to_pylist(), table["frames"].to_pylist())
+        if any((frame["file"] or "").endswith("grad_scaler.py") for frame in frames or ())
+    }
+
+
+def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -> Step:
+    """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
+    tables = run.step_tables(step, rank)
+    counts, contents = _counted(tables.tensors)
+    calls: dict[int, Call] = {}
+    columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
+    for row in _rows(tables.calls, columns):
+        order, name, kind, module, phase, parent, forward, arguments, stack, recompute = row
+        calls[order] = Call(
+            order, name, kind or "api", module or "", phase or "forward", _number(parent), _number(forward), arguments,
+            _number(stack), bool(recompute), last=order,
+        )  # fmt: skip
+    parameters = set()
+    for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
+        call = calls.get(order)
+        if call is None or tensor is None or tensor not in counts:
+            continue
+        value = Slot(slot, tensor, counts[tensor], contents.get(tensor))
+        gives = slot.startswith("output") or (slot.startswith("parameters_grad") and call.phase == "backward")
+        (call.outputs if gives else call.inputs).append(value)
+        if slot.startswith("parameters."):
+            parameters.add(tensor)
+    return Step(step, rank, _by_end(calls), parameters, scaling or set())
+
+
+def _by_end(calls: dict[int, Call]) -> list[Call]:
+    """Return the calls such that what runs inside a call comes before it: its output is made there."""
+    for order in sorted(calls, reverse=True):
+        call = calls[order]
+        outer = calls.get(call.parent)
+        if outer is not None:
+            outer.last = max(outer.last, call.last)
+    for order in sorted(calls):
+        outer = calls.get(calls[order].parent)
+        calls[order].depth = outer.depth + 1 if outer is not None else 0
+    return sorted(calls.values(), key=lambda call: (call.last, -call.depth))
+
+
+def _counted(table: pa.Table) -> tuple[dict[int, Counts], dict[int, Any]]:
+    counts: dict[int, Counts] = {}
+    contents: dict[int, Any] = {}
+    for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
+        least = _FINITE.get(dtype, math.inf)
+        is_low = low is not None and low <= -least / 2
+        found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low)
+        if not found.clean:
+            contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, low, high, mean, l2)
+    return counts, contents
+
+
+def _rows(table: pa.Table, columns: list[str]) -> Any:
+    return zip(*(table[name].to_pylist() for name in columns))
+
+
+def _number(value: int | None) -> int:
+    return -1 if value is None else value
+
+
+def _numbers(value: Any, found: list[float]) -> None:
+    if isinstance(value, dict):
+        for item in value.values():
+            _numbers(item, found)
+    elif isinstance(value, list):
+        for item in value:
+            _numbers(item, found)
+    elif (isinstance(value, str) and value in ("inf", "-inf", "nan")) or (
+        isinstance(value, (int, float)) and not isinstance(value, bool)
+    ):
+        found.append(float(value))

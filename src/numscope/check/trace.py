@@ -1,0 +1,236 @@
+"""Follows non-finite values through the calls of a rank: who made them, who passed them on, and from what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numscope.check.steps import Call, Slot, Step
+from numscope.core.nonfinite import State, Value, judge
+
+_UPDATE = "_amp_update_scale_"  # how GradScaler ends a round
+
+
+@dataclass(frozen=True)
+class Found:
+    """An origin in one rank, or what came in through a collective."""
+
+    step: int
+    rank: int
+    call: Call
+    slot: Slot
+    kind: str
+    reason: str
+    phase: str
+
+
+@dataclass
+class Spread:
+    """What is known of one rank, step after step."""
+
+    rank: int
+    origins: list[Found] = field(default_factory=list)
+    arrived: list[Found] = field(default_factory=list)  # through collectives, from other ranks
+    given: set[tuple[int, str]] = field(default_factory=set)  # collectives to which this rank gave something wrong
+    skipped: list[int] = field(default_factory=list)  # steps that a loss scaler skipped
+    inherited: list[tuple[int, Call, int]] = field(default_factory=list)  # step, call, order of the call it has it from
+
+
+class Tracer:
+    """Judges the steps of one rank in their order."""
+
+    def __init__(self, rank: int, world: int) -> None:
+        self.found = Spread(rank)
+        self._world = world
+        self._poisoned = False  # something wrong may have come into the parameters
+
+    def take(self, step: Step) -> None:
+        """Judge a step."""
+        self._states: dict[Any, State] = {}
+        self._makers: dict[Any, int] = {}
+        self._wrong_forward: set[int] = set()
+        self._wrong_backward = -1
+        self._step = step
+        self._skips = _skipped_stretches(step)
+        before = len(self.found.origins)
+        for call in step.calls:
+            if call.dirty and not call.recompute:
+                self._judge(call)
+            elif call.kind == "collective":
+                self._note_given(call)
+        self._poisoned = self._poisoned or len(self.found.origins) > before or bool(self.found.arrived)
+
+    def _judge(self, call: Call) -> None:
+        if call.kind == "collective":
+            self._collective(call)
+        elif call.kind == "optimizer" or call.phase == "optimizer":
+            self._optimizer(call)
+        elif call.phase == "backward" and call.kind != "collective":
+            self._backward(call)
+        elif call.kind == "data" or call.phase == "input":
+            self._data(call)
+        else:
+            self._forward(call)
+
+    def _forward(self, call: Call) -> None:
+        new = [slot for slot in call.outputs if not slot.counts.clean and self._state_of(slot) is None]
+        inputs = [Value(slot.name, slot.counts, self._input_state(slot)) for slot in call.inputs]
+        if not new:  # made by a call inside it, or only handed on
+            if any(self._state_of(slot) == "wrong" for slot in call.outputs):
+                self._wrong_forward.add(call.order)
+            return
+        result = judge(call.op, inputs, [Value(slot.name, slot.counts) for slot in new], call.constants())
+        if result.answer in ("meant", "ignored", "constant"):
+            state: State = "constant" if result.answer == "constant" else "meant"
+            self._mark(new, state, call.order)
+            return
+        self._mark(new, "wrong", call.order)
+        self._wrong_forward.add(call.order)
+        cause = next((s for s, v in zip(call.inputs, inputs) if v is result.cause), None)
+        if result.answer == "inherited":
+            self._inherit(call, cause)
+            return
+        if result.answer == "entered" and cause is not None:
+            self._mark([cause], "wrong", call.order)
+            is_parameter = cause.tensor in self._step.parameters or cause.name.startswith("parameters.")
+            kind = "parameter" if is_parameter else "data"
+            where = "before anything computes with it" if is_parameter else "on entry, and no recorded call made it"
+            self._origin(call, cause, kind, f"{cause.name} of {call.name} holds {cause.counts} {where}")
+            return
+        assert result.output is not None
+        shown = next(slot for slot in new if slot.name == result.output.slot)
+        if result.cause is None:
+            reason = f"{call.name} turned finite inputs into {shown.counts}"
+        elif result.cause.state == "constant":
+            reason = f"a constant of NaN enters {call.name} as {result.cause.slot}, and the output has {shown.counts}"
+        else:
+            reason = f"{call.name} made {shown.counts} out of infinities: {result.cause.slot} has {result.cause.counts}"
+        self._origin(call, shown, call.kind, reason)
+
+    def _backward(self, call: Call) -> None:
+        new = [slot for slot in call.outputs if not slot.counts.clean and self._state_of(slot) is None]
+        if not new:
+            return
+        dirty = next((slot for slot in call.inputs if not slot.counts.clean), None)
+        known = self._wrong_backward
+        self._mark(new, "wrong", call.order)
+        self._wrong_backward = call.order
+        if call.forward in self._wrong_forward:
+            self._inherit_from(call, call.forward)
+        elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong"):
+            self._inherit(call, dirty, known)
+        elif dirty is not None:
+            reason = (
+                f"the gradient that comes into {call.name} has {dirty.counts}, and no recorded call made it: "
+                "it is a sum that overflowed, or it was given to backward"
+            )
+            self._origin(call, dirty, call.kind, reason)
+        else:
+            self._origin(call, new[0], call.kind, f"{call.name} turned finite gradients into {new[0].counts}")
+
+    def _optimizer(self, call: Call) -> None:
+        bad = [slot for slot in call.outputs if not slot.counts.clean]
+        self._mark(bad, "wrong", call.order)
+        label = bad[0].name.partition(".")[2]
+        own = [
+            slot
+            for slot in call.inputs
+            if not slot.counts.clean and (slot.name.partition(".")[2] + ".").startswith(f"{label}.")
+        ]
+        if any(self._input_state(slot) == "wrong" for slot in own):
+            self._inherit(call, own[0])
+        elif own:
+            if own[0].name.startswith("parameters_grad") and self._world > 1:
+                reason = f"the gradient of {label} came in with {own[0].counts}: this rank's own backward was finite"
+                self.found.arrived.append(self._found(call, own[0], "collective", reason))
+                return
+            reason = f"{own[0].name} has {own[0].counts} before {call.name}, and no recorded call made it"
+            self._origin(call, own[0], "optimizer", reason)
+        else:
+            reason = f"{call.name} turned finite parameters, gradients and state into {bad[0].counts} in {label}"
+            self._origin(call, bad[0], "optimizer", reason)
+
+    def _collective(self, call: Call) -> None:
+        self._note_given(call)
+        bad = [slot for slot in call.outputs if not slot.counts.clean]
+        dirty = [slot for slot in call.inputs if not slot.counts.clean]
+        if dirty and all(self._input_state(slot) == "meant" for slot in dirty):
+            self._mark(bad, "meant", call.order)
+            return
+        self._mark(bad, "wrong", call.order)
+        self._wrong_backward = call.order
+        if dirty:
+            if self._input_state(dirty[0]) == "wrong" or self.found.origins:
+                self._inherit(call, dirty[0])
+            else:
+                reason = f"{dirty[0].name} of {call.name} holds {dirty[0].counts}, and no recorded call made it"
+                self._origin(call, dirty[0], "data", reason)
+            return
+        reason = f"{call.name} gave {bad[0].counts}, and this rank's own part was finite"
+        self.found.arrived.append(self._found(call, bad[0], "collective", reason))
+
+    def _note_given(self, call: Call) -> None:
+        if any(not slot.counts.clean and self._input_state(slot) != "meant" for slot in call.inputs):
+            self.found.given.add((self._step.step, call.name))
+
+    def _data(self, call: Call) -> None:
+        for slot in call.outputs:
+            if slot.counts.clean:
+                continue
+            if not slot.counts.nan and not slot.counts.posinf:
+                self._mark([slot], "meant", call.order)
+                continue
+            self._mark([slot], "wrong", call.order)
+            self._origin(call, slot, "data", f"the data that enters the model holds {slot.counts}")
+
+    def _state_of(self, slot: Slot) -> State | None:
+        return self._states.get(slot.tensor) or (self._states.get(slot.content) if slot.content else None)
+
+    def _input_state(self, slot: Slot) -> State:
+        known = self._state_of(slot)
+        if known is not None:
+            return known
+        if not slot.counts.clean and (slot.counts.nan or slot.counts.posinf) and (self._poisoned or self.found.origins):
+            return "wrong"  # a dump that does not tell which tensor is which: something wrong is about already
+        if slot.tensor in self._step.parameters or slot.name.startswith("parameters."):
+            return "parameter"
+        return "unknown"
+
+    def _mark(self, slots: list[Slot], state: State, order: int) -> None:
+        for slot in slots:
+            for key in (slot.tensor, slot.content):
+                if key is not None:
+                    self._states[key] = state
+                    self._makers.setdefault(key, order)
+
+    def _inherit(self, call: Call, cause: Slot | None, known: int = -1) -> None:
+        maker = -1
+        if cause is not None:
+            maker = self._makers.get(cause.tensor, self._makers.get(cause.content, known))
+        self._inherit_from(call, maker if maker >= 0 else known)
+
+    def _inherit_from(self, call: Call, maker: int) -> None:
+        self.found.inherited.append((self._step.step, call, maker))
+
+    def _origin(self, call: Call, slot: Slot, kind: str, reason: str) -> None:
+        scaled = call.phase == "backward" or call.stack in self._step.scaling
+        if scaled and any(first <= call.order <= last for first, last in self._skips):
+            if self._step.step not in self.found.skipped:
+                self.found.skipped.append(self._step.step)
+            self._poisoned = False
+            return
+        self.found.origins.append(self._found(call, slot, kind, reason))
+
+    def _found(self, call: Call, slot: Slot, kind: str, reason: str) -> Found:
+        return Found(self._step.step, self._step.rank, call, slot, kind, reason, call.phase)
+
+
+def _skipped_stretches(step: Step) -> list[tuple[int, int]]:
+    """Return the stretches between updates of a loss scale in which no optimizer stepped: what overflowed was skipped."""
+    updated = sorted(call.order for call in step.calls if _UPDATE in call.name)
+    stepped = [call.order for call in step.calls if call.kind == "optimizer"]
+    return [
+        (before, order)
+        for before, order in zip([0, *updated], updated)
+        if not any(before <= at <= order for at in stepped)
+    ]

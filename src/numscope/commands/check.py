@@ -1,0 +1,60 @@
+"""Find the first non-finite value of a run, and where it came from.
+
+Exit status 0: nothing non-finite; 1: found; 2: could not do it. With --headroom, also which calls cannot be moved to
+a precision (fp16, bf16, fp8, fp8_e5m2 …): that alone does not change the status.
+
+  numscope check runs/npu
+  numscope check runs/fp32 --headroom fp16 --json headroom.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+HELP = "the first non-finite value of a run, and where it came from"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("run_path", metavar="RUN", help="the run's directory")
+    parser.add_argument("--json", metavar="F", help="write the answer as JSON")
+    parser.add_argument("--headroom", metavar="DTYPE", help="which calls cannot be moved to fp16, bf16, fp8 …")
+    parser.add_argument("--operators", action="store_true", help="count the calls by the dtype of their output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check the run; return 1 where something non-finite was found."""
+    from numscope.check import headroom
+    from numscope.check.checking import check
+    from numscope.core.report import plain
+    from numscope.report import check as report
+    from numscope.report.lines import print_lines
+    from numscope.store.reader import open_run
+
+    form = headroom.format_of(args.headroom) if args.headroom else None
+    opened = open_run(args.run_path)
+    found = check(opened)
+    shape: dict[str, Any] = found.to_dict()
+    told = report.lines(found)
+    near = headroom.near_misses(opened)
+    shape["near_misses"] = [margin.to_dict() for margin in near]
+    if near:
+        told += [
+            "",
+            f"  {len(near)} outputs come within 2 bits of their dtype's largest number, {near[0].call} nearest",
+        ]
+    if form is not None:
+        margins = headroom.headroom(opened, form)
+        shape["headroom"] = {"dtype": form.name, "calls": [margin.to_dict() for margin in margins]}
+        told += report.headroom_lines(form, margins)
+    if args.operators or args.json:
+        shape["operators"] = headroom.operators(opened)
+    if args.operators:
+        told += report.operator_lines(shape["operators"])
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(plain(shape), file, indent=1, ensure_ascii=False)
+    print_lines(told)
+    return 1 if found.found else 0

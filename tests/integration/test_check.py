@@ -1,0 +1,257 @@
+"""`numscope check` over stored runs: the first non-finite value, its origin, its way to the loss, rank by rank."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import numscope as ns
+from numscope.check.checking import check
+from numscope.check.headroom import FORMATS, headroom, near_misses, operators
+
+HERE = Path(__file__).name
+
+
+class Block(nn.Module):
+    """A module whose forward is one function."""
+
+    def __init__(self, work: Callable[..., torch.Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.work = work
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.work(self, *inputs)
+
+
+def line_of(function: Callable[..., Any], mark: str = "# origin") -> int:
+    lines, first = inspect.getsourcelines(function)
+    return next(first + index for index, line in enumerate(lines) if mark in line)
+
+
+def captured(path: Path, model: nn.Module, job: Callable[[], Any], steps: int = 1, **settings: Any) -> Path:
+    with ns.capture(path, model, on_error="raise", **settings) as cap:
+        for _ in range(steps):
+            job()
+            cap.step()
+    return path
+
+
+def exp_overflow(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x = self.parts[0](x)
+    x = torch.exp(x.abs() * 1e4)  # origin
+    x = self.parts[1](F.relu(x))
+    return F.mse_loss(x, torch.zeros_like(x))
+
+
+def masked_row(self: Any, x: torch.Tensor) -> torch.Tensor:
+    allowed = torch.ones(3, 3, dtype=torch.bool).tril()
+    allowed[1] = False
+    scores = (self.parts[0](x) @ x.T).masked_fill(~allowed, float("-inf"))
+    return (F.softmax(scores, dim=-1) @ x).sum()  # origin
+
+
+def root_at_zero(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.sqrt(self.parts[0](x) * 0).sum()  # origin
+
+
+@pytest.mark.parametrize(
+    ("work", "call", "phase"),
+    [
+        (exp_overflow, "Torch.exp.0.forward", "forward"),
+        (masked_row, "Functional.softmax.0.forward", "forward"),
+        (root_at_zero, "Torch.sqrt.0.backward", "backward"),
+    ],
+)
+def test_the_origin_is_the_call_and_the_line(work: Any, call: str, phase: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Block(work, nn.Linear(4, 4), nn.Linear(4, 4))
+    run = captured(tmp_path / "run", model, lambda: model(torch.randn(3, 4)).backward())
+    found = check(run)
+    assert found.origin is not None
+    assert (found.origin.call, found.origin.phase) == (call, phase)
+    assert found.origin.source is not None
+    assert (Path(found.origin.source.file).name, found.origin.source.line) == (HERE, line_of(work))
+    assert len(found.origins) == 1
+    assert found.chain[0].call == call
+
+
+def test_the_chain_leads_from_the_origin_to_the_loss(tmp_path: Path) -> None:
+    model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
+    run = captured(tmp_path / "run", model, lambda: model(torch.ones(3, 4) * 5).backward())
+    chain = [link.call for link in check(run).chain]
+    assert chain[0] == "Torch.exp.0.forward"
+    assert chain[-1] == "Functional.mse_loss.0.forward"
+    assert "Functional.linear.1.forward" in chain
+
+
+def test_data_and_parameters_are_named(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    batch = torch.randn(2, 4)
+    batch[0, 0] = math.nan
+    data = check(captured(tmp_path / "data", model, lambda: model(batch))).origin
+    assert data is not None
+    assert (data.kind, data.call) == ("data", "Data.Sequential.0.input")
+    with torch.no_grad():
+        model[1].weight[0, 0] = math.inf
+    parameter = check(captured(tmp_path / "parameter", model, lambda: model(torch.ones(2, 4)))).origin
+    assert parameter is not None
+    assert parameter.kind == "parameter"
+    assert parameter.module == "1"
+
+
+def test_later_steps_only_inherit(tmp_path: Path) -> None:
+    model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def job() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4) * 5).backward()
+        optimizer.step()
+
+    found = check(captured(tmp_path / "run", model, job, steps=3))
+    assert [(origin.call, origin.step) for origin in found.origins] == [("Torch.exp.0.forward", 0)]
+    assert found.inherited > 10
+
+
+def test_masks_and_sound_training_are_silent(tmp_path: Path) -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    optimizer = torch.optim.AdamW(layer.parameters())
+
+    def job() -> None:
+        layer(torch.randn(2, 5, 16), src_mask=mask).sum().backward()
+        optimizer.step()
+
+    found = check(captured(tmp_path / "run", layer, job, steps=2))
+    assert not found.found
+
+
+def test_steps_that_a_scaler_skips_are_shown_as_such(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**124)
+
+    def job() -> None:
+        optimizer.zero_grad()
+        scaler.scale((model(torch.ones(4, 8)) * 300).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    found = check(captured(tmp_path / "run", model, job, steps=4))
+    assert not found.found
+    assert found.skipped_steps[:1] == (0,)
+
+
+def test_an_imported_dump_is_checked_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
+    run = captured(tmp_path / "run", model, lambda: model(torch.ones(3, 4) * 5).backward())
+    for command in (
+        ["export", str(run), str(tmp_path / "dump"), "--format", "msprobe"],
+        ["import", str(tmp_path / "dump"), str(tmp_path / "back")],
+    ):
+        subprocess.run([sys.executable, "-m", "numscope", *command], check=True, capture_output=True)
+    origin = check(tmp_path / "back").origin
+    assert origin is not None
+    assert origin.call == "Torch.exp.0.forward"
+    assert origin.source is not None
+    assert origin.source.line == line_of(exp_overflow)
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist, numscope as ns
+from torch import nn
+
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+with ns.capture(sys.argv[3], model, on_error="raise") as cap:
+    loss = model(torch.ones(2, 4))
+    if rank == 1:
+        loss = torch.sqrt(loss * 0)
+    loss.sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    cap.step()
+dist.destroy_process_group()
+"""
+
+
+def test_a_nan_from_another_rank_is_inherited(tmp_path: Path) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    words = [str(tmp_path / "store"), str(tmp_path / "run")]
+    jobs = [
+        subprocess.Popen([sys.executable, str(script), str(rank), *words], stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    told = [job.communicate(timeout=120)[1] for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], told
+    found = check(tmp_path / "run")
+    assert found.origin is not None
+    assert (found.origin.call, found.origin.rank) == ("Torch.sqrt.0.backward", 1)
+    assert found.ranks[1].startswith("first")
+    assert "another rank through Distributed.all_reduce.0.forward" in found.ranks[0]
+
+
+def test_the_command_prints_the_tree_writes_json_and_tells_by_its_status(tmp_path: Path) -> None:
+    model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
+    run = captured(tmp_path / "run", model, lambda: model(torch.ones(3, 4) * 5).backward())
+    command = [sys.executable, "-m", "numscope", "check", str(run), "--json", str(tmp_path / "check.json")]
+    done = subprocess.run([*command, "--headroom", "fp16"], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "└─" in done.stdout
+    assert f"{HERE}:{line_of(exp_overflow)}" in done.stdout
+    told = json.loads((tmp_path / "check.json").read_text())
+    assert told["format"] == "numscope.check/1"
+    assert told["found"] is True
+    assert told["origin"]["call"] == told["chain"][0] == "Torch.exp.0.forward"
+    assert told["operators"]["float32"]["Functional.linear"] == 2
+    sound = captured(tmp_path / "sound", nn.Linear(2, 2), lambda: nn.Linear(2, 2)(torch.ones(1, 2)))
+    done = subprocess.run([*command[:4], str(sound)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "nothing non-finite\n")
+    done = subprocess.run([*command[:4], str(tmp_path / "none")], capture_output=True, text=True)
+    assert done.returncode == 2
+
+
+def test_headroom_names_the_calls_that_a_precision_cannot_hold(tmp_path: Path) -> None:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = x * 1000.0
+        return x / 1e12
+
+    model = Block(work)
+    run = ns.open_run(captured(tmp_path / "run", model, lambda: model(torch.tensor([100.0, 1.0, 3.0])), keep="tensors"))
+    margins = {margin.call: margin for margin in headroom(run, FORMATS["fp16"])}
+    assert margins["Tensor.mul.0.forward"].over == pytest.approx(1e5 / 65504)
+    assert margins["Tensor.mul.0.forward"].overflowing == pytest.approx(1 / 3)
+    assert margins["Tensor.div.0.forward"].flushed == pytest.approx(2 / 3)
+    assert headroom(run, FORMATS["bf16"]) == []
+    assert operators(run)["float32"]["Tensor.mul"] == 1
+
+
+def test_shares_are_unknown_where_the_data_was_not_kept(tmp_path: Path) -> None:
+    model = Block(lambda self, x: x * 1000.0)
+    run = ns.open_run(captured(tmp_path / "run", model, lambda: model(torch.tensor([100.0, 1.0]))))
+    margin = headroom(run, FORMATS["fp16"])[0]
+    assert (margin.over > 1, margin.overflowing, margin.flushed) == (True, None, None)
+
+
+def test_near_misses_are_found_in_the_runs_own_dtype(tmp_path: Path) -> None:
+    model = Block(lambda self, x: x * 2)
+    half = torch.tensor([20000.0, 1.0], dtype=torch.float16)
+    run = ns.open_run(captured(tmp_path / "run", model, lambda: model(half)))
+    assert [margin.call for margin in near_misses(run)] == ["Data.Block.0.input", "Tensor.mul.0.forward"][::-1]
