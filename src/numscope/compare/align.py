@@ -122,6 +122,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
         work.pair(rows_a, rows_b, SEQUENCE)
         work.why[rows_a[a.calls.kind[rows_a] == a.book.code("module")]] = PATH
     else:
+        _pair_optimizers(work)
         _walk(work)
         for x, y in named:
             _unpair(work, x, y)
@@ -130,7 +131,6 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
                 _walk(work, (work.children_a.of(x), work.children_b.of(y)))
         _pair_reordered(work)
         _pair_by_value(work)
-        _pair_optimizers(work)
     _pair_backward(work, primary_a, primary_b)
     pairs_a, pairs_b, why, idle_a, idle_b = _pair_repeats(work, primary_a, primary_b)
     alone_a = np.flatnonzero((work.partner_a < 0) & ~a.calls.recompute)
@@ -283,7 +283,7 @@ def _pair_by_value(work: _Work) -> None:
 
 
 def _pair_optimizers(work: _Work) -> None:
-    """Pair steps of optimizers that update the same parameters, whatever their class: Adam in the place of AdamW."""
+    """Pair steps of optimizers that update the same parameters, whatever their class and their place in the step."""
     kind = work.a.book.code("optimizer")
     left_a, left_b = _left(work)
     left_b = left_b[work.b.calls.kind[left_b] == kind]
