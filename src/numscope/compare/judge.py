@@ -227,7 +227,8 @@ class _Walk:
 
     def _inherit(self, pair: int, cause: int, out: float) -> None:
         ledger = self.ledger
-        if np.isnan(out) or out > ledger.errors.floor[pair]:
+        # No cancellation excuses what follows from something wrong: only what is as small as plain rounding is right again.
+        if np.isnan(out) or out > min(float(ledger.errors.floor[pair]), 16 * float(ledger.errors.roundoff[pair])):
             ledger.verdict[pair] = INHERITED
             ledger.cause_of[pair] = cause
             self._mark_made(pair, cause)

@@ -85,7 +85,7 @@ def call_errors(
         estimated=estimated,
         operator=classes,
         name=names,
-        identical=~table.any(count, ~table.bitwise) & table.any(count, np.ones(len(slots.pair), np.bool_)),
+        identical=~table.any(count, ~table.bitwise),
         measured=table.any(count, measures.known[measures.row_of]),
         dtype_differs=differs,
     )

@@ -102,10 +102,11 @@ class Provenance:
         explained = max(explained, 1.01 * ledger.history.tensors.get(int(ledger.a.tensors.hash[t]), 0.0))
         if ledger.phase(pair) == "backward" or ledger.coarse:
             explained *= 4  # a sum of gradients, or of whatever runs between modules
-        if error <= explained:
+        wrong = ledger.anything_wrong()
+        if error <= (64 * ledger.roundoff(t, r) if wrong else explained):
             ledger.mark_right(t, r, error)
             return RIGHT, -1
-        if ledger.anything_wrong():
+        if wrong:
             cause = self._first_cause()
         elif ledger.phase(pair) == "backward" and (lone := self._lone_call()) is not None:
             cause = self._suspect_lone(pair, row, lone, error, explained)

@@ -130,7 +130,7 @@ def pairs_table(
         "bitwise_equal": pa.array(bitwise, mask=~(a.tensors.measured[t] & b.tensors.measured[r])),
         "estimated": pa.array(measures.estimated[row]),
         "expected": pa.array(_known(judgement.errors.expected[slots.pair])),
-        "verdict": _verdicts(judgement, slots, bitwise),
+        "verdict": _verdicts(judgement, slots, bitwise, measures.error[row]),
         "reason": pa.array(_reasons(a, b, measures, row, t, r), pa.string()),
         "mape_excluded": _integers(measures.columns["mape_excluded"][row]),
     }
@@ -148,9 +148,12 @@ def pairs_table(
     return pa.table({field.name: columns[field.name] for field in PAIRS}, schema=PAIRS)
 
 
-def _verdicts(judgement: Judgement, slots: SlotPairs, bitwise: NDArray[np.bool_]) -> pa.Array:
+def _verdicts(
+    judgement: Judgement, slots: SlotPairs, bitwise: NDArray[np.bool_], error: NDArray[np.float64]
+) -> pa.Array:
     call = judgement.verdict[slots.pair]
-    wrong = judgement.slot_wrong
+    # What else a wrong call shows (an optimizer's state) follows from the same.
+    wrong = judgement.slot_wrong | ((call >= 2) & (error > np.fmax(judgement.errors.floor[slots.pair], 1e-6)))
     verdict = np.where(bitwise, 0, np.where(wrong, np.where((call == 2) & (slots.role == 2), 2, 3), 1))
     return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string())
 
