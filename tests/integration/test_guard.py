@@ -427,13 +427,14 @@ def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_everything_is_undone() -> None:
+    handler = signal.getsignal(signal.SIGTERM)
     before = (nn.Module.__call__, torch.autograd.Function.apply, torch.amp.GradScaler.step, sys.excepthook)
     with ns.guard(nn.Linear(2, 2), record=None):
         pass
     with pytest.raises(ns.NonFiniteError), ns.guard(nn.Linear(2, 2), record=None):
         torch.log(torch.zeros(2))
     assert (nn.Module.__call__, torch.autograd.Function.apply, torch.amp.GradScaler.step, sys.excepthook) == before
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == handler
     assert torch.overrides._get_current_function_mode_stack() == []
 
 

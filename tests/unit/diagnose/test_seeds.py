@@ -16,6 +16,7 @@ import numscope as ns
 @pytest.fixture(autouse=True)
 def restore(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     flags = torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark
+    torch.use_deterministic_algorithms(False)  # another test may have left it on
     for name in ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG"):
         monkeypatch.delenv(name, raising=False)
     yield
