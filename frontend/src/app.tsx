@@ -157,7 +157,7 @@ function Help() {
 
 function onKey(event: KeyboardEvent): void {
   const at = event.target as HTMLElement;
-  if (event.ctrlKey || event.metaKey || event.altKey || at.closest('input, select, textarea, dialog')) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || at.closest('input, select, textarea, dialog[open]')) return;
   const about = summary.peek();
   if (event.key === '?') help.value = true;
   else if (event.key === 't') toggleTheme();
@@ -167,8 +167,15 @@ function onKey(event: KeyboardEvent): void {
   else if (event.key === '/' && route.peek().page !== 'calls') {
     event.preventDefault();
     go(link('calls'));
-    setTimeout(() => document.querySelector<HTMLInputElement>('.search input')?.focus(), 60);
+    focusSearch();
   }
+}
+
+/** Put the cursor into the search field as soon as the page that has it is drawn. */
+function focusSearch(frames = 120): void {
+  const field = document.querySelector<HTMLInputElement>('.search input');
+  if (field) field.focus();
+  else if (frames > 0) requestAnimationFrame(() => focusSearch(frames - 1));
 }
 
 export function Main({ children, full }: { children: ComponentChildren; full?: boolean }) {

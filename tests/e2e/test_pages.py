@@ -117,34 +117,43 @@ def test_calls_are_searched_filtered_and_sorted(go: Any, compared: str) -> None:
 def test_the_keyboard_moves_through_rows_and_differences(go: Any, compared: str) -> None:
     page = go(compared, "calls?step=0")
     lines(page)
+
+    def on() -> Any:  # the row that is chosen, once it is drawn with its contents
+        page.wait_for_selector(".line.on .badge")
+        return page.locator(".line.on")
+
+    def at(row: str) -> str:
+        return f"document.querySelector('.line.on')?.getAttribute('aria-rowindex') === '{row}'"
+
     for _ in range(3):
         page.keyboard.press("j")
     page.keyboard.press("k")
-    assert page.locator(".line.on").get_attribute("aria-rowindex") == "3"
-    places = []
+    until(page, at("3"))
+    places = ["3"]
     for _ in range(3):
-        before = page.locator(".line.on").get_attribute("aria-rowindex")
         page.keyboard.press("n")
-        until(page, f"document.querySelector('.line.on')?.getAttribute('aria-rowindex') !== '{before}'")
-        page.wait_for_timeout(400)  # the row that is shown settles when its window has come
-        places.append(page.locator(".line.on").get_attribute("aria-rowindex"))
-    assert page.locator(".line.on .badge").inner_text().split()[-1] in ("inherited", "origin", "unmatched")
+        until(page, f"document.querySelector('.line.on') && !({at(places[-1])})")
+        assert on().locator(".badge").inner_text().split()[-1] in ("inherited", "origin", "unmatched")
+        places.append(on().get_attribute("aria-rowindex"))
     page.keyboard.press("p")
-    until(page, f"document.querySelector('.line.on')?.getAttribute('aria-rowindex') === '{places[1]}'")
-    page = go(compared, "calls?step=0&verdict=origin")  # a call that has tensors on both sides
-    lines(page)
+    until(page, at(places[2]))
+    for key in "pnn":  # each press counts, however fast they come
+        page.keyboard.press(key)
+    until(page, at(places[3]))
+
+    page.evaluate("location.hash = '#/calls?step=0&verdict=origin'")  # other rows: nothing is chosen any more
+    until(page, "!document.querySelector('.line.on') && +document.querySelector('.grid').dataset.rows < 5")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
-    page.wait_for_url(re.compile("#/tensor/"))
+    until(page, "location.hash.startsWith('#/tensor/')")
     page.go_back()
     page.wait_for_selector(".grid")
     page.keyboard.press("?")
     page.wait_for_selector("dialog[open]")
     page.keyboard.press("Escape")
     until(page, "!document.querySelector('dialog[open]')")
-    page.wait_for_timeout(200)
     page.keyboard.press("2")
-    page.wait_for_url(re.compile("#/story"))
+    until(page, "location.hash.startsWith('#/story')")
     page.keyboard.press("o")
     page.wait_for_selector(f"h1:has-text('{ORIGIN}')")
 

@@ -1,5 +1,5 @@
-import { signal } from '@preact/signals';
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { signal, useSignal } from '@preact/signals';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Main } from '../app';
 import { count } from '../data/format';
 import type { Cell } from '../data/frame';
@@ -27,17 +27,20 @@ export function Calls() {
   const from = source.value!;
   const view = viewOf(route.value.query);
   const key = queryOf(view).toString();
-  const [selected, setSelected] = useState(-1);
-  const [counts, setCounts] = useState<[number, number]>([0, 0]);
+  // Signals, because keys come faster than the page is drawn; and what was chosen under other filters is chosen no more.
+  const selection = useSignal({ key, at: -1 });
+  const counted = useSignal({ key, of: [0, 0] });
+  const at = () => (selection.peek().key === key ? selection.peek().at : -1);
+  const select = (position: number) => (selection.value = { key, at: position });
+  const selected = selection.value.key === key ? selection.value.at : -1;
   const [fault, setFault] = useState('');
-  const opened = useRef<(row: number) => void>(() => {});
+  const looking = useRef<Promise<void>>(Promise.resolve());
   const table = about.tables[view.table];
   const memory = `${about.mode}.${view.table}`;
   const names = (chosen.value[memory] ?? firstColumns(about.mode, view.table, table.facets)).filter((name) => table.columns.includes(name));
   const columns = useMemo(() => names.map((name) => gridColumn(name, about.mode)), [names.join(), about]);
   const asked = [...new Set([...names, 'verdict', 'reference_name', 'pair', 'slot'])].filter((name) => table.columns.includes(name));
   const change = (part: Partial<View>) => {
-    setSelected(-1);
     // The address as it is now: a change that comes late, such as typed text, must not undo another.
     replace(link('calls', [], queryOf({ ...viewOf(route.peek().query), ...part })));
   };
@@ -50,34 +53,38 @@ export function Calls() {
     if (!frame.rows) return;
     go(view.table === 'pairs' ? link('tensor', [Number(get('pair')), String(get('slot'))]) : link('tensor', [Number(get('row'))]));
   };
-  opened.current = (position) => void open(position);
 
-  useEffect(() => {
+  useLayoutEffect(() => {
+    const rows = () => (counted.peek().key === key ? counted.peek().of[0]! : 0);
+    const find = async (direction: 1 | -1) => {
+      const start = at() < 0 && direction < 0 ? rows() : at();
+      const hit = await from.find(view, start, direction);
+      if (hit.position >= 0) select(hit.position);
+    };
     const onKey = (event: KeyboardEvent) => {
-      const at = event.target as HTMLElement;
-      if (event.key === 'Escape' && at.matches('.search input')) at.blur();
-      if (event.ctrlKey || event.metaKey || event.altKey || at.closest('input, select, dialog, button, a')) {
-        if (!(at.closest('.head, .chip') && /^[jknp]$/.test(event.key))) return;
+      const target = event.target as HTMLElement;
+      if (event.key === 'Escape' && target.matches('.search input')) target.blur();
+      if (event.ctrlKey || event.metaKey || event.altKey || target.closest('input, select, dialog[open], button, a')) {
+        if (!(target.closest('.head, .chip') && /^[jknp]$/.test(event.key))) return;
       }
-      if (event.key === 'j' || event.key === 'ArrowDown') setSelected((now) => Math.min(now + 1, counts[0] - 1));
-      else if (event.key === 'k' || event.key === 'ArrowUp') setSelected((now) => Math.max(now - 1, 0));
+      if (event.key === 'j' || event.key === 'ArrowDown') select(Math.min(at() + 1, rows() - 1));
+      else if (event.key === 'k' || event.key === 'ArrowUp') select(Math.max(at() - 1, 0));
       else if (event.key === 'n' || event.key === 'p') {
         const direction = event.key === 'n' ? 1 : -1;
-        const start = selected < 0 && direction < 0 ? counts[0] : selected;
-        void from.find(view, start, direction).then((hit) => hit.position >= 0 && setSelected(hit.position));
-      } else if (event.key === 'Enter' && selected >= 0) opened.current(selected);
+        looking.current = looking.current.then(() => find(direction)).catch(() => {}); // one after the other
+      } else if (event.key === 'Enter' && at() >= 0) void open(at());
       else if (event.key === '/') document.querySelector<HTMLInputElement>('.search input')?.focus();
       else return;
       event.preventDefault();
     };
     addEventListener('keydown', onKey);
     return () => removeEventListener('keydown', onKey);
-  }, [key, selected, counts]);
+  }, [key]);
 
   // A link may name the row to begin at.
   const wanted = route.value.query.get('row');
   useEffect(() => {
-    if (wanted) void from.position(view, Number(wanted)).then((position) => position >= 0 && setSelected(position));
+    if (wanted) void from.position(view, Number(wanted)).then((position) => position >= 0 && select(position));
   }, [wanted]);
 
   const onSort = (name: string) => {
@@ -88,7 +95,7 @@ export function Calls() {
 
   return (
     <Main full>
-      <Filters view={view} change={change} counts={counts} fault={fault}>
+      <Filters view={view} change={change} counts={counted.value.of} fault={fault}>
         <ColumnMenu all={table.columns} shown={names} choose={(next) => keepColumns(memory, next)} />
         <button class="button" onClick={() => from.save(view, names)} title={t('Save these rows and columns as CSV')}>
           {t('Export')}
@@ -105,9 +112,9 @@ export function Calls() {
         sort={view.sort}
         descending={view.descending}
         onSort={onSort}
-        onSelect={(position) => (position === selected ? opened.current(position) : setSelected(position))}
-        onOpen={() => opened.current(selected)}
-        onCount={(matched, total) => setCounts([matched, total])}
+        onSelect={(position) => (position === at() ? void open(position) : select(position))}
+        onOpen={() => void open(at())}
+        onCount={(matched, total) => (counted.value = { key, of: [matched, total] })}
         onFault={setFault}
       />
     </Main>
@@ -136,7 +143,7 @@ function keepColumns(memory: string, next: string[]): void {
 interface FilterProps {
   view: View;
   change: (part: Partial<View>) => void;
-  counts: [number, number];
+  counts: number[];
   fault: string;
   children: preact.ComponentChildren;
 }
@@ -206,7 +213,7 @@ function Filters({ view, change, counts, fault, children }: FilterProps) {
             </button>
           ))}
         <span class="small quiet" role="status" data-testid="count">
-          {t('{0} of {1}', count(counts[0]), count(counts[1]))}
+          {t('{0} of {1}', count(counts[0]!), count(counts[1]!))}
         </span>
         {about.shown && <span class="small faint">{t('(the file holds the rows that matter most)')}</span>}
         {filtered && (
