@@ -28,7 +28,7 @@ SHAPES = {
     "TinyLM, 2 layers": Shape(layers=2, width=64, feed_forward=128, batch=4, length=32),
     "TinyLM, 12 layers": Shape(layers=12, width=64, feed_forward=128, batch=4, length=32),
     "Medium": Shape(layers=2, width=256, feed_forward=1024, batch=8, length=128),
-    "TinyLM, 40 layers": Shape(layers=40, width=64, feed_forward=128, batch=4, length=32),
+    "TinyLM, 56 layers": Shape(layers=56, width=64, feed_forward=128, batch=4, length=32),
 }
 
 

@@ -42,7 +42,7 @@ COMPARE = [
     ("TinyLM, 12 layers", "stats"),
     ("TinyLM, 12 layers", "tensors"),
     ("Medium", "tensors"),
-    ("TinyLM, 40 layers", "stats"),
+    ("TinyLM, 56 layers", "stats"),
 ]
 
 
@@ -119,7 +119,7 @@ def compare(bench: Bench) -> list[Row]:
         if "error" not in made:
             command = [sys.executable, "-m", "numscope", "compare", str(out / "target"), str(out / "reference")]
             row["numscope"] = {**made, **timed(command, 3, answers=(0, 1)), "bytes": written(out)["bytes"]}
-        if bench.msprobe and model != "TinyLM, 40 layers":
+        if bench.msprobe and model != "TinyLM, 56 layers":
             out = bench.folder("msprobe")
             task = "tensor" if keep == "tensors" else "statistics"
             dumped = bench.worker(bench.msprobe, "peer_worker", model, task, "mix", "--steps", 1, "--out", out)

@@ -23,6 +23,7 @@ from numscope.compare.ledger import (
     Finding,
     History,
     Ledger,
+    or_zero,
 )
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors
@@ -105,13 +106,15 @@ class _Walk:
     def _events(self) -> list[tuple[int, bool]]:
         """Return the pairs that are not identical, in order; a call with inner calls comes again after those."""
         ledger = self.ledger
-        last = np.arange(len(ledger.a.calls))
-        parent = ledger.a.calls.parent
-        for row in range(len(last) - 1, -1, -1):
-            if parent[row] >= 0 and last[row] > last[parent[row]]:
-                last[parent[row]] = last[row]
         interesting = ~ledger.errors.identical
         interesting[list(ledger.differences)] = True
+        if not interesting.any():
+            return []
+        last = list(range(len(ledger.a.calls)))
+        parents = ledger.a.calls.parent.tolist()
+        for row in range(len(last) - 1, -1, -1):
+            if (parent := parents[row]) >= 0 and last[row] > last[parent]:
+                last[parent] = last[row]
         events: list[tuple[float, int, bool]] = []
         for pair in np.flatnonzero(interesting).tolist():
             row = int(ledger.alignment.target[pair])
@@ -162,7 +165,7 @@ class _Walk:
         if tainted is None and failed is None:
             tainted = self._hidden_taint(pair)
         out = float(ledger.errors.error_out[pair])
-        came_in = float(np.nan_to_num(np.fmax(ledger.errors.error_in[pair], ledger.errors.error_state[pair])))
+        came_in = max(or_zero(ledger.errors.error_in[pair]), or_zero(ledger.errors.error_state[pair]))
         carried = self._carried(pair)
         if tainted is not None:
             self._inherit(pair, tainted, out)
@@ -338,13 +341,13 @@ class _Walk:
             status, why = self.provenance.check(pair, row)
             return None if status == RIGHT else why
         # The call's own work, beyond its inner calls: the sum of gradients, or something that was not recorded.
-        front = max([0.0, *(float(np.nan_to_num(ledger.errors.error_out[p])) for p in inside)])
-        front = max(front, float(np.nan_to_num(ledger.errors.error_in[pair])))
+        front = max([0.0, *(or_zero(ledger.errors.error_out[p]) for p in inside)])
+        front = max(front, or_zero(ledger.errors.error_in[pair]))
         if ledger.phase(pair) == "backward":
             front = max(front, ledger.worst_right["backward"], ledger.history.noise)
         explained = 32 * ledger.roundoff(t, r) + 32 * front
         if ledger.phase(pair) == "backward":
-            explained = max(explained, float(np.nan_to_num(ledger.errors.floor[pair])))
+            explained = max(explained, or_zero(ledger.errors.floor[pair]))
         if error <= explained:
             return None
         if cause is None and not ledger.anything_wrong():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numscope.compare.ledger import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, Ledger
+from numscope.compare.ledger import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, Ledger, or_zero
 from numscope.compare.provenance import RIGHT, Provenance
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
@@ -70,7 +70,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
 def _gradients_agree(ledger: Ledger, parts: dict[str, dict[str, int]]) -> bool:
     """Return whether all gradients together are the same but for rounding."""
     rows = [part["parameters_grad"] for part in parts.values() if "parameters_grad" in part]
-    norms = np.array([float(np.nan_to_num(ledger.b.tensors.l2[ledger.slots.b[row]])) for row in rows])
+    norms = np.array([or_zero(ledger.b.tensors.l2[ledger.slots.b[row]]) for row in rows])
     errors = np.array([ledger.size(row) for row in rows])
     total = float(np.linalg.norm(norms))
     if not rows or not total > 0 or not np.isfinite(errors).all():
