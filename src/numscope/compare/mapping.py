@@ -19,7 +19,6 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 
 from numscope.compare.side import Side
 from numscope.core.errors import SettingsError
+from numscope.core.toml import read_toml
 
 _STEPS = ("concat", "transpose", "split", "reshape", "dtype")
 Fetch = Callable[[str], NDArray[Any]]  # a tensor of the target by its name
@@ -117,16 +117,7 @@ class Map:
 
 def load_map(path: str | os.PathLike[str]) -> Map:
     """Read a map file."""
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    content = read_toml(path)
     unknown = set(content) - {"call", "module", "layout"}
     if unknown:
         raise SettingsError(f"{path}: there is no table {sorted(unknown)[0]!r}; there are call, module and layout")

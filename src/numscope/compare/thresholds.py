@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 
 from numscope.core.errors import SettingsError
+from numscope.core.toml import read_toml
 
 
 @dataclass(frozen=True)
@@ -20,16 +20,7 @@ class Thresholds:
 
 def load_thresholds(path: str | os.PathLike[str]) -> Thresholds:
     """Return the thresholds of a TOML file: `[compare]` with the names of the fields above."""
-    try:
-        import tomllib
-    except ImportError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found,no-redef]
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"{path}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+    content = read_toml(path)
     given = content.get("compare", content)
     known = {field.name for field in fields(Thresholds)}
     for name, value in given.items():

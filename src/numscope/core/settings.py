@@ -13,10 +13,10 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, get_args
 
 from numscope.core.errors import SettingsError
+from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
@@ -87,16 +87,7 @@ class CaptureSettings:
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the settings of a TOML file, at its top or in its table `capture`."""
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[import-not-found,no-redef,unused-ignore]
-    try:
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"settings file {path} cannot be read ({error.strerror}): check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"settings file {path} is not valid TOML: {error}") from None
+    content = read_toml(path)
     chosen = content.get("capture", content)
     if not isinstance(chosen, dict):
         raise SettingsError(f"settings file {path}: [capture] must be a table")
