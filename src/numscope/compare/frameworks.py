@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from numscope.fingerprint.numpy_form import NumpyBatch
-from numscope.store.batch import record_batch
 from numscope.store.reader import Run, StepTables
 from numscope.store.schema import SLOTS, TENSORS
 
@@ -106,6 +104,9 @@ def _is_turned(call: dict[str, Any] | None, slot: str, weights: Iterable[str]) -
 
 def _turn(run: Run, rank: int, tensors: pa.Table, numbers: set[int]) -> tuple[dict[int, int], pa.Table]:
     """Return a new number for each of these tensors, and the rows of the turned ones."""
+    from numscope.fingerprint.numpy_form import NumpyBatch  # most comparisons need neither
+    from numscope.store.batch import record_batch
+
     rows = [row for row in tensors.to_pylist() if row["tensor"] in numbers and len(row["shape"] or ()) == 2]
     if not rows:
         return {}, TENSORS.empty_table()

@@ -16,7 +16,7 @@ from numscope.compare.dtypes import smallest_step, unit_roundoff
 from numscope.compare.flow import flow
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors, call_errors
-from numscope.compare.side import Flags, Floats, Ints, Side
+from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
 
 IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
@@ -115,7 +115,7 @@ class Ledger:
         self.cause_a = np.full(len(a.tensors.hash), -1)
         self.error_a, self.error_b = np.zeros(len(a.tensors.hash)), np.zeros(len(b.tensors.hash))
         inner = {a.book.code("api"), a.book.code("aten")}
-        self.coarse = not inner & {*np.unique(a.calls.kind).tolist(), *np.unique(b.calls.kind).tolist()}
+        self.coarse = not inner & {*distinct(a.calls.kind)[0].tolist(), *distinct(b.calls.kind)[0].tolist()}
         self.suspicions: list[Suspicion] = []
         self.suspicion_of: dict[int, int] = {}  # target row of a call that lost its solidity → suspicion
         self.suspicion_of_reference: dict[int, int] = {}

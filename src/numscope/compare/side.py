@@ -63,6 +63,13 @@ class Codebook:
         return numbers
 
 
+def distinct(codes: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct numbers of a column, and each row's place among them; linear, as a codebook's are small."""
+    seen = np.zeros(int(codes.max(initial=-1)) + 2, np.bool_)
+    seen[codes + 1] = True
+    return np.flatnonzero(seen) - 1, (np.cumsum(seen) - 1)[codes + 1]
+
+
 @dataclass(frozen=True)
 class Calls:
     """Columns of a side's calls."""
@@ -137,8 +144,10 @@ class Side:
 
 def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:
     """Return the tables of one step of one rank as columns."""
-    calls_table = tables.calls.sort_by("order") if tables.calls.num_rows else tables.calls
-    order = _ints(calls_table["order"])
+    calls_table, order = tables.calls, _ints(tables.calls["order"])
+    if bool((np.diff(order) < 0).any()):
+        calls_table = calls_table.sort_by("order")
+        order = _ints(calls_table["order"])
     calls = _calls(calls_table, order, book)
     tensor_numbers = _ints(tables.tensors["tensor"])
     slots = _slots(tables.slots, order, tensor_numbers, book)
@@ -158,6 +167,8 @@ def _rows_of(numbers: Ints, wanted: Ints) -> Ints:
     """Return the row at which each wanted number stands, -1 where it is not there."""
     if not len(numbers):
         return np.full(len(wanted), -1, dtype=np.int64)
+    if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
+        return np.where(wanted < len(numbers), wanted, -1)  # as capture numbers them
     sort = np.argsort(numbers, kind="stable")
     place = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
     rows = sort[place]
@@ -213,10 +224,10 @@ def _canonical_ops(ops: list[str]) -> dict[str, str]:
 
 def _recode(codes: Ints, book: Codebook, change: Any) -> Ints:
     """Return codes after `change` (a function from a list of words to a dict) was applied to the distinct words."""
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    words = [book.words[code] if code >= 0 else "" for code in distinct]
+    present, place = distinct(codes)
+    words = [book.words[code] if code >= 0 else "" for code in present.tolist()]
     changed = change(words)
-    return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[inverse]
+    return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[place]
 
 
 def _without_wrappers(slots: list[str]) -> dict[str, str]:
@@ -233,9 +244,11 @@ def _slots(table: pa.Table, order: Ints, tensor_numbers: Ints, book: Codebook) -
     tensor = _rows_of(tensor_numbers, _ints(table["tensor"]))
     tensor = np.where(_ints(table["tensor"]) < 0, -1, tensor)
     there = call >= 0
-    call, slot, tensor = call[there], slot[there], tensor[there]
-    sort = np.argsort(call, kind="stable")
-    call, slot, tensor = call[sort], slot[sort], tensor[sort]
+    if not there.all():
+        call, slot, tensor = call[there], slot[there], tensor[there]
+    if bool((np.diff(call) < 0).any()):
+        sort = np.argsort(call, kind="stable")
+        call, slot, tensor = call[sort], slot[sort], tensor[sort]
     start = np.searchsorted(call, np.arange(len(order) + 1))
     return Slots(call, slot, tensor, start)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from numscope.compare.align import VALUE, Alignment
 from numscope.compare.operators import COMMUTATIVE, FILLS
-from numscope.compare.side import Flags, Ints, Side
+from numscope.compare.side import Flags, Ints, Side, distinct
 
 INPUT, STATE, OUTPUT = 0, 1, 2  # what a slot is to its call: given, held (parameters, buffers), or made
 _ROLES = {"input": INPUT, "kwargs": INPUT, "parameters": STATE, "buffers": STATE, "state": STATE, "output": OUTPUT}
@@ -33,8 +33,8 @@ class SlotPairs:
 
 def slot_roles(side: Side, optimizer: Flags) -> Ints:
     """Return the role of each slot of a side; a gradient is made by a backward call and given to an optimizer."""
-    distinct, inverse = np.unique(side.slots.slot, return_inverse=True)
-    heads = [side.book.words[code].partition(".")[0] for code in distinct.tolist()]
+    present, inverse = distinct(side.slots.slot)
+    heads = [side.book.words[code].partition(".")[0] for code in present.tolist()]
     role = np.array([_ROLES.get(head, OUTPUT) for head in heads], dtype=np.int64)[inverse]
     is_gradient = np.array([head == "parameters_grad" for head in heads], dtype=np.bool_)[inverse]
     return np.where(is_gradient & optimizer[side.slots.call], INPUT, role)
@@ -47,7 +47,10 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     width = len(a.book.words) + 1
     key_a = pair_a * width + a.slots.slot[slot_a]
     key_b = pair_b * width + b.slots.slot[slot_b]
-    _, place_a, place_b = np.intersect1d(key_a, key_b, return_indices=True)
+    if np.array_equal(key_a, key_b):
+        place_a = place_b = np.arange(len(key_a))
+    else:
+        _, place_a, place_b = np.intersect1d(key_a, key_b, return_indices=True)
     rows_a, rows_b, pair = slot_a[place_a], slot_b[place_b], pair_a[place_a]
     left_a, left_b = _missing(len(slot_a), place_a), _missing(len(slot_b), place_b)
     more = _pair_left(a, b, (pair_a[left_a], slot_a[left_a]), (pair_b[left_b], slot_b[left_b]), max_loop)
@@ -57,8 +60,9 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     paired_a, paired_b = rows_a, rows_b
     keep = _believable(a, b, alignment, pair, rows_a, rows_b)
     rows_a, rows_b, pair = rows_a[keep], rows_b[keep], pair[keep]
-    sort = np.lexsort((rows_a, pair))
-    rows_a, rows_b, pair = rows_a[sort], rows_b[sort], pair[sort]
+    if len(more[0]) or len(place_a) < len(key_a):
+        sort = np.lexsort((rows_a, pair))
+        rows_a, rows_b, pair = rows_a[sort], rows_b[sort], pair[sort]
     optimizer = a.calls.kind == a.book.code("optimizer")
     by_value = alignment.why == VALUE
     return SlotPairs(
@@ -67,8 +71,8 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
         role=slot_roles(a, optimizer)[rows_a],
         a=a.slots.tensor[rows_a],
         b=b.slots.tensor[rows_b],
-        alone_a=np.setdiff1d(slot_a[~by_value[pair_a]], paired_a),
-        alone_b=np.setdiff1d(slot_b[~by_value[pair_b]], paired_b),
+        alone_a=_others(slot_a[~by_value[pair_a]], paired_a, len(a.slots.slot)),
+        alone_b=_others(slot_b[~by_value[pair_b]], paired_b, len(b.slots.slot)),
     )
 
 
@@ -79,6 +83,14 @@ def _expand(side: Side, rows: Ints) -> tuple[Ints, Ints]:
     pair = np.repeat(np.arange(len(rows)), count)
     offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
     return pair, np.repeat(begin, count) + offset
+
+
+def _others(rows: Ints, used: Ints, length: int) -> Ints:
+    """Return the rows that are not used, in order."""
+    chosen = np.zeros(length, np.bool_)
+    chosen[rows] = True
+    chosen[used] = False
+    return np.flatnonzero(chosen)
 
 
 def _missing(length: int, used: Ints) -> Ints:

@@ -15,7 +15,7 @@ from numscope.compare.align import Alignment, align
 from numscope.compare.judge import History, judge
 from numscope.compare.measure import Layouts, Loader, measure
 from numscope.compare.sentences import origin
-from numscope.compare.side import Codebook, Floats, Side, load
+from numscope.compare.side import Codebook, Floats, Side, distinct, load
 from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.sources import Sources
 from numscope.compare.tables import calls_table, pairs_table
@@ -69,8 +69,9 @@ def differing_precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPair
     words = a.book.words
     floats = np.array([operators_float(word) for word in words] + [False])
     out = (slots.role == OUTPUT) & floats[a.tensors.dtype[slots.a]] & floats[b.tensors.dtype[slots.b]]
-    classes = {code: operators.classify(words[code]) for code in np.unique(a.calls.op).tolist() if code >= 0}
-    product = np.array([classes.get(code, 0) == operators.PRODUCT for code in a.calls.op.tolist()], dtype=np.bool_)
+    present, place = distinct(a.calls.op)
+    classes = [operators.classify(words[code]) if code >= 0 else 0 for code in present.tolist()]
+    product = (np.array(classes, dtype=np.int64) == operators.PRODUCT)[place]
     forward = a.calls.phase[alignment.target] == a.book.code("forward")
     out &= forward[slots.pair]
     heavy = out & product[alignment.target[slots.pair]]

@@ -13,7 +13,7 @@ from numscope.compare.align import REASONS, Alignment
 from numscope.compare.judge import VERDICTS, Judgement
 from numscope.compare.measure import Measures
 from numscope.compare.schema import CALLS, PAIRS
-from numscope.compare.side import Ints, Side
+from numscope.compare.side import Ints, Side, distinct
 from numscope.compare.slots import SlotPairs
 from numscope.compare.sources import Sources
 
@@ -224,15 +224,15 @@ def _integers(values: NDArray[Any]) -> pa.Array:
 
 
 def _words(side: Side, codes: Ints) -> pa.Array:
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    words = pa.array([side.book.words[code] if code >= 0 else None for code in distinct.tolist()], pa.string())
-    return words.take(pa.array(inverse.astype(np.int64)))
+    present, place = distinct(codes)
+    words = pa.array([side.book.words[code] if code >= 0 else None for code in present.tolist()], pa.string())
+    return words.take(pa.array(place))
 
 
 def _shape(side: Side, codes: Ints) -> pa.Array:
-    distinct, inverse = np.unique(codes, return_inverse=True)
-    words = pa.array([f"[{side.book.words[code]}]" if code >= 0 else None for code in distinct.tolist()], pa.string())
-    return words.take(pa.array(inverse.astype(np.int64)))
+    present, place = distinct(codes)
+    words = pa.array([f"[{side.book.words[code]}]" if code >= 0 else None for code in present.tolist()], pa.string())
+    return words.take(pa.array(place))
 
 
 def _join(names: pa.Array, slots: pa.Array) -> pa.Array:

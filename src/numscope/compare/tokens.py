@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numscope.compare.side import Ints, Side, Words
+from numscope.compare.side import Ints, Side, Words, distinct
 
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9))
 
@@ -53,11 +53,11 @@ def tokens(side: Side) -> Tokens:
     dtype = np.full(len(row), -1) if empty else np.where(measured, tensors.dtype[safe], -1)
     shape = np.full(len(row), -1) if empty else np.where(measured, tensors.shape[safe], -1)
     content = np.zeros(len(row), np.uint64) if empty else np.where(measured, tensors.hash[safe], np.uint64(0))
-    distinct = np.unique(slots.slot)
+    present, place = distinct(slots.slot)
+    heads = [book.words[code] for code in present.tolist()]
     # Parameters belong to the module's path; what is compared of them is their value, not their being there.
-    counted = np.array([book.words[s].startswith(("input", "kwargs", "output")) for s in distinct], dtype=np.bool_)
-    out = np.array([book.words[s].startswith("output") for s in distinct], dtype=np.bool_)
-    place = np.searchsorted(distinct, slots.slot)
+    counted = np.array([head.startswith(("input", "kwargs", "output")) for head in heads], dtype=np.bool_)
+    out = np.array([head.startswith("output") for head in heads], dtype=np.bool_)
     layout = _sum_by_call(np.where(counted[place], _mix(slots.slot, dtype, shape), np.uint64(0)), slots.start)
     bits = _sum_by_call(np.where(out[place], _mix(slots.slot, dtype, shape, content), np.uint64(0)), slots.start)
     # An optimizer of another class still does the optimizer's job.

@@ -37,7 +37,10 @@ def _drop_parts(path: str) -> str:
 def normalise(paths: Iterable[str]) -> dict[str, str]:
     """Return each path as it would be without wrappers, for all paths of one run at once."""
     given = list(dict.fromkeys(paths))
-    plain = {path: _drop_parts(path) for path in given}
+    plain = {path: path for path in given}
+    everything = "\n".join((*given, ""))
+    if ".\n" in everything or any(part in everything for part in _ANYWHERE):
+        plain = {path: _drop_parts(path) for path in given}
     changed = True
     while changed:
         changed = False

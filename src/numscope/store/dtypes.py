@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 # What every version of safetensors since 0.4 can hold. Everything else is stored as bytes, with one more axis.
@@ -31,10 +30,9 @@ SAFETENSORS = {
 @cache
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
     """Return the numpy dtype of a dtype's name, ml_dtypes included, or None where numpy has none (packed kinds)."""
-    if hasattr(ml_dtypes, name):
-        known: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return known
     try:
         return np.dtype(name)
     except TypeError:
-        return None
+        import ml_dtypes  # only runs that keep such tensors pay for it
+
+        return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else None
