@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from numscope import __version__
 from numscope.commands import available, module_of
-from numscope.core.errors import NumscopeError, SettingsError
+from numscope.core.errors import NumscopeError, SettingsError, describe
 
 ABOUT = "Find the first operator at which two runs of a model stop agreeing, and why."
 
@@ -107,7 +107,7 @@ def _fail(error: Exception, debug: bool) -> int:
     if isinstance(error, NumscopeError):
         message = str(error)
     elif isinstance(error, OSError) and error.filename:
-        message = f"{error.filename}: {error.strerror}"
+        message = describe(error)
     else:
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         message = f"this is a fault in numscope ({where}): please report it with what --debug shows"

@@ -18,36 +18,33 @@ import runpy
 import sys
 import traceback
 import uuid
+import warnings
 from collections.abc import Sequence
 from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from numscope.core.errors import SettingsError
+from numscope.capture import launch
 
 VARIABLE = "NUMSCOPE_RUN"
 FRAMEWORKS = ("torch", "paddle")
 
 
-def run_script(
-    script: str, arguments: Sequence[str], out: str, settings: dict[str, Any], also: dict[str, Any] | None = None
-) -> int:
+def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also: dict[str, Any] | None = None) -> int:
     """Run a script under capture in this process; return its exit status.
 
     `also` maps functions ("package.module:function") to an argument each: they are called in every process of the job
     once its capture has begun.
     """
-    if not os.path.isfile(script):
-        raise SettingsError(f"{script} is not a file: give the Python script to run after --")
-    capture = _Job(out, settings, _announce(out, settings, also or {}), also or {})
+    script = launch.program(command)
     _check(out, settings)
+    capture = _Job(out, settings, _announce(out, settings, also or {}), also or {})
     util.register_after_fork(capture, _forked)
-    sys.argv = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    warnings.formatwarning = _own_in_one_line(warnings.formatwarning)
     try:
         with _ImportWatch(capture.start):
-            runpy.run_path(script, run_name="__main__")
+            script.run()
         capture.finish()
     except SystemExit as leaving:
         capture.crashed(leaving)
@@ -57,6 +54,10 @@ def run_script(
         return _show_like_python(error)
     finally:
         capture.close()
+    if "guard" not in settings and not (Path(out) / "manifest.json").exists():
+        print(
+            f"numscope: nothing was recorded into {out}: no call of {' or '.join(FRAMEWORKS)} was seen", file=sys.stderr
+        )
     return 0
 
 
@@ -192,12 +193,29 @@ def _announce(out: str, settings: dict[str, Any], also: dict[str, Any]) -> str:
     return job
 
 
+def _own_in_one_line(usual: Any) -> Any:
+    """Return how warnings are shown: ours, which are about no line of the user's, without a line of code."""
+
+    def shown(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+        if str(message).startswith("numscope"):
+            return f"{str(message) if str(message).startswith('numscope:') else f'numscope: {message}'}\n"
+        return str(usual(message, category, filename, lineno, line))
+
+    return shown
+
+
 def _show_like_python(error: Exception) -> int:
     """Print the script's own error as Python does, without our frames, and return Python's status for it."""
+    own = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+    frames = []
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, runpy.__file__, "<frozen runpy>"):
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith((own, runpy.__file__, "<frozen runpy>")):
+            frames.append(trace)
         trace = trace.tb_next
-    traceback.print_exception(type(error), error, trace)
+    for frame, following in zip(frames, [*frames[1:], None]):
+        frame.tb_next = following
+    traceback.print_exception(type(error), error, frames[0] if frames else None)
     return 1
 
 

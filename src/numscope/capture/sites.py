@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import runpy
 import sys
 import sysconfig
 from types import CodeType, FrameType
@@ -16,6 +17,7 @@ from typing import Any
 Frame = dict[str, Any]
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_RUNPY = ("<frozen runpy>", runpy.__file__)  # how Python gets to the script
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
@@ -72,7 +74,7 @@ class Sites:
         if (code, lasti) not in self._frame_cache:
             file = code.co_filename
             line = _line(code, lasti)
-            hidden = file.startswith(_OWN) or file.endswith(os.path.join("torch", "overrides.py"))
+            hidden = file.startswith((_OWN, *_RUNPY)) or file.endswith(os.path.join("torch", "overrides.py"))
             text = linecache.getline(file, line).strip()
             frame = {"file": file, "line": line, "function": code.co_name, "code": text}
             self._frame_cache[code, lasti] = None if hidden else frame

@@ -13,6 +13,8 @@ import argparse
 import json
 from typing import Any
 
+from numscope.core.errors import RunError
+
 HELP = "the first non-finite value of a run, and where it came from"
 
 
@@ -30,12 +32,19 @@ def run(args: argparse.Namespace) -> int:
     from numscope.check.checking import check
     from numscope.core.report import plain
     from numscope.report import check as report
+    from numscope.report.files import check_output
     from numscope.report.lines import print_lines
     from numscope.store.reader import open_run
 
+    if args.json:
+        check_output(args.json)
     form = headroom.format_of(args.headroom) if args.headroom else None
     opened = open_run(args.run_path)
     found = check(opened)
+    if not found.measured:
+        raise RunError(
+            f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with keep='stats'"
+        )
     shape: dict[str, Any] = found.to_dict()
     told = report.lines(found)
     near = headroom.near_misses(opened)

@@ -7,10 +7,12 @@ import os
 from dataclasses import fields
 from typing import Any
 
+from numscope.capture import launch
 from numscope.core.errors import SettingsError
 from numscope.core.settings import CaptureSettings, from_text
 
 HELP = "capture a training script with no change to it"
+_METAVARS = {"max_tensors": "N", "max_gradients": "N", "sample": "HEAD,K,TAIL", "control": "FILE", "on_error": "WHAT"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(f"--{flag}", action="append", metavar="PATTERN", help=f"{text}; may be repeated")
         else:
             default = "" if item.default in (None, 0) else f" (default {_shown(item.default)})"
-            parser.add_argument(f"--{flag}", metavar=flag.upper(), help=f"{text}{default}")
+            parser.add_argument(
+                f"--{flag}", metavar=_METAVARS.get(item.name, item.name.upper()), help=f"{text}{default}"
+            )
     parser.add_argument(
         "--to-cpu", action="append", default=[], metavar="PATTERN", help="run these on the CPU; may be repeated"
     )
@@ -50,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the script under capture and pass its exit status on."""
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
-    if not command:
-        raise SettingsError("no script given: numscope run --out RUN -- script.py args")
+    launch.program(command)  # says what is wrong with it before anything else is loaded
     settings: dict[str, Any] = {}
     for item in fields(CaptureSettings):
         value = getattr(args, item.name)
@@ -75,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         GuardSettings.of(**settings["guard"])
     from numscope.capture.job import run_script
 
-    return run_script(command[0], command[1:], args.out, settings, also)
+    return run_script(command, args.out, settings, also)
 
 
 def _shown(default: Any) -> str:

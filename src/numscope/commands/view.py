@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numscope.core.errors import SettingsError
@@ -30,11 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
+    from numscope.store.reader import open_run
     from numscope.view.server import EitherForms, Viewer, serve
 
-    for path in filter(None, (args.target, args.reference)):
-        if "://" not in path and not Path(path).exists():
-            raise SettingsError(f"there is no run at {path}")
+    if not 0 <= args.port < 65536:
+        raise SettingsError(f"--port {args.port}: give a number from 1 to 65535, or 0 for a free one")
+    for path in filter(None, (args.target, args.reference, *args.noise)):
+        open_run(path)  # what cannot be read is said here, not in the browser
     viewer = Viewer(forms=EitherForms(_hooktools))
     if args.target:
         viewer.open(args.target, args.reference, {"noise": tuple(args.noise), "map": args.map})

@@ -82,7 +82,7 @@ def compare(
     thresholds = thresholds or Thresholds()
     pairs_of = _common(runs, steps, ranks)
     if not pairs_of.both:
-        return _nothing(runs, pairs_of)
+        return _nothing(runs, pairs_of, _chosen(steps), _chosen(ranks))
     mapping = None
     if map is not None:
         from numscope.compare.mapping import load_map
@@ -145,9 +145,13 @@ def _common(runs: tuple[Run, Run], steps: Any, ranks: Any) -> _Common:
     return _Common(sorted(have[0] & have[1]), skipped)
 
 
-def _nothing(runs: tuple[Run, Run], common: _Common) -> Comparison:
-    reason = (
-        f"no step of a rank is in both: the target has steps {list(runs[0].steps)} of ranks {runs[0].ranks}, "
+def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ranks: set[int] | None) -> Comparison:
+    asked = [
+        f"{what} {', '.join(map(str, sorted(chosen)))}" for what, chosen in (("step", steps), ("rank", ranks)) if chosen
+    ]
+    reason = f"{' of '.join(asked)} is not in both runs" if asked else "no step of a rank is in both"
+    reason += (
+        f": the target has steps {list(runs[0].steps)} of ranks {runs[0].ranks}, "
         f"the reference {list(runs[1].steps)} of {runs[1].ranks}"
     )
     coverage = _coverage([], common)
@@ -176,7 +180,7 @@ def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult],
             f"{_alone(coverage)} calls are on one side only, and the limit is {thresholds.max_unmatched}",
         )
     elif not sum(result.measured for result in results):
-        verdict, reason = "incomparable", "neither run has fingerprints: capture with keep='stats' or more"
+        verdict, reason = "incomparable", "no tensor has a fingerprint in both runs: capture with keep='stats' or more"
     elif all(result.identical for result in results) and not _alone(coverage):
         verdict, reason = "identical", "every matched tensor is the same to the bit"
     else:

@@ -17,6 +17,12 @@ class Thresholds:
     max_relative: float | None = None  # any pair with a larger relative L2 error makes the verdict "diverged"
     max_unmatched: int | None = None  # more unmatched calls than this make the verdict "diverged"
 
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None and not value >= 0:
+                raise SettingsError(f"{field.name} must be a number of at least 0, not {value!r}")
+
 
 def load_thresholds(path: str | os.PathLike[str]) -> Thresholds:
     """Return the thresholds of a TOML file: `[compare]` with the names of the fields above."""

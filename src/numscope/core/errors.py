@@ -12,7 +12,26 @@ NumscopeError                 one line: what is wrong, and how to put it right
 
 from __future__ import annotations
 
+import errno
 from typing import Any
+
+_CURES = {
+    errno.EACCES: "check its permissions",
+    errno.EPERM: "check its permissions",
+    errno.EROFS: "choose a place that can be written",
+    errno.ENOSPC: "make room, or choose another place",
+    errno.ENOENT: "check the path",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "name a file, not a directory",
+    errno.EEXIST: "choose another place",
+}
+
+
+def describe(error: OSError) -> str:
+    """Return what the system would not do, and how to put it right."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    cure = _CURES.get(error.errno or 0)
+    return f"{what}: {cure}" if cure else what
 
 
 class NumscopeError(Exception):

@@ -28,8 +28,6 @@ def lines(found: Check) -> list[Line]:
     origin = found.origin
     if origin is None:
         told.append([("nothing non-finite", "bold green")])
-        if not found.measured:
-            told.append('  the run has no counts of its tensors (keep="structure"): capture it with keep="stats"')
     else:
         where = f" in {origin.module}" if origin.module else ""
         rank = f", rank {origin.rank}" if len(found.run.ranks) > 1 else ""

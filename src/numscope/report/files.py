@@ -15,8 +15,10 @@ def check_output(path: str | os.PathLike[str]) -> Path:
         raise SettingsError(f"{target} is a directory: name a file")
     parent = target.parent
     if not parent.exists():
-        raise SettingsError(f"{target} cannot be written: there is no directory {parent}")
+        raise SettingsError(
+            f"{target} cannot be written: there is no directory {parent}: make it, or name another file"
+        )
     place = target if target.exists() else parent
     if not os.access(place, os.W_OK):
-        raise SettingsError(f"{target} cannot be written: no permission")
+        raise SettingsError(f"{target} cannot be written: no permission: check it, or name another file")
     return target

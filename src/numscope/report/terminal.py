@@ -12,7 +12,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Iterable
-from typing import TextIO
+from typing import Any, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -65,8 +65,14 @@ def lines(
         found += _source(report.origin, paint, width)
         found += ["", *_story(comparison, paint, width)]
         found += _rivals(report.suspects[1:], paint, width)
-    found += ["", *_worst(comparison, paint, width, top, only, sort)]
+    table = chosen_pairs(comparison.pairs, top, only, sort)
+    if report.verdict == "incomparable":
+        table = table.slice(0, 0)
+    else:
+        found += ["", *_worst(table, paint, width, only, sort)]
     found += ["", *_coverage(comparison, paint, width)]
+    if any(_estimated(row) for row in table.to_pylist()):
+        found.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
     return found
 
 
@@ -121,19 +127,22 @@ def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
     return told
 
 
-def _worst(comparison: Comparison, paint: Paint, width: int, top: int, only: str | None, sort: str) -> list[str]:
-    table = chosen_pairs(comparison.pairs, top, only, sort)
+def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: str) -> list[str]:
     if not table.num_rows:
         return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
     name_width = max(24, width - 50)
     header = f"  {'worst pairs (relative L2, cosine, max abs)' if sort == 'error' else 'pairs':<{name_width}}"
     told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
     for row in table.to_pylist():
-        mark = "~" if row["estimated"] and not row["bitwise_equal"] else " "
+        mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
         verdict = paint(f"{row['verdict']:<10}", _CALL_COLOURS[row["verdict"]])
         told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}")
     return told
+
+
+def _estimated(row: dict[str, Any]) -> bool:
+    return bool(row["estimated"]) and not row["bitwise_equal"]
 
 
 def chosen_pairs(pairs: pa.Table, top: int, only: str | None = None, sort: str = "error") -> pa.Table:
@@ -160,8 +169,6 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     found = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
     if skipped:
         found.append(_cut(f"  not compared: {skipped}", width))
-    if comparison.pairs.num_rows and pc.any(comparison.pairs["estimated"]).as_py():
-        found.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
     return [line for line in found if line]
 
 

@@ -34,7 +34,12 @@ def check(path: Path, rank: int, overwrite: bool) -> None:
     """Say early why a run could not be written to a directory; nothing is made or deleted."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose a directory for the run")
-    if not path.exists():
+    place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not place.is_dir():
+        raise RunError(f"cannot write a run to {path} ({place} is a file): choose another directory")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise RunError(f"cannot write a run to {path} (no permission for {place}): choose another directory")
+    if place != path:
         return
     foreign = [entry.name for entry in path.iterdir() if not _OURS.fullmatch(entry.name)]
     if foreign and not _is_run(path):  # in this order: another rank may be making the run at this moment

@@ -165,6 +165,8 @@ class _Parquet:
         return groups.slice(start - offset, stop - start)
 
     def _damaged(self, error: Exception) -> RunError:
+        if isinstance(error, PermissionError):
+            return RunError(f"{self._path} cannot be read (Permission denied): check its permissions")
         return RunError(f"{self._path} is damaged ({str(error).splitlines()[0][:200]}): {_CURE}")
 
 

@@ -111,7 +111,7 @@ def test_faults_of_ours_are_one_line_too(command: ModuleType, capsys: pytest.Cap
     assert err.count("\n") == 1
     command.run = raising(FileNotFoundError(2, "No such file or directory", "map.json"))  # type: ignore[attr-defined]
     assert main(["show"]) == 2
-    assert capsys.readouterr().err == "numscope: map.json: No such file or directory\n"
+    assert capsys.readouterr().err == "numscope: map.json: No such file or directory: check the path\n"
 
 
 def test_an_interrupt_is_130(command: ModuleType) -> None:

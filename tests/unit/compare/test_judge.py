@@ -303,7 +303,7 @@ def test_a_shape_that_differs_is_a_row_with_a_reason(tmp_path: Path, keep: bool)
 def test_no_common_step_is_incomparable(tmp_path: Path) -> None:
     comparison = compare(chain().write(tmp_path / "a"), chain().write(tmp_path / "b"), steps=[5])
     assert comparison.verdict == "incomparable"
-    assert "no step" in comparison.report.reason
+    assert "step 5 is not in both runs" in comparison.report.reason
 
 
 def test_steps_that_only_one_run_has_are_counted(tmp_path: Path) -> None:

@@ -40,4 +40,5 @@ def open_dump(path: Path, form: str | None = None, trust_pickle: bool = False) -
         if form
         else "a dump of msprobe, ptdbg_ascend, torch_npu, saving_hook, hooktools, or tensor files"
     )
-    raise RunError(f"{path} is not {what} (found: {listing(path) if path.is_dir() else path.name})")
+    held = listing(path) if path.is_dir() else path.name
+    raise RunError(f"{path} is not {what} (found: {held or 'nothing'}): give what the other tool wrote")
