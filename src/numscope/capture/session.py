@@ -9,6 +9,7 @@ with ns.capture("runs/gpu", model, level="mix", keep="stats") as cap:
 from __future__ import annotations
 
 import atexit
+import json
 import os
 import sys
 import warnings
@@ -21,9 +22,11 @@ from typing import Any, Protocol
 from numscope.capture import ranks
 from numscope.capture.control import ControlFile
 from numscope.capture.recorder import Recorder
+from numscope.core.description import FILE as MODULES
 from numscope.core.errors import CaptureError, NumscopeError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
+from numscope.store.files import place
 from numscope.store.writer import RunWriter
 
 
@@ -53,6 +56,9 @@ class Frontend(Protocol):
 
     def seeds(self) -> dict[str, int]:
         """Return the seeds of the framework's generators, for the manifest."""
+
+    def description(self) -> dict[str, Any] | None:
+        """Return what the captured modules are made of, or None where that is not known or not wanted."""
 
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one, and is no rank: a data loader's worker."""
@@ -113,6 +119,7 @@ class Capture:
         self._begun = -1  # the step that the recorder numbers
         self._touched = False  # that step has been watched since it was last ended
         self._closed = False
+        self._described = False  # modules.json is written
         self._dead = False  # the writer failed; nothing more is recorded
 
     # The user's side ----------------------------------------------------------------------------------------------
@@ -241,8 +248,18 @@ class Capture:
     def _end_step(self) -> None:
         if self._touched and not self._dead and self._recorder.has_content and self._is_ours():
             self._guarded(self._recorder.end_step)
+            if not self._described and not self._dead:
+                self._described = True
+                self._guarded(self._describe)
         self._frontend.new_step()
         self._touched = False
+
+    def _describe(self) -> None:
+        """Write down, once, what the modules are made of: a replay builds them again from it."""
+        document = self._frontend.description()
+        if document is not None:
+            writer = self._recorder.writer
+            place(self.path / f"rank{writer.rank}" / MODULES, json.dumps(document).encode(), replace=True)
 
     def _is_ours(self) -> bool:
         """Tell whether this process is one to write; abandon the capture where it is not."""

@@ -105,6 +105,19 @@ def decode(record: Record, call: Call, random: bool = False) -> Invocation:
     if call.kind == "collective":
         raise CannotReplay("it is a collective: its result needs the other ranks")
     function = function_of(call)
+    args, kwargs = arguments_of(record, call)
+    if not random:
+        _refuse_random(call, args, kwargs)
+    if call.op in ("__getitem__", "__setitem__") and len(args) > 1 and isinstance(args[1], list):
+        # A tuple and a list are recorded alike; a list of plain numbers alone is tried as a tuple by `replay`.
+        args = (args[0], tuple(args[1]), *args[2:])
+    if call.op in _VARIADIC and len(args) > 2 and all(isinstance(item, int) for item in args[1:]):
+        args = (args[0], list(args[1:]))
+    return Invocation(call, function, args, kwargs)
+
+
+def arguments_of(record: Record, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments that a call was given, with recorded tensors as `Given`, or raise CannotReplay."""
     given = call.given()
     places: dict[str, Any] = {f"input.{key}": value for key, value in given["args"].items()}
     places |= {f"kwargs.{key}": value for key, value in given["kwargs"].items()}
@@ -118,15 +131,7 @@ def decode(record: Record, call: Call, random: bool = False) -> Invocation:
     if isinstance(positional, dict) and positional:
         raise CannotReplay("an argument was not recorded")
     args = tuple(positional or ())
-    kwargs = tree.get("kwargs", {})
-    if not random:
-        _refuse_random(call, args, kwargs)
-    if call.op in ("__getitem__", "__setitem__") and len(args) > 1 and isinstance(args[1], list):
-        # A tuple and a list are recorded alike; a list of plain numbers alone is tried as a tuple by `replay`.
-        args = (args[0], tuple(args[1]), *args[2:])
-    if call.op in _VARIADIC and len(args) > 2 and all(isinstance(item, int) for item in args[1:]):
-        args = (args[0], list(args[1:]))
-    return Invocation(call, function, args, kwargs)
+    return args, tree.get("kwargs", {})
 
 
 def function_of(call: Call) -> Function:

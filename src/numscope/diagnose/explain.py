@@ -24,7 +24,14 @@ from numscope.diagnose.recorded import NotKept, Record
 
 
 def explain(pairs: Pairing, origin: Origin) -> Explanation:
-    """Explain a suspect that is a call, through the groups of calls it stands for."""
+    """Explain a suspect that is a call: a module as a unit where that can be, else the groups of calls it stands for."""
+    from numscope.diagnose.as_unit import explain_as_unit
+
+    return explain_as_unit(pairs, origin, explain_calls(pairs, origin))
+
+
+def explain_calls(pairs: Pairing, origin: Origin) -> Explanation:
+    """Explain a suspect through the groups of calls it stands for."""
     places, matched = places_of(pairs, origin)
     found: list[Explanation] = []
     for place in places[:4]:

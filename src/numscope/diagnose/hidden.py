@@ -20,6 +20,7 @@ from numscope.diagnose.recorded import NotKept
 
 _MOST = 20  # calls that are asked
 _KINDS = ("api", "aten")
+_FLOORS = 8.0  # a difference of more floors than this would have been seen
 
 
 def reveal(comparison: Comparison) -> Report:
@@ -45,8 +46,8 @@ def reveal(comparison: Comparison) -> Report:
             found = explain(known[key], origin)
         except (CannotReplay, NotKept, RuntimeError, ValueError, TypeError):
             continue
-        if found.mechanism == "semantic" and found.repair:
-            lift = found.details.get("lift") or {}
+        lift = found.details.get("lift") or {}
+        if found.mechanism == "semantic" and found.repair and _hides(lift):
             reason = (
                 f"{row['target_name']}: {row['arguments_differ']}; the difference of {row['error_out']:.2g} hides in "
                 f"rounding, but stays {lift.get('float64') or 0:.2g} in float64"
@@ -54,6 +55,11 @@ def reveal(comparison: Comparison) -> Report:
             named = replace(found.on(origin), reason=reason)
             return replace(comparison.report, verdict="diverged", origin=named, suspects=(named,), reason=reason)
     return comparison.report
+
+
+def _hides(lift: dict[str, Any]) -> bool:
+    """Tell whether the two calls, given the same, differ by no more than rounding does: else nothing is hidden."""
+    return lift.get("native") is not None and lift["native"] <= _FLOORS * lift["floor"]
 
 
 def _given_the_same(pairs: Pairing, row: dict[str, Any]) -> bool:

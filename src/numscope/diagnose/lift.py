@@ -13,18 +13,35 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from numscope.core.words import Mechanism
 from numscope.diagnose import noise
-from numscope.diagnose.group import Group
 from numscope.diagnose.measures import UNIT, bias, relative, unit_roundoff
+from numscope.diagnose.recorded import Call, Record
 
 Values = Mapping[int, torch.Tensor]
 
 _SEMANTIC = 1e-11  # a relative difference in float64 that no order of sums explains, unless the floor is higher
 _FLOORS = 25.0  # … how many times the measured floor
+
+
+class Replayable(Protocol):
+    """What can be lifted: a group of calls, or a module as a unit."""
+
+    @property
+    def record(self) -> Record: ...
+    @property
+    def calls(self) -> tuple[Call, ...]: ...
+    @property
+    def inputs(self) -> tuple[int, ...]: ...
+    @property
+    def output(self) -> int: ...
+    def run(self, values: Values | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Make it again and return the output."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -79,7 +96,7 @@ class Lift:
         return "semantic"
 
 
-def lift(target: Group, reference: Group, shared: Values, reference_values: Values) -> Lift:
+def lift(target: Replayable, reference: Replayable, shared: Values, reference_values: Values) -> Lift:
     """Run both groups on the reference's inputs: `shared` are they in the target's numbers."""
     native = relative(target.run(shared), reference.run(reference_values))
     single = relative(target.run(shared, torch.float32), reference.run(reference_values, torch.float32))
@@ -103,7 +120,7 @@ def lift(target: Group, reference: Group, shared: Values, reference_values: Valu
     )
 
 
-def _floor(group: Group, values: Values, dtype: torch.dtype | None) -> float:
+def _floor(group: Replayable, values: Values, dtype: torch.dtype | None) -> float:
     inputs = {n: values[n] if n in values else group.record.data(n) for n in group.inputs}
     if dtype is not None:
         inputs = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
@@ -113,7 +130,7 @@ def _floor(group: Group, values: Values, dtype: torch.dtype | None) -> float:
     return max(measured, unit_roundoff(dtype or made) / 2)
 
 
-def own_error(group: Group, lowest: float) -> tuple[float | None, bool | None, float]:
+def own_error(group: Replayable, lowest: float) -> tuple[float | None, bool | None, float]:
     """Return the recorded output's error against this side's float64 replay, whether a native one gives it, its bias."""
     if not group.record.kept(group.output):
         return None, None, 0.0
@@ -124,7 +141,7 @@ def own_error(group: Group, lowest: float) -> tuple[float | None, bool | None, f
     return error, same, bias(recorded, exact) if recorded.shape == exact.shape else 0.0
 
 
-def dtypes(group: Group) -> list[str]:
+def dtypes(group: Replayable) -> list[str]:
     """Return the dtypes that a group computes in, by call."""
     found = []
     for call in group.calls:

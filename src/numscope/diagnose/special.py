@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -26,13 +27,7 @@ def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanati
             return found
     if detached:
         return Explanation("semantic", f"equal to the reference without {origin.call}, which stops the gradient")
-    row = pairs.row(origin.call, origin.kind)
-    if (
-        row is not None
-        and row["target_order"] is not None
-        and row["reference_order"] is not None
-        and row["arguments_differ"]
-    ):
+    for row in _with_other_arguments(pairs, origin):
         found = state.explain(pairs, row["target_order"], row["reference_order"])
         if found is not None:
             return found
@@ -47,6 +42,19 @@ def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanati
     if origin.phase == "backward":
         return gradient(pairs, origin)
     return None
+
+
+def _with_other_arguments(pairs: Pairing, origin: Origin) -> list[dict[str, Any]]:
+    """Return the rows of a suspect, and of the calls in it where it is a module, that were given other arguments."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None:
+        return []
+    rows = [row]
+    if row["kind"] == "module":
+        rows += [r for r in pairs.rows if r["kind"] == "api" and r["module"] == row["module"]]
+    return [
+        r for r in rows if r["arguments_differ"] and r["target_order"] is not None and r["reference_order"] is not None
+    ]
 
 
 def _relation(pairs: Pairing, origin: Origin) -> str | None:

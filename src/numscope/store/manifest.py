@@ -66,10 +66,13 @@ def collect(
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return those variables that are listed above and are no secrets."""
     return {
-        name: value
-        for name, value in sorted(variables.items())
-        if ENVIRONMENT.fullmatch(name) and not _SECRET.search(name)
+        name: value for name, value in sorted(variables.items()) if ENVIRONMENT.fullmatch(name) and not is_secret(name)
     }
+
+
+def is_secret(name: str) -> bool:
+    """Tell whether the name of a variable, argument or attribute says that its value is secret."""
+    return bool(_SECRET.search(name))
 
 
 def _version(framework: str) -> str:
@@ -99,7 +102,7 @@ def _without_secrets(argv: Sequence[str]) -> list[str]:
     hide_next = False
     for argument in argv:
         name, equals, _ = argument.partition("=")
-        secret = name.startswith("-") and bool(_SECRET.search(name))
+        secret = name.startswith("-") and is_secret(name)
         if hide_next and not argument.startswith("-"):
             shown.append("***")
         elif secret and equals:

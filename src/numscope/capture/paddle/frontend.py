@@ -139,6 +139,10 @@ class PaddleFrontend:
         """Tell whether this process only feeds another one: a data loader's worker."""
         return paddle.io.get_worker_info() is not None
 
+    def description(self) -> dict[str, Any] | None:
+        """Return nothing: layers of paddle are replayed through their recorded calls."""
+        return None
+
     def seeds(self) -> dict[str, int]:
         """Return the seed that Paddle's default generator was last given; reading it changes nothing."""
         try:

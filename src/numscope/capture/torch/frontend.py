@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -144,6 +145,14 @@ class TorchFrontend:
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one: a data loader's worker."""
         return torch.utils.data.get_worker_info() is not None
+
+    def description(self) -> dict[str, Any] | None:
+        """Return what the captured modules are made of, or None where no replay could use it."""
+        if self._settings.level == "api" or not (self._settings.keep == "tensors" or self._settings.tensors):
+            return None
+        from numscope.capture.torch.describe import describe
+
+        return describe(self.modules.known(), os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "")
 
     def seeds(self) -> dict[str, int]:
         """Return the seed that torch's default generator was last given; reading it changes nothing."""

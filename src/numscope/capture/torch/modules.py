@@ -48,6 +48,11 @@ class Modules:
                     self._parameters[id(parameter)] = (path, name)
                     self._watch_gradient(parameter, path, name)
 
+    def known(self) -> dict[str, Module]:
+        """Return the modules that are alive, by path; of one that stands in several places, the first."""
+        alive = ((path, found()) for found, path in list(self._paths.values()))
+        return {path: module for path, module in alive if module is not None}
+
     def parameter_name(self, parameter: torch.Tensor) -> str | None:
         """Return the dotted name of a parameter, or None where it is no model's."""
         found = self._parameters.get(id(parameter))

@@ -1,0 +1,14 @@
+"""The description of a model's modules that a run holds: `RUN/rank0/modules.json`, written by capture, read by diagnose.
+
+    {"format": "numscope.modules/1", "script": "/job/train.py",
+     "modules": {"blocks.0.mlp": {"class": "__main__:MLP", "file": "/job/train.py", "training": true, "hooks": 0,
+                 "children": {"up": "blocks.0.mlp.up"}, "parameters": {}, "buffers": {}, "attributes": {"p": 0.1}}},
+     "objects": [{"class": "config:Config", "file": "/job/config.py", "state": {"width": 64}}]}
+
+A value is itself where JSON has it; else an object of one key says what it is: `list`, `tuple`, `items` (of a dict),
+`dtype`, `import`, `enum`, `module` (a path), `tensor` (the path and name of a parameter or buffer), `object` (a number
+of `objects`); `not` names what has no plain form.
+"""
+
+FILE = "modules.json"
+FORMAT = "numscope.modules/1"
