@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 import torch
 import torch.nn as nn
@@ -92,6 +93,33 @@ def test_a_gelu_of_another_form_is_named_with_its_line_and_argument(tmp_path, ke
     assert "inputs identical" in origin.reason
     assert "approximate 'tanh' against 'none'" in origin.reason
     assert comparison.report.prefix["last"] == "Functional.linear.6.forward"
+
+
+@pytest.mark.parametrize("keep", ["stats", "tensors"])
+@pytest.mark.parametrize("level", ["module", "mix", "aten"])
+def test_what_follows_from_the_origin_is_inherited_in_every_phase_and_step(tmp_path, level, keep):
+    wrong = Net()
+    wrong.blocks[1].approximate = "tanh"
+    settings = {"level": level, "keep": keep}
+    comparison = ns.compare(train(tmp_path / "a", wrong, **settings), train(tmp_path / "b", Net(), **settings))
+    # What rounding alone does to this model stays well below that.
+    off = comparison.pairs.filter(pc.greater(comparison.pairs["relative_l2"], 1e-5))
+    assert set(off["verdict"].to_pylist()) == {"origin", "inherited"}
+    assert set(off["step"].to_pylist()) == {0, 1}
+    calls = comparison.calls.filter(pc.greater(comparison.calls["error_out"], 1e-5))
+    assert set(calls["verdict"].to_pylist()) == {"origin", "inherited"}
+    assert {"forward", "backward", "optimizer"} <= set(calls["phase"].to_pylist())
+
+
+def test_rounding_before_the_origin_stays_equivalent(tmp_path):
+    wrong = perturbed(Net())
+    wrong.blocks[1].approximate = "tanh"
+    comparison = ns.compare(train(tmp_path / "a", wrong, steps=1), train(tmp_path / "b", Net(), steps=1))
+    assert comparison.origin.call == "Functional.gelu.1.forward"
+    names = comparison.calls["target_name"].to_pylist()
+    verdicts = dict(zip(names, comparison.calls["verdict"].to_pylist()))
+    assert verdicts["Functional.linear.6.forward"] == verdicts["Module.blocks.0.Block.forward.0"] == "equivalent"
+    assert verdicts["Module.blocks.1.Block.forward.0"] == verdicts["Module.blocks.0.Block.backward.0"] == "inherited"
 
 
 @pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])

@@ -81,8 +81,8 @@ FAULTS: dict[str, tuple[Middle, Middle, str, str]] = {
     ),
     "axis": (lambda m, h: h.softmax(1), lambda m, h: h.softmax(-1), "semantic", r"dim=-1 \(now 1\)"),
     "reduction": (
-        lambda m, h: h - (h * h).sum(-1, True),
-        lambda m, h: h - (h * h).mean(-1, True),
+        lambda m, h: h - h.sum(-1, True),  # h has no mean: the outputs agree, the gradients do not
+        lambda m, h: h - h.mean(-1, True),
         "semantic",
         "mean in place of sum",
     ),

@@ -3,83 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from numscope.compare import operators as op
-from numscope.compare.align import MAP, Alignment
+from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference, differences, numbers
 from numscope.compare.dtypes import smallest_step, unit_roundoff
+from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
 from numscope.compare.flow import flow
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors, call_errors
+from numscope.compare.pairing import MAP
 from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
-
-IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
-VERDICTS = ("identical", "equivalent", "origin", "inherited")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One origin, before it is put into words."""
-
-    kind: str  # call, data, parameter, missing, extra, gap, optimizer
-    pair: int  # row in the alignment, -1 for a call that one side alone has
-    target: int  # row of the target's call, -1
-    reference: int
-    step: int
-    rank: int
-    order: float  # place in the target's order
-    relative: float
-    expected: float
-    came_in: float
-    differences: tuple[Difference, ...] = ()
-    slot: str = ""
-    note: str = ""
-    random: bool = False
-    dtypes: tuple[str, str] | None = None
-    ready: Any = None  # an origin of an earlier step, already in words
-
-
-@dataclass
-class Suspicion:
-    """A finding that a later agreement may still refute: calls that only changed places heal downstream."""
-
-    finding: Finding
-    firm: bool
-    failed_at: float = 0.0
-    healed_at: float = -1.0
-    failures: int = 1
-    last: float = np.inf  # the error when it last failed
-    at: int = -1  # the pair that was given what is wrong
-
-    @property
-    def stands(self) -> bool:
-        return self.firm or self.healed_at < self.failed_at
-
-
-@dataclass
-class History:
-    """What the steps before this one showed, for one rank."""
-
-    precisions: bool | None = None  # the two runs compute in different precisions throughout
-    diverged: bool = False
-    started: bool = False
-    noise: float = 0.0  # the largest error that was explained so far
-    parameters: dict[str, float] = field(default_factory=dict)  # largest error of each parameter, buffer and gradient
-    tensors: dict[int, float] = field(default_factory=dict)  # error of what optimizers made, by the target's hash
-    arguments: dict[str, Finding] = field(
-        default_factory=dict
-    )  # a call whose arguments differ, by the state it changes
-
-
-def or_zero(value: float) -> float:
-    """Return a measure as a finite number, 0 where it is not known; one at a time numpy's own takes twenty times as long."""
-    return 0.0 if math.isnan(value) else min(float(value), sys.float_info.max)
 
 
 class Ledger:
@@ -278,6 +215,10 @@ class Ledger:
     def anything_wrong(self) -> bool:
         return self.history.diverged or any(suspicion.stands for suspicion in self.suspicions)
 
+    def first_cause(self) -> int:
+        """Return the first suspicion that stands, -1 for something wrong in an earlier step."""
+        return next((number for number, one in enumerate(self.suspicions) if one.stands), -1)
+
     # Writing --------------------------------------------------------------------------------------------------------
 
     def suspect(self, finding: Finding, firm: bool, at: int = -1) -> int:
@@ -324,6 +265,14 @@ class Ledger:
         self.wrong_a[t] = self.wrong_b[r] = True
         self.cause_a[t] = cause
         self.error_a[t] = self.error_b[r] = error
+
+    def inherit(self, pair: int, cause: int) -> None:
+        """Note that a pair of calls, and what it made, follows from something wrong."""
+        self.verdict[pair] = INHERITED
+        self.cause_of[pair] = cause
+        for row in self.made(pair):
+            if self.error(row) != 0:
+                self.mark_wrong(*self.tensors(row), self.size(row), cause)
 
     def mark_right(self, t: int, r: int, error: float) -> None:
         self.error_a[t] = self.error_b[r] = error

@@ -20,6 +20,7 @@ CREATE = 10  # makes a tensor from arguments alone
 COMMUNICATE = 11  # collectives
 SCALE = 12  # elementwise products
 OTHER = 0
+IDLE = (MOVE, CREATE)  # compute nothing
 
 _words = str.split
 

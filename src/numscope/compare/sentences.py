@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, cast
 
 from numscope.compare import operators
-from numscope.compare.ledger import Finding
+from numscope.compare.findings import Finding
 from numscope.compare.side import Side
 from numscope.compare.sources import Sources
 from numscope.core.report import Origin, Source

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numscope.compare.align import VALUE, Alignment
+from numscope.compare.align import Alignment
 from numscope.compare.operators import COMMUTATIVE, FILLS
+from numscope.compare.pairing import VALUE
 from numscope.compare.side import Flags, Ints, Side, distinct
 
 INPUT, STATE, OUTPUT = 0, 1, 2  # what a slot is to its call: given, held (parameters, buffers), or made

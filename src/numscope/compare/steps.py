@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from numscope.compare import frameworks, operators
 from numscope.compare.align import Alignment, align
-from numscope.compare.judge import History, judge
+from numscope.compare.findings import History
+from numscope.compare.judge import judge
 from numscope.compare.measure import Layouts, Loader, measure
 from numscope.compare.sentences import origin
 from numscope.compare.side import Codebook, Floats, Side, distinct, load

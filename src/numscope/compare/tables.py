@@ -9,9 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.compare.align import REASONS, Alignment
-from numscope.compare.judge import VERDICTS, Judgement
+from numscope.compare.align import Alignment
+from numscope.compare.findings import VERDICTS
+from numscope.compare.judge import Judgement
 from numscope.compare.measure import Measures
+from numscope.compare.pairing import REASONS
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.side import Ints, Side, distinct
 from numscope.compare.slots import SlotPairs
@@ -94,7 +96,7 @@ def calls_table(
         "alignment": pa.array(names[why], pa.string()),
         "error_in": _floats(np.fmax(errors.error_in, errors.error_state), pair),
         "error_out": _floats(errors.error_out, pair),
-        "expected": _floats(errors.expected, pair),
+        "expected": _floats(np.where(np.isnan(errors.error_out), np.nan, errors.expected), pair),
         "estimated": pa.array(
             np.where(matched, errors.estimated[np.maximum(pair, 0)] if matched.any() else False, False)
         ),

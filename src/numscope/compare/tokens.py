@@ -76,3 +76,21 @@ def tokens(side: Side) -> Tokens:
             rows = rows[telling[rows]] if word == "input.0" else rows
             fill[slots.call[rows]] = content[rows] if word == "input.0" else row[rows]
     return Tokens(strong, exact, relaxed, output, first, np.where(tells, bits, np.uint64(0)))
+
+
+def occurrences(keys: np.ndarray) -> np.ndarray:
+    """Return keys made distinct: the k-th occurrence of a key gets k mixed in."""
+    sort = np.argsort(keys, kind="stable")
+    ordered = keys[sort]
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]]) if len(keys) else np.zeros(0, np.bool_)
+    begin = np.maximum.accumulate(np.where(first, np.arange(len(keys)), 0))
+    count = np.empty(len(keys), dtype=np.uint64)
+    count[sort] = np.arange(len(keys)) - begin
+    return keys.astype(np.uint64) + count * np.uint64(0x9E3779B97F4A7C15)
+
+
+def join(a: np.ndarray, b: np.ndarray) -> tuple[Ints, Ints]:
+    """Return the positions in a and in b of the keys they share; keys are distinct on each side."""
+    _, place_a, place_b = np.intersect1d(a, b, assume_unique=False, return_indices=True)
+    sort = np.argsort(place_a)
+    return place_a[sort], place_b[sort]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numscope.compare.ledger import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, Ledger, or_zero
-from numscope.compare.provenance import RIGHT, Provenance
+from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Made, or_zero
+from numscope.compare.ledger import Ledger
+from numscope.compare.provenance import Provenance
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
 _LINEAR = ("SGD", "ASGD")
@@ -44,10 +45,8 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         if "output" not in rows:
             continue
         update, is_wrong = _judge_update(ledger, pair, label, rows, told)
-        history = ledger.history.parameters
-        history[f"parameters.{label}"] = max(history.get(f"parameters.{label}", 0.0), update.error)
         t, r = ledger.tensors(rows["output"])
-        ledger.history.tensors[int(ledger.a.tensors.hash[t])] = update.error
+        _remember(ledger, t, label, update.error, bool(tainted) or is_wrong)
         if tainted:
             verdict = INHERITED
             ledger.mark_wrong(t, r, update.error, tainted[0])
@@ -65,6 +64,14 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     elif wrong:
         verdict = INHERITED
     ledger.verdict[pair] = verdict
+
+
+def _remember(ledger: Ledger, t: int, label: str, error: float, wrong: bool) -> None:
+    """Keep what the next step will find: a parameter that is off, by rounding or by a fault."""
+    history, name = ledger.history, f"parameters.{label}"
+    history.parameters[name] = max(history.parameters.get(name, 0.0), error)
+    history.tensors[int(ledger.a.tensors.hash[t])] = Made(error, wrong)
+    (history.wrong.add if wrong else history.wrong.discard)(name)
 
 
 def _gradients_agree(ledger: Ledger, parts: dict[str, dict[str, int]]) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.align import FORWARD, PATH, RECOMPUTE, VALUE, align
+from numscope.compare.align import align
+from numscope.compare.pairing import FORWARD, PATH, RECOMPUTE, VALUE
 from numscope.compare.side import Codebook
 from tests.unit.compare.scripted import Script, numbers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numscope.compare.judge import History
+from numscope.compare.findings import History
 from numscope.compare.steps import StepResult, compare_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run
