@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from numscope.view.server import _listen
 from numscope.view.session import Session
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE = 60  # seconds to wait for a state: a busy machine is no failure
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -78,8 +79,25 @@ def watch(page: Any) -> list[str]:
 
 def until(page: Any, expression: str, argument: Any = None) -> None:
     """Wait until an expression holds; Playwright's own waiting evaluates text in the page, which our policy forbids."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while not page.evaluate(expression, argument):
         if time.monotonic() > end:
             raise AssertionError(f"never became true: {expression}")
         page.wait_for_timeout(25)
+
+
+def drawn(page: Any) -> None:
+    """Wait until the page has drawn what it knew when this was called, and has heard of the pointer."""
+    page.evaluate(
+        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+
+
+def point_on(page: Any, places: Iterable[tuple[float, float]]) -> tuple[float, float]:
+    """Move the pointer over places until a point of the plot is under it; return where that is."""
+    for x, y in places:
+        page.mouse.move(x, y)
+        drawn(page)
+        if page.locator("[data-testid=tip]").count():
+            return x, y
+    raise AssertionError("no point of the plot was met")

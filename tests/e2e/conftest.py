@@ -12,7 +12,7 @@ import pytest
 import numscope as ns
 from numscope.view.session import Session
 from tests.e2e import runs
-from tests.e2e.browser import CHROMIUM, chromium, ready, serving, watch
+from tests.e2e.browser import CHROMIUM, PATIENCE, chromium, ready, serving, watch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,7 +63,7 @@ def browser() -> Iterator[Any]:
 def page(browser: Any) -> Iterator[Any]:
     """A page; anything that goes wrong on it fails the test."""
     context = browser.new_context(viewport={"width": 1280, "height": 720}, locale="en-US", accept_downloads=True)
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     faults = watch(page)
     yield page

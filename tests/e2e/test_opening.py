@@ -16,6 +16,7 @@ from typing import Any
 import openpyxl
 import pytest
 
+from numscope.store.reader import open_run
 from numscope.view.app import Viewer
 from numscope.view.recent import Memory
 from tests.e2e import runs
@@ -119,7 +120,8 @@ def test_a_comparison_says_that_new_steps_have_come(go: Any, tmp_path: Path, fol
     next(steps)
     viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
     with serving(viewer) as access:
-        time.sleep(0.5)  # the writer is a thread of its own
+        while not (tmp_path / "live" / "manifest.json").exists() or not open_run(tmp_path / "live").steps:
+            time.sleep(0.02)  # the writer is a thread of its own
         viewer.open(str(tmp_path / "live"), str(folder / "gpu"), {})
         page = go(access.url, "calls")
         page.wait_for_selector(".line .badge")
@@ -127,13 +129,12 @@ def test_a_comparison_says_that_new_steps_have_come(go: Any, tmp_path: Path, fol
         list(steps)
         page.click("text=Compare again")
         page.wait_for_selector(f"[data-testid=count]:not(:has-text('{before}'))")
-        assert page.locator("text=Compare again").count() == 0
+        page.wait_for_selector("text=Compare again", state="detached")
 
 
 def test_the_command_serves_and_stops_cleanly(page: Any, folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "numscope", "view", "npu", "gpu", "--no-open"]
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
-    began = time.monotonic()
     server = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -141,12 +142,11 @@ def test_the_command_serves_and_stops_cleanly(page: Any, folder: Path, tmp_path:
         line = server.stdout.readline()
         address = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
         assert address, line
-        assert time.monotonic() - began < 20
         page.goto(address[0])
-        page.wait_for_selector("[data-testid=origin]", timeout=30_000)
+        page.wait_for_selector("[data-testid=origin]")
     finally:
         server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=20)
+        _, err = server.communicate(timeout=60)
     assert server.returncode == 0
     assert err == ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.e2e.browser import until
+from tests.e2e.browser import PATIENCE, drawn, point_on, until
 
 ORIGIN = "Functional.gelu.1.forward"
 OUTSIDE = """width => [...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > width)
@@ -15,6 +15,21 @@ OUTSIDE = """width => [...document.querySelectorAll('main *')].filter(e => e.get
 def lines(page: Any) -> list[str]:
     page.wait_for_selector(".line .badge")
     return [text.replace("\n", " ") for text in page.locator(".line").all_inner_texts()]
+
+
+def first_lines_have(page: Any, text: str, among: int = 1) -> None:
+    """Wait until one of the first rows that are drawn, with their contents, holds a text."""
+    until(
+        page,
+        """([text, among]) => [...document.querySelectorAll('.line')].slice(0, among)
+            .some(line => line.querySelector('.badge') && line.innerText.includes(text))""",
+        [text, among],
+    )
+
+
+def counted(page: Any, selector: str, expected: str) -> None:
+    """Wait until so many elements are there: `counted(page, ".node", "> 8")`."""
+    until(page, f"selector => document.querySelectorAll(selector).length {expected}", selector)
 
 
 def settled(page: Any, count: str) -> None:
@@ -49,8 +64,9 @@ def test_the_origin_is_diagnosed_on_demand(go: Any, compared: str) -> None:
 def test_the_story_zooms_hovers_and_opens_a_call(go: Any, compared: str) -> None:
     page = go(compared, "story?step=0&rank=0")
     page.wait_for_selector("[data-testid=plot] canvas")
-    over = page.locator(".u-over")
-    box = over.bounding_box()
+    until(page, "document.querySelector('[data-testid=plot]').dataset.points === '189'")
+    drawn(page)
+    box = page.locator(".u-over").bounding_box()
     page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 90, steps=4)
@@ -61,12 +77,12 @@ def test_the_story_zooms_hovers_and_opens_a_call(go: Any, compared: str) -> None
     page.mouse.wheel(0, -200)
     page.wait_for_url(re.compile(r"zoom="))
     page.click("text=Whole run")
-    for x in range(0, int(box["width"]), 6):  # somewhere along the line of zeros lies a point
-        page.mouse.move(box["x"] + x, box["y"] + box["height"] - 92)
-        if page.locator("[data-testid=tip]").count():
-            break
+    page.wait_for_url(re.compile(r"^(?!.*zoom)"))
+    drawn(page)
+    height = box["y"] + box["height"] - 92  # somewhere along the line of zeros lies a point
+    found = point_on(page, ((box["x"] + x, height) for x in range(0, int(box["width"]), 6)))
     assert "in" in page.inner_text("[data-testid=tip]")
-    page.mouse.click(box["x"] + x, box["y"] + box["height"] - 92)
+    page.mouse.click(*found)
     page.wait_for_url(re.compile(r"#/tensor/\d+"))
 
 
@@ -96,7 +112,7 @@ def test_calls_are_searched_filtered_and_sorted(go: Any, compared: str) -> None:
     settled(page, "4 of 378")
     page.click(".chip.v-origin")
     settled(page, "2 of 378")
-    assert ORIGIN in lines(page)[0]
+    first_lines_have(page, ORIGIN)
     page.click("text=Clear filters")
     settled(page, "378 of 378")
     page.locator("input[list=modules]").fill("blocks.1.mlp")
@@ -107,8 +123,7 @@ def test_calls_are_searched_filtered_and_sorted(go: Any, compared: str) -> None:
     until(page, "+document.querySelector('.grid').dataset.rows < 12")
     page.click(".head >> text=error out")
     page.wait_for_url(re.compile("sort=error_out&descending=1"))
-    page.wait_for_timeout(150)
-    assert "gelu.1" in " ".join(lines(page)[:3])
+    first_lines_have(page, "gelu.1", among=3)
     page.get_by_label("Name").fill("(")
     page.click(".search button")
     page.wait_for_selector("text=not a regular expression")
@@ -174,6 +189,7 @@ def test_columns_are_chosen_and_rows_exported(go: Any, compared: str) -> None:
     page.click("text=Tensors")
     page.wait_for_url(re.compile("table=pairs"))
     page.wait_for_selector(".head >> text=cosine")
+    first_lines_have(page, "gelu.1.forward.output.0")
     page.locator(".line").first.dblclick()
     page.wait_for_url(re.compile(r"#/tensor/\d+/"))
 
@@ -182,25 +198,27 @@ def test_the_model_opens_at_the_origin_mirrored_with_what_one_side_lacks(go: Any
     page = go(compared, "model")
     page.wait_for_selector("[data-testid=pane-target] .node.on")
     assert "gelu.1" in page.text_content("[data-testid=pane-target] .node.on")
-    assert page.locator("[data-testid=pane-reference] .node.ghost").count() == 1
+    counted(page, "[data-testid=pane-reference] .node.ghost", "=== 1")
+    counted(page, "[data-testid=pane-target] .edge", "> 8")
     assert page.locator("[data-testid=pane-target] .node.ghost").count() == 0
-    assert page.locator("[data-testid=pane-target] .edge").count() > 8
 
     def camera(side: str) -> str:
         return page.locator(f"[data-testid=pane-{side}] svg > g").get_attribute("transform")
 
+    changed = "old => document.querySelector('.pane svg > g').getAttribute('transform') !== old"
+    mirrored = "() => new Set([...document.querySelectorAll('.pane svg > g')].map(g => g.getAttribute('transform'))).size === 1"
     before = camera("target")
     box = page.locator("[data-testid=pane-target]").bounding_box()
     page.mouse.move(box["x"] + 15, box["y"] + box["height"] - 15)
     page.mouse.down()
     page.mouse.move(box["x"] + 60, box["y"] + box["height"] - 60, steps=3)
     page.mouse.up()
-    assert camera("target") != before
-    assert camera("target") == camera("reference")
+    until(page, changed, before)
+    until(page, mirrored)
     moved = camera("target")
     page.mouse.wheel(0, 240)
-    until(page, "old => document.querySelector('.pane svg > g').getAttribute('transform') !== old", moved)
-    assert camera("target") == camera("reference")
+    until(page, changed, moved)
+    until(page, mirrored)
 
     page.click("text=Collapse all")
     until(page, "document.querySelectorAll('[data-testid=pane-target] .node').length < 12")
@@ -228,13 +246,13 @@ def test_a_tensor_shows_statistics_pictures_elements_and_stack(go: Any, compared
     page.wait_for_selector("[data-testid=origin]")
     page.keyboard.press("o")
     page.wait_for_selector("[data-testid=values] td")
-    assert "float32" in page.inner_text("[data-testid=statistics]")
-    assert "ULP, largest" in page.inner_text("[data-testid=errors]")
-    assert "bias" in page.inner_text("[data-testid=errors]")
-    assert '"tanh"' in page.inner_text("[data-testid=arguments]")
-    assert "approximate=self.approximate" in page.inner_text("[data-testid=stack] .frame.user")
-    assert page.locator("[data-testid=worst] tbody tr").count() == 30
-    assert page.locator("[data-testid=histogram] svg").count() == 2
+    page.wait_for_selector("[data-testid=statistics] >> text=float32")
+    page.wait_for_selector("[data-testid=errors] >> text=ULP, largest")
+    page.wait_for_selector("[data-testid=errors] >> text=bias")
+    page.wait_for_selector("[data-testid=arguments] >> text=tanh")
+    page.wait_for_selector("[data-testid=stack] .frame.user >> text=approximate=self.approximate")
+    counted(page, "[data-testid=worst] tbody tr", "=== 30")
+    counted(page, "[data-testid=histogram] svg", "=== 2")
     page.click("[data-testid=histogram] >> text=log >> nth=0")
     page.get_by_label("log counts").check()
     page.wait_for_selector("text=size of the values, by powers of ten")
@@ -262,7 +280,7 @@ def test_one_run_shows_where_it_stopped_being_finite(go: Any, alone: str) -> Non
     page.wait_for_selector("[data-testid=chain]")
     assert "not finite" in page.inner_text("[data-testid=verdict] h1")
     assert "Torch.exp.0.forward" in page.inner_text("[data-testid=origin]")
-    assert page.locator("[data-testid=chain] .row").count() > 3
+    counted(page, "[data-testid=chain] .row", "> 3")
     page.click("text=Calls with the least headroom")
     page.wait_for_url(re.compile("sort=headroom"))
     page.wait_for_selector(".line")
@@ -278,6 +296,7 @@ def test_one_run_shows_where_it_stopped_being_finite(go: Any, alone: str) -> Non
 
 def test_theme_and_language_follow_the_browser_and_can_be_changed(browser: Any, compared: str) -> None:
     context = browser.new_context(locale="zh-CN", color_scheme="dark")
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     page.goto(compared)
     page.wait_for_selector("[data-testid=verdict]")
@@ -285,6 +304,7 @@ def test_theme_and_language_follow_the_browser_and_can_be_changed(browser: Any, 
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
     assert page.evaluate("document.documentElement.lang") == "zh"
     page.keyboard.press("t")
+    until(page, "document.documentElement.dataset.theme === 'light'")
     page.click("button:has-text('en')")
     page.reload()
     page.wait_for_selector("text=The two runs diverge.")
@@ -292,14 +312,27 @@ def test_theme_and_language_follow_the_browser_and_can_be_changed(browser: Any, 
     context.close()
 
 
+WHOLE = {  # a page, and what is on it when all of it is there
+    "": "[data-testid=origin]",
+    "story": "[data-testid=plot] canvas",
+    "calls": ".line .badge",
+    "model": "[data-testid=pane-target] .node",
+    "tensor/57/output.0": "[data-testid=values] td",
+    "start": "[data-testid=recent]",
+    "directory": "form",
+    "file": "form",
+}
+
+
 def test_no_page_scrolls_sideways_on_a_phone_or_a_small_screen(browser: Any, compared: str) -> None:
     for width, height in ((375, 720), (1280, 720)):
         context = browser.new_context(viewport={"width": width, "height": height})
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
-        for where in ("", "story", "calls", "model", "tensor/57/output.0", "start", "directory", "file"):
+        for where, whole in WHOLE.items():
             page.goto(f"{compared}#/{where}")
-            page.wait_for_selector("main > *")
-            page.wait_for_timeout(150)
+            page.wait_for_selector(f"main {whole}")
+            drawn(page)
             wide = page.evaluate("document.documentElement.scrollWidth")
             outside = page.evaluate(OUTSIDE, width) if wide > width else ""
             assert wide <= width, f"{where or 'answer'} is {wide} wide in a window of {width}: {outside}"

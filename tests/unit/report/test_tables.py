@@ -146,10 +146,10 @@ def million() -> IndexedTable:
     ],
 )
 def test_a_million_rows_are_filtered_and_sorted_quickly(million: IndexedTable, where: Filter, sort: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()  # our own work: what else the machine does is no failure
     rows = million.rows(where, sort, True)
     million.window(rows[:100], million.names)
-    assert time.perf_counter() - began < 0.6  # 150 ms asked for, measured at most 120; a busy machine is no failure
+    assert time.process_time() - began < 0.6  # 150 ms asked for, measured at most 120
 
 
 def test_the_story_keeps_every_peak_and_every_origin() -> None:

@@ -76,7 +76,10 @@ def test_write_waits_while_the_queue_is_full_and_memory_stays_bounded(
 
     thread = threading.Thread(target=give)
     thread.start()
-    time.sleep(0.3)
+    end = time.monotonic() + 60
+    while len(given) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+    time.sleep(0.1)  # a third could come now
     assert len(given) == 2  # a third would make more than the budget: batches are a little larger than their arrays
     go.set()
     thread.join()
