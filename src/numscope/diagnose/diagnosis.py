@@ -65,7 +65,7 @@ def _explained(comparison: Comparison, suspect: Origin, known: dict[tuple[int, i
         known[key] = pairing(comparison, *key)
     pairs = known[key]
     try:
-        found = special.explain(comparison, pairs, suspect)
+        found = special.explain(pairs, suspect)
         return found if found is not None else explain(pairs, suspect)
     except (RuntimeError, ValueError, TypeError, IndexError, KeyError, MemoryError) as error:
         # A replay runs the framework's code on whatever was recorded: a diagnosis that fails must not hide the report.

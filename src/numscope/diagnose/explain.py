@@ -9,6 +9,7 @@ import torch
 
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism
+from numscope.diagnose.collectives import across_ranks
 from numscope.diagnose.decode import CannotReplay, Given
 from numscope.diagnose.evidence import Place, places_of
 from numscope.diagnose.explanation import Explanation, relation, replace_details
@@ -63,7 +64,7 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
         if (found := opaque(pairs, target, reference)) is not None:
             return replace_details(found, details)
     if not target.calls and not reference.calls:
-        return replace_details(_from_outside(pairs, target, reference), details)
+        return replace_details(_from_outside(pairs, place, target, reference), details)
     shared, reference_values, partners, unlike = same_inputs(pairs, target, reference)
     if unlike:
         details["inputs_that_differ"] = unlike
@@ -83,7 +84,13 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
         # On this machine both do the same: there is nothing to change in the calls.
         details["note"] = "replayed here, both sides give the same: " + _on_device(figures)
         return Explanation(mechanism, details=details)
+    if mechanism == "semantic" and (between := across_ranks(pairs, place)) is not None:
+        return replace_details(between, details)
     repair_found = fitting(case) if mechanism in ("semantic", "precision") else None
+    if mechanism == "semantic" and (repair_found is None or repair_found.is_vague):
+        between = across_ranks(pairs, place, of_itself=True)
+        if between is not None:
+            return replace_details(between, details)
     if mechanism == "order":
         details["note"] = "the same sums in another order: rounding, not a fault"
     return Explanation(mechanism, str(repair_found) if repair_found else None, details=details)
@@ -178,12 +185,18 @@ def _assumed(pairs: Pairing, target: Group, reference: Group) -> Iterator[tuple[
                 yield a.number, b.number
 
 
-def _from_outside(pairs: Pairing, target: Group, reference: Group) -> Explanation:
+def _from_outside(pairs: Pairing, place: Place, target: Group, reference: Group) -> Explanation:
     """Explain a tensor that no recorded call made: it came in from outside, or was drawn, or is a parameter."""
     details: dict[str, Any] = {
         "target": pairs.target.name_of(target.output),
         "reference": pairs.reference.name_of(reference.output),
     }
+    if (between := across_ranks(pairs, place)) is not None:
+        return replace_details(between, details)
+    wanted = pairs.there.partner.get(place.reference)
+    if wanted is not None and place.target in pairs.here and wanted in pairs.target.producer:
+        now, then = pairs.target.name_of(place.target), pairs.target.name_of(wanted)
+        return Explanation("semantic", f"equal to the reference with {then} in this place (now {now})", details=details)
     repair = relation(pairs.target, target.output, pairs.reference, reference.output)
     return Explanation(_of_source(pairs, target), repair, details=details)
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from numscope.compare.comparison import Comparison
 from numscope.core.report import Origin
 from numscope.core.words import OriginKind
-from numscope.diagnose import optimizers, state
+from numscope.diagnose import collectives, optimizers, state
 from numscope.diagnose.explain import explain as explain_call
 from numscope.diagnose.explanation import Explanation, relation
-from numscope.diagnose.measures import relative, unit_roundoff
-from numscope.diagnose.pairing import Pairing, pairing
-from numscope.diagnose.recorded import Call, NotKept
+from numscope.diagnose.pairing import Pairing
 
 
-def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanation | None:
+def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
     """Return the explanation of a suspect of a special kind, or None where it is an ordinary call."""
     detached = origin.kind == "extra" and ".detach" in origin.call
     if detached or origin.kind in ("parameter", "optimizer") or origin.phase in ("backward", "optimizer"):
@@ -38,7 +33,7 @@ def explain(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanati
     if origin.kind == "optimizer" or origin.call.startswith("Optimizer."):
         return optimizers.explain(pairs, origin)
     if origin.call.startswith("Distributed."):
-        return collective(comparison, pairs, origin)
+        return collectives.explain(pairs, origin)
     if origin.phase == "backward":
         return gradient(pairs, origin)
     return None
@@ -143,66 +138,3 @@ def _parameters(pairs: Pairing, target: bool) -> dict[str, tuple[object, ...]]:
                 if number is not None and record.tensors[number].hash is not None:
                     found.setdefault(slot.partition(".")[2], record.tensors[number].content)
     return found
-
-
-def collective(comparison: Comparison, pairs: Pairing, origin: Origin) -> Explanation | None:
-    """Explain a collective that one run alone has, or that gives something else."""
-    row = pairs.row(origin.call, origin.kind)
-    if row is None:
-        return None
-    if row["target_order"] is None:
-        call = pairs.reference.calls[row["reference_order"]]
-        proof = _reduced(comparison, pairs, call)
-        tail = f": the {proof} of the target's ranks is the reference's result" if proof else ""
-        return Explanation(
-            "semantic", f"equal to the reference with the {_word(call)} that is missing, {call.name}{tail}"
-        )
-    if row["reference_order"] is None:
-        call = pairs.target.calls[row["target_order"]]
-        return Explanation("semantic", f"equal to the reference without the {_word(call)} {call.name}")
-    ours, theirs = pairs.target.calls[row["target_order"]], pairs.reference.calls[row["reference_order"]]
-    if ours.arguments != theirs.arguments:
-        change = f"the arguments {theirs.arguments} (now {ours.arguments}) in {ours.name}"
-        return Explanation("semantic", f"equal to the reference with {change}")
-    outputs = pairs.reference.outputs(theirs.order)
-    for slot, number in pairs.target.outputs(ours.order).items():
-        if slot in outputs and not pairs.same(number, outputs[slot]):
-            repair = relation(pairs.target, number, pairs.reference, outputs[slot])
-            return Explanation("semantic" if repair else "unknown", repair)
-    return Explanation(
-        "unknown", details={"could_not": "a collective can't be replayed: its result needs the other ranks"}
-    )
-
-
-def _word(call: Call) -> str:
-    return call.op.removesuffix("_tensor").removesuffix("_coalesced")
-
-
-def _reduced(comparison: Comparison, pairs: Pairing, call: Call) -> str | None:
-    """Return `sum` or `mean` where that of the target's tensors over all ranks is what the reference's call gave."""
-    try:
-        given = next(n for n in pairs.reference.slots(call.order, "input").values() if n is not None)
-        made = next(iter(pairs.reference.outputs(call.order).values()))
-        wanted = pairs.reference.data(made)
-        parts = [_in_target(comparison, pairs, call, rank, given) for rank in comparison.target.ranks]
-    except (NotKept, StopIteration, KeyError):
-        return None
-    if len(parts) < 2 or any(part is None or part.shape != wanted.shape for part in parts):
-        return None
-    total = torch.stack([part.double() for part in parts if part is not None]).sum(0)
-    limit = 16 * unit_roundoff(wanted.dtype)
-    for word, result in (("sum", total), ("mean", total / len(parts))):
-        if relative(result, wanted) <= limit:
-            return word
-    return None
-
-
-def _in_target(comparison: Comparison, pairs: Pairing, call: Call, rank: int, given: int) -> torch.Tensor | None:
-    """Return the target's tensor, on one rank, that the reference's call was given there."""
-    here = pairs if rank == pairs.target.rank else pairing(comparison, pairs.target.step, rank)
-    theirs = here.reference.by_name.get(call.name)
-    if theirs is None:
-        return None
-    number = next((n for n in here.reference.slots(theirs.order, "input").values() if n is not None), None)
-    mine = here.there.partner.get(number) if number is not None else None
-    return here.target.data(mine) if mine is not None else None

@@ -145,7 +145,7 @@ class ApiTable:
             api = Api("Tensor", name, function, kind != "__get__" or name not in _TENSOR_PROPERTIES)
         else:
             prefix, op = self._place(function)
-            api = Api(prefix, op, function, op in _SILENT or op.startswith("profiler."))
+            api = Api(prefix, op, function, op in _SILENT or op.startswith("profiler.") or _is_collective(function))
         self._known[function] = api
         return api
 
@@ -169,6 +169,11 @@ class ApiTable:
         if module.startswith("torch") or module == "":
             return "Torch", name
         return "Custom", f"{module.replace('.', '_')}.{name}"
+
+
+def _is_collective(function: Function) -> bool:
+    """Tell whether a function is recorded as a collective: what it is given to write to holds nothing yet."""
+    return getattr(function, "__module__", "") == "torch.distributed.distributed_c10d"
 
 
 def _places() -> dict[Any, tuple[str, str]]:

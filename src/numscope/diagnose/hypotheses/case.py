@@ -26,6 +26,7 @@ class Repair:
     output: Callable[[], torch.Tensor]
     lifted: bool = True  # computed in float64; else natively, to be held against the recorded output
     sentence: str = ""  # the whole sentence, where "with …" does not fit
+    is_vague: bool = False  # says what is off, not what is done wrong: a better one goes before it
 
     def __str__(self) -> str:
         return self.sentence or f"equal to the reference with {self.change}"

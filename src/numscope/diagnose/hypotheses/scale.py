@@ -31,7 +31,7 @@ def scale(case: Case) -> Iterator[Repair]:
         yield Repair("the opposite sign", lambda: -case.given)
     said = spoken(found)
     more = "" if recognise(found) else f"; the target is {spoken(1 / found)} times the reference"
-    yield Repair(f"a scale factor of {said} on the output{more}", lambda: case.given * found)
+    yield Repair(f"a scale factor of {said} on the output{more}", lambda: case.given * found, is_vague=True)
 
 
 @hypothesis("scale of an input")
