@@ -43,11 +43,11 @@ class GuardSettings:
     max_hits: int = 1  # the origin at which the guard acts; those before it are warnings
     action: str = "raise"  # "raise", "warn": go on, "stop": take the guard away and go on
     level: str = "mix"  # "module": looks at modules alone, and at less; "api" and "mix" at every call
-    latency: int | None = None  # on a device: read the flags after so many calls; None: once a step, without waiting
+    latency: int | None = None  # on a device: wait for the flags after so many calls; None: read them as they come
     allow: tuple[str, ...] = ()  # calls or modules whose non-finite results are meant, by name or pattern
     record: str | os.PathLike[str] | None = RECORD  # the run to write when it strikes; None: write nothing
     calls: int = 64  # how many calls the record holds
-    memory: int = 256 << 20  # bytes that the ring may keep alive on the host
+    memory: int | None = None  # bytes that the record may keep alive; None: 256 MiB, on a device 5 % of it at most
     deferred: bool = False  # read the host's flags late too, as a device's
     scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
 
@@ -95,6 +95,7 @@ class Guard:
         self._job = job
         self._error: BaseException | None = None
         self._told = 0
+        self._missing = 0  # tensors of the origin that are not in the record
         self._restore: list[Any] = []
         self._frontend = _frontend(self, models_of(model))
 
@@ -228,7 +229,10 @@ class Guard:
         text = f"{origin.reason}{where}, slot {origin.details['slot']}, step {origin.step}, rank {origin.rank}"
         if origin.source:
             text += f" ({origin.source.file}:{origin.source.line}: {origin.source.code})"
-        return f"{text}; the record is in {self.path}" if self.path else text
+        if self.path is None:
+            return text
+        hint = " without all of its tensors, which latency=1 would keep" if self._missing else ""
+        return f"{text}; the record is in {self.path}{hint}"
 
     def _write(self, strike: Any, reason: str) -> None:
         """Write the record; a fault of ours must not hide the origin."""
@@ -237,7 +241,7 @@ class Guard:
         self._reason = reason
         on, self._frontend.watch.on = self._frontend.watch.on, False
         try:
-            self._frontend.write(strike)
+            self._missing = self._frontend.write(strike)
         except Exception as error:
             warnings.warn(f"numscope could not write the guard's record: {error}", RuntimeWarning, stacklevel=3)
         finally:

@@ -91,12 +91,16 @@ def _one(x, out, n, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.con
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _many(table, out, like, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
-    entry = table + tl.program_id(1) * 3
+    """Look at the tensors of a table: address, elements, row, and the row that must show something, or its own."""
+    entry = table + tl.program_id(1) * 4
     x = tl.multiple_of(tl.load(entry).to(like.dtype), 16)
     n = tl.load(entry + 1)
     row = tl.load(entry + 2)
+    root = tl.load(entry + 3)
+    flags = out + root * 4
+    wanted = (root == row) | (tl.load(flags) + tl.load(flags + 1) + tl.load(flags + 2) != 0)
     first = tl.program_id(0).to(tl.int64) * BLOCK
-    if first * (4 // SIZE if SIZE < 4 else 1) < n + 1:
+    if wanted & (first * (4 // SIZE if SIZE < 4 else 1) < n + 1):
         _scan(x, out + row * 4, n, first, tl.num_programs(0).to(tl.int64) * BLOCK, SIZE, EXPONENT, FRACTION, LOW, BLOCK)
 
 
@@ -126,12 +130,14 @@ class Launcher:
         stream = torch._C._cuda_getCurrentRawStream(self._index)
         run(programs, 1, 1, stream, function, metadata, None, None, None, address, out, n, *constants)
 
-    def many(self, tensors: Sequence[torch.Tensor], buffer: torch.Tensor, rows: Sequence[int]) -> None:
-        """Count tensors of one dtype, without gaps and at addresses of 16 bytes, in one launch."""
-        dtype = tensors[0].dtype
-        size, *bits = _KINDS[dtype]
-        largest = max(tensor.numel() for tensor in tensors)
-        entries = [(tensor.data_ptr(), tensor.numel(), row) for tensor, row in zip(tensors, rows)]
+    def many(self, looks: Sequence[tuple[torch.Tensor, int, int]], buffer: torch.Tensor) -> None:
+        """Count tensors of one dtype, without gaps and at addresses of 16 bytes, in one launch.
+
+        With each come its row, and the row that must show something for it to be counted at all, or -1.
+        """
+        size, *bits = _KINDS[looks[0][0].dtype]
+        largest = max(tensor.numel() for tensor, _, _ in looks)
+        entries = [(item.data_ptr(), item.numel(), row, root if root >= 0 else row) for item, row, root in looks]
         table = torch.tensor(entries, dtype=torch.int64).pin_memory().to(self._device, non_blocking=True)
         like = torch.empty(16, dtype=torch.int64 if size == 8 else torch.int32, device=self._device)
         words = largest // 2 + 1 if size == 2 else largest

@@ -7,6 +7,7 @@ finite. A sum of finite numbers may overflow too; only then is the tensor looked
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from math import isfinite
 from typing import Any
 
@@ -92,6 +93,7 @@ class DeviceFlags:
         self._elements: list[int] = []
         self._launcher = _launcher(device)
         self._buffer = torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=device)
+        self._streams = Streams(device) if device.type == "cuda" else None
 
     @property
     def full(self) -> bool:
@@ -100,36 +102,51 @@ class DeviceFlags:
 
     def add(self, tensor: Tensor) -> int:
         """Enqueue the look at a tensor; return the number of its flags, or -1 where there is nothing to look at."""
-        if type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is _STRIDED:
-            values: Tensor | None = tensor
-        else:
-            values = content(tensor)
+        values = _values(tensor)
         if values is None or values.numel() == 0:
             return -1
-        row = self._row(tensor)
+        if self._streams is not None and not self._streams.is_here():
+            self._streams.move()
+        row = self.row(tensor)
         self._launcher.one(values if values.is_contiguous() else _dense(values), self._buffer, row)
         return row
 
-    def add_all(self, tensors: list[Tensor]) -> list[int]:
-        """Enqueue the look at many tensors, with as few launches as can be; return the numbers of their flags."""
-        rows: list[int] = []
-        groups: dict[torch.dtype, list[tuple[Tensor, int]]] = {}
-        for tensor in tensors:
-            plain = type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is _STRIDED
-            if plain and tensor.is_contiguous() and tensor.numel() and tensor.data_ptr() % 16 == 0:
-                rows.append(self._row(tensor))
-                groups.setdefault(tensor.dtype, []).append((tensor, rows[-1]))
-            else:
-                rows.append(self.add(tensor))
-        for group in groups.values():
-            self._launcher.many([tensor for tensor, _ in group], self._buffer, [row for _, row in group])
-        return rows
-
-    def _row(self, tensor: Tensor) -> int:
+    def row(self, tensor: Tensor) -> int:
+        """Return the number of the flags that a tensor will have."""
         row = self._used
         self._used += 1
         self._elements.append(tensor.numel())
         return row
+
+    def is_here(self) -> bool:
+        """Tell whether the work that is enqueued now comes after that which made the tensors before; else go there."""
+        if self._streams is None or self._streams.is_here():
+            return True
+        self._streams.move()
+        return False
+
+    def launch(self, looks: list[tuple[Tensor, int, int]]) -> None:
+        """Enqueue looks at many tensors with as few launches as can be.
+
+        A look is a tensor, the number of its flags, and the number of flags that must show something for this look to be
+        taken at all, or -1. Those come after all others, and only one row deep: what they depend on depends on nothing.
+        """
+        groups: dict[torch.dtype, list[tuple[Tensor, int, int]]] = {}
+        with self._streams.before() if self._streams is not None else nullcontext():
+            for tensor, row, root in looks:
+                values = _values(tensor)
+                if values is None or values.numel() == 0 or _is_gone(values):
+                    continue
+                values = values if values.is_contiguous() else _dense(values)
+                if values.dtype in _WIDE and values.data_ptr() % 16 == 0:
+                    groups.setdefault(values.dtype, []).append((values, row, root))
+                else:
+                    self._launcher.one(values, self._buffer, row)
+            sure = [[look for look in group if look[2] < 0] for group in groups.values()]
+            rest = [[look for look in group if look[2] >= 0] for group in groups.values()]
+            for group in [*sure, *rest]:
+                if group:
+                    self._launcher.many(group, self._buffer)
 
     def take(self) -> Pending:
         """End a window: start to copy its flags to the host, and return where they will be."""
@@ -137,15 +154,56 @@ class DeviceFlags:
         elements, self._elements = self._elements, []
         if used == 0:
             return Pending(torch.empty((0, 4), dtype=torch.int32), None, [])
+        if self._streams is not None:
+            self._streams.join()
         cuda = self.device.type == "cuda"
         host = torch.empty((used, 4), dtype=torch.int32, pin_memory=cuda)
         host.copy_(self._buffer[:used], non_blocking=cuda)
         self._buffer[:used].zero_()
-        event = None
-        if cuda:
-            event = torch.cuda.Event()
-            event.record(torch.cuda.current_stream(self.device))
-        return Pending(host, event, elements)
+        return Pending(host, self._streams.mark() if self._streams is not None else None, elements)
+
+
+class Streams:
+    """The CUDA streams on which tensors of one window were made: each is looked at on its own."""
+
+    def __init__(self, device: torch.device, cuda: Any = torch.cuda) -> None:
+        self._cuda = cuda
+        self._device = device
+        self._now = cuda.current_stream(device)
+        self._previous = self._now
+        self._others: list[Any] = []
+        self._ready: Any = None  # the flags are zero
+
+    def is_here(self) -> bool:
+        """Tell whether the current stream is that of the tensors before."""
+        return bool(self._cuda.current_stream(self._device) == self._now)
+
+    def move(self) -> None:
+        """Go on with the current stream; what waits still belongs to the one before."""
+        self._previous, self._now = self._now, self._cuda.current_stream(self._device)
+        self._others.append(self._previous)
+        if self._ready is not None:
+            self._now.wait_event(self._ready)
+
+    def before(self) -> Any:
+        """Return a context in which work is enqueued on the stream of the tensors that wait, and go back to the current."""
+        stream, self._previous = self._previous, self._now
+        return self._cuda.stream(stream) if stream != self._now else nullcontext()
+
+    def join(self) -> None:
+        """Let the current stream wait for the looks on all others."""
+        current = self._cuda.current_stream(self._device)
+        for stream in {*self._others, self._now}:
+            if stream != current:
+                current.wait_stream(stream)
+        self._others = []
+        self._previous = self._now = current
+
+    def mark(self) -> Any:
+        """Return an event after which the flags that were taken are on the host, and new ones may be counted."""
+        self._ready = self._cuda.Event()
+        self._ready.record(self._now)
+        return self._ready
 
 
 class Pending:
@@ -189,10 +247,11 @@ class PlainLauncher:
         found = (torch.isnan(values), torch.isposinf(values), torch.isneginf(values), low)
         buffer[row] = torch.stack([item.sum(dtype=torch.int32) for item in found])
 
-    def many(self, tensors: list[Tensor], buffer: Tensor, rows: list[int]) -> None:
-        """Count tensors, one after another."""
-        for tensor, row in zip(tensors, rows):
-            self.one(tensor, buffer, row)
+    def many(self, looks: list[tuple[Tensor, int, int]], buffer: Tensor) -> None:
+        """Count tensors, one after another; the host can tell which of them need no look."""
+        for tensor, row, root in looks:
+            if root < 0 or not buffer.is_cpu or bool(buffer[root, :3].any()):
+                self.one(tensor, buffer, row)
 
 
 def _launcher(device: torch.device) -> Any:
@@ -214,11 +273,27 @@ def _try_out(launcher: Any, device: torch.device) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         values = torch.zeros(9001, dtype=dtype, device=device)
         values[0], values[9000], values[4097] = torch.nan, -torch.inf, torch.inf
-        counts = torch.zeros((3, 4), dtype=torch.int32, device=device)
+        clean = torch.zeros_like(values)
+        counts = torch.zeros((5, 4), dtype=torch.int32, device=device)
         launcher.one(values, counts, 0)
-        launcher.many([values, torch.zeros_like(values)], counts, [1, 2])
-        if counts.tolist() != [[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]]:
+        launcher.many([(values, 1, -1), (clean, 2, -1)], counts)
+        launcher.many([(values, 3, 1), (values, 4, 2)], counts)
+        some, none = [1, 1, 1, 0], [0, 0, 0, 0]
+        if counts.tolist() != [some, some, none, some, none]:
             raise ArithmeticError("its kernel miscounts")
+
+
+def _values(tensor: Tensor) -> Tensor | None:
+    """Return a tensor's values in a dtype that is counted as it is, or None where there is nothing to look at."""
+    if type(tensor) in _PLAIN and tensor.dtype in _WIDE and tensor.layout is _STRIDED:
+        return tensor
+    return content(tensor)
+
+
+def _is_gone(values: Tensor) -> bool:
+    """Tell whether a tensor's memory was given back while it waited, as sharded training does with gathered weights."""
+    needed = (values.storage_offset() + values.numel()) * values.element_size()
+    return values.untyped_storage().nbytes() < needed
 
 
 def _dense(values: Tensor) -> Tensor:

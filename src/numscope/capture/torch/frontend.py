@@ -9,16 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import overrides
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.collectives import Collectives
-from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.functions import Functions
+from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.tensors import to_numpy
@@ -27,10 +25,8 @@ from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 
 
-class TorchFrontend:
+class TorchFrontend(Installed):
     """Watches modules, API calls, gradients and optimizers."""
-
-    name = "torch"
 
     def __init__(
         self,
@@ -40,35 +36,18 @@ class TorchFrontend:
         recorder: Recorder | None = None,
     ) -> None:
         self.recorder = recorder or Recorder(open_writer, _measure(settings), to_numpy)
-        self.watch = Watch(self.recorder, settings)
-        self._models = models
+        watch = Watch(self.recorder, settings)
+        super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
-        self._mode = _mode(self.watch, settings.level)
-        self.modules = Modules(self.watch, models)
-        self._optimizers = Optimizers(self.watch, self.modules)
-        self._collectives = Collectives(self.watch)
-        self._undo: list[Undo] = []
+        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch)]
+        if settings.level in ("api", "mix"):
+            self._parts.append(Functions(watch))
 
     def start(self) -> None:
         """Begin to watch."""
-        self._undo = [self.modules.install(self._mode), self._optimizers.install(), self._collectives.install()]
-        if self._settings.level in ("api", "mix"):
-            self._undo.append(Functions(self.watch).install())
-        if self._mode is not None:
-            self._enter_mode()
-            self._undo += [
-                self._leave_mode,
-                CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install(),
-            ]
+        self.install(*self._parts)
         self.watch.forward_on = True
         self.watch.on = True
-
-    def stop(self) -> None:
-        """Undo everything that start did."""
-        self.watch.on = False
-        while self._undo:
-            self._undo.pop()()
-        self.watch.thread.end_quiet()
 
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""
@@ -157,38 +136,6 @@ class TorchFrontend:
     def seeds(self) -> dict[str, int]:
         """Return the seed that torch's default generator was last given; reading it changes nothing."""
         return {"torch": torch.initial_seed()}
-
-    def devices(self) -> list[str]:
-        """Return the devices of the models' parameters, with their names where torch knows them."""
-        found = sorted({str(p.device) for model in self._models.values() for p in model.parameters()} or {"cpu"})
-        named = []
-        for device in found:
-            module = getattr(torch, device.partition(":")[0], None)
-            try:
-                named.append(f"{device} ({module.get_device_name(device)})" if module is not None else device)
-            except Exception:
-                named.append(device)
-        return named
-
-    def _enter_mode(self) -> None:
-        assert self._mode is not None
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self.watch.thread.entered = True
-
-    def _leave_mode(self) -> None:
-        """Take our mode off the stack, wherever on it the user's own modes have put it."""
-        if not self.watch.thread.entered:
-            return
-        self.watch.thread.entered = False
-        stack = overrides._get_current_function_mode_stack if isinstance(self._mode, ApiMode) else _dispatch_modes
-        above = []
-        for mode in reversed(stack()):
-            mode.__exit__(None, None, None)
-            if mode is self._mode:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            mode.__enter__()
 
 
 def _mode(watch: Watch, level: str) -> ApiMode | AtenMode | None:

@@ -19,9 +19,11 @@ Tensor = torch.Tensor
 class Seen:
     """One call, with no more than its place: its name is made when somebody asks for it."""
 
-    __slots__ = ("kind", "number", "op", "parent", "phase", "series", "site", "wrong")
+    __slots__ = ("kind", "number", "op", "parent", "phase", "series", "site", "transmits", "wrong")
 
-    def __init__(self, series: Series, number: int, kind: str, op: str, parent: Open | None, site: int) -> None:
+    def __init__(
+        self, series: Series, number: int, kind: str, op: str, parent: Open | None, site: int, transmits: bool = False
+    ) -> None:
         self.series = series
         self.number = number
         self.kind = kind
@@ -29,6 +31,7 @@ class Seen:
         self.parent = parent
         self.site = site
         self.phase = "forward"
+        self.transmits = transmits  # where its result is finite, so was what it was given
         self.wrong = False  # its forward had something non-finite that nobody meant
 
     def name(self, phase: str) -> int:
@@ -44,21 +47,18 @@ class OpenModule(Open):
 
 
 class Item(NamedTuple):
-    """A tensor in a slot of a call: the storage it lies in, and its counts, or where they will be found."""
+    """A tensor in a slot of a call: the storage it lies in, and its counts, or the look that will have them."""
 
     slot: str
     key: int
     counts: Counts | None
-    flags: Any = None  # (window, row) on a device
+    look: Any = None
     parameter: str = ""
-    tensor: Tensor | None = None
+    tensor: Any = None  # or a weak reference to it
 
     def found(self) -> Counts:
         """Return the counts."""
-        if self.counts is not None:
-            return self.counts
-        window, row = self.flags
-        return window.pending.counts(row)  # type: ignore[no-any-return]
+        return self.counts if self.counts is not None else self.look.counts()
 
 
 class Marks:
@@ -111,34 +111,80 @@ class Marks:
 
 
 class Entry:
-    """A call in the ring: its tensors, strongly or weakly, with the versions they had."""
+    """A call in the ring. On the CPU it has its tensors, with the versions they had; elsewhere the looks at them."""
 
-    __slots__ = ("inputs", "outputs", "phase", "seen", "size")
+    __slots__ = ("constants", "inputs", "outputs", "phase", "seen", "size", "window")
 
-    def __init__(self, seen: Seen, phase: str, inputs: Any, outputs: Any, size: int) -> None:
+    def __init__(
+        self, seen: Seen, phase: str, inputs: Any, outputs: Any, size: int, window: Any = None, constants: Any = ()
+    ) -> None:
         self.seen = seen
         self.phase = phase
-        self.inputs = inputs  # [(slot, tensor or weak reference, version)]
+        self.inputs = inputs  # [(slot, tensor, version)], or [(slot, look)]
         self.outputs = outputs
-        self.size = size
+        self.size = size  # bytes that it keeps alive
+        self.window = window  # None: it was judged on the spot
+        self.constants = constants
+
+    @property
+    def judged(self) -> bool:
+        """Tell whether it is no origin, as far as is known."""
+        return self.window is None or self.window.read
+
+    def items(self, group: str) -> list[Item]:
+        """Return its inputs or outputs to be judged."""
+        return [
+            Item(slot_text(group, slot), look.key, None, look, look.parameter, look.tensor)
+            for slot, look in (self.inputs if group == "input" else self.outputs)
+        ]
+
+    def held(self, group: str) -> Iterator[tuple[str, Tensor | None, int | None]]:
+        """Give its inputs or outputs with the versions that they had; None for a tensor that is no longer held."""
+        for slot, *rest in self.inputs if group == "input" else self.outputs:
+            tensor, version = rest if len(rest) == 2 else (rest[0].tensor, rest[0].version)
+            yield slot_text(group, slot), resolve(tensor), version
+
+    def let_go(self) -> None:
+        """Keep nothing alive any more."""
+        if self.window is None:
+            self.inputs = self.outputs = ()
+        for _, look in [*self.inputs, *self.outputs]:
+            if not look.parameter:
+                look.tensor = None
+        self.size = 0
 
 
 class Ring:
-    """The last calls, bounded in number and in the bytes that it alone may keep alive."""
+    """The last calls, and all that are not judged yet; what they keep alive is bounded in bytes."""
 
     def __init__(self, calls: int, size: int) -> None:
         self._entries: deque[Entry] = deque()
+        self._holding: deque[Entry] = deque()
         self._calls = calls
-        self._room = size
+        self.room = size
+        self.let_go = 0  # calls whose tensors had to go before they were judged
         self._held = 0
 
     def add(self, entry: Entry) -> None:
         """Take a call in; the oldest make room."""
-        entries = self._entries
+        entries, holding = self._entries, self._holding
         entries.append(entry)
-        self._held += entry.size
-        while len(entries) > self._calls or (self._held > self._room and len(entries) > 1):
-            self._held -= entries.popleft().size
+        if entry.size:
+            holding.append(entry)
+            self._held += entry.size
+            while self._held > self.room and (len(holding) > 1 or entry.window is not None):
+                oldest = holding.popleft()
+                self._held -= oldest.size
+                self.let_go += not oldest.judged
+                if oldest is entries[0] and oldest.judged:
+                    entries.popleft()
+                oldest.let_go()
+        while len(entries) > self._calls and entries[0].judged:
+            oldest = entries.popleft()
+            if oldest.size:
+                holding.popleft()
+                self._held -= oldest.size
+                oldest.let_go()
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries))
@@ -148,8 +194,16 @@ class Ring:
 
     def clear(self) -> None:
         """Let go of everything."""
+        for entry in self._holding:
+            entry.let_go()
         self._entries.clear()
+        self._holding.clear()
         self._held = 0
+
+
+def slot_text(group: str, slot: str | int) -> str:
+    """Return a slot's name; positions are numbers."""
+    return slot if isinstance(slot, str) else f"{group}.{slot}"
 
 
 def storage_of(tensor: Tensor) -> Any:
@@ -164,6 +218,14 @@ def key_of(tensor: Tensor) -> int:
     """Return what stands for a tensor's storage; 0 where it has none."""
     storage = storage_of(tensor)
     return storage._cdata if storage is not None else 0
+
+
+def version_of(tensor: Tensor) -> int:
+    """Return a tensor's version, -1 where it has none."""
+    try:
+        return tensor._version
+    except RuntimeError:  # an inference tensor
+        return -1
 
 
 def resolve(held: Any) -> Tensor | None:

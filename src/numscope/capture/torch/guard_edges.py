@@ -21,12 +21,13 @@ _KEY = "numscope.guard.module"
 class ModuleBackward:
     """The backward part of a module call, at module level: gradients in, gradients out, as capture sees them."""
 
-    __slots__ = ("_guard", "_incoming", "_seen", "module", "module_class", "site")
+    __slots__ = ("_guard", "_incoming", "_looks", "_seen", "module", "module_class", "site")
 
     def __init__(self, guard: Any, seen: Seen) -> None:
         self._guard = guard
         self._seen = seen
         self._incoming: list[Item] = []
+        self._looks: list[tuple[str, Any]] = []
         self.module = self.module_class = self.site = -1
 
     def begin(self) -> int:
@@ -37,14 +38,26 @@ class ModuleBackward:
         """Take one gradient; what goes out is judged with what came in."""
         guard = self._guard
         name = guard.watch.recorder.strings[slot]
-        if name.startswith("input"):
+        if guard.is_late(gradient):
+            self._record_later(name, gradient)
+        elif name.startswith("input"):
             if self._incoming and self._incoming[0].slot == name:
                 self._incoming.clear()  # the graph was kept and runs again
-            self._incoming.append(guard.item(name, gradient)._replace(tensor=None))
-        elif guard.is_late(gradient) or not is_finite(gradient):
-            guard.judge_gradients(
-                self._seen, list(self._incoming), [guard.outgoing(self._seen, name, gradient, self._incoming)]
-            )
+            self._incoming.append(guard.now.item(name, gradient)._replace(tensor=None))
+        elif not is_finite(gradient):
+            made = [guard.now.item(name, gradient)]
+            guard.submit(guard.judge.backward, self._seen, list(self._incoming), made, late=False)
+
+    def _record_later(self, name: str, gradient: Tensor) -> None:
+        late = self._guard.late
+        before = late.held
+        look = late.gradient(gradient)
+        if not name.startswith("input"):
+            self._guard.later.backward(self._seen, list(self._looks), [(name, look)], before)
+            return
+        if self._looks and self._looks[0][0] == name:
+            self._looks = []
+        self._looks.append((name, look))
 
 
 class EdgeHook:

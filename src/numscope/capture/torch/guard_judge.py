@@ -11,7 +11,7 @@ from numscope.capture.recorder import Strings
 from numscope.capture.scope import Call, Scope
 from numscope.capture.sites import Sites
 from numscope.capture.torch.flags import count
-from numscope.capture.torch.guard_calls import Item, Marks, OpenModule, Seen, key_of
+from numscope.capture.torch.guard_calls import Entry, Item, Marks, OpenModule, Seen, key_of, resolve
 from numscope.core.nonfinite import Counts, Judgement, Value, judge
 from numscope.core.report import Origin, Source
 
@@ -34,7 +34,10 @@ class Strike:
 class Judge:
     """Decides calls that have something non-finite; all others never come here."""
 
-    def __init__(self, strings: Strings, sites: Sites, allow: Sequence[str], found: Callable[[Strike], None]) -> None:
+    def __init__(
+        self, strings: Strings, sites: Sites, allow: Sequence[str], found: Callable[[Strike], None],
+        reference: Callable[[int], Any] = lambda key: None,
+    ) -> None:  # fmt: skip
         self.marks = Marks()
         self.step = 0
         self.rank = 0
@@ -48,6 +51,7 @@ class Judge:
         self._sites = sites
         self._allow = Scope(allow) if allow else None
         self._found = found
+        self._reference = reference  # gives a weak reference to a storage whose tensor is gone
         self.inside = False  # an optimizer of the user's own steps
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._wrong_pass = False  # this backward pass has something non-finite already
@@ -84,6 +88,14 @@ class Judge:
             return
         assert result.output is not None
         self._strike(seen, "forward", result.output, _reason(name, result), inputs, outputs, values)
+
+    def late(self, entry: Entry) -> None:
+        """Judge a call whose flags have come."""
+        inputs, outputs = entry.items("input"), entry.items("output")
+        if entry.phase == "backward":
+            self.backward(entry.seen, inputs, outputs)
+        else:
+            self.forward(entry.seen, inputs, outputs, list(entry.constants))
 
     def backward(self, seen: Seen, incoming: list[Item], outgoing: list[Item]) -> None:
         """Judge the gradients that came into a call and those that went out of it."""
@@ -211,14 +223,17 @@ class Judge:
             self._found(strike)
 
     def _state(self, item: Item) -> Any:
-        known = self.marks.get(item.key)
-        return known or ("parameter" if item.parameter else "unknown")
+        known = item.look.state if item.look is not None else None
+        return known or self.marks.get(item.key) or ("parameter" if item.parameter else "unknown")
 
     def _mark(self, item: Item, state: Any) -> None:
-        if item.tensor is None and item.flags is not None:
-            self.marks.adopt(item.key, state, item.flags[0].storages.pop(item.key, None))
+        if item.look is not None:
+            item.look.state = state
+        tensor = resolve(item.tensor)
+        if tensor is None and item.look is not None:
+            self.marks.adopt(item.key, state, self._reference(item.key))
         else:
-            self.marks.set(item.tensor, item.key, state)
+            self.marks.set(tensor, item.key, state)
 
     def _mark_all(self, items: list[Item], state: Any) -> None:
         for item in items:
@@ -276,7 +291,7 @@ class Judge:
         counts = value.counts
         frame = self._sites.source(seen.site)
         parent = seen.parent
-        tensor = next((item.tensor for item in [*outputs, *inputs] if item.slot == value.slot), None)
+        tensor = next((resolve(item.tensor) for item in [*outputs, *inputs] if item.slot == value.slot), None)
         origin = Origin(
             call=self._strings[seen.name(phase if phase in ("backward", "input") else "forward")],
             kind=kind or seen.kind,  # type: ignore[arg-type]

@@ -17,8 +17,9 @@ from numscope.capture.torch.api import ApiMode, _same_name
 from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen
+from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen, key_of, version_of
 from numscope.capture.torch.guard_edges import ModuleBackward, attach
+from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.modules import Module, Modules
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.watch import Open
@@ -26,8 +27,6 @@ from numscope.capture.torch.watch import Open
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
 _KEY = "numscope.guard"
-_IN = [f"input.{index}" for index in range(64)]
-_OUT = [f"output.{index}" for index in range(64)]
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
 
@@ -55,6 +54,31 @@ class GuardMode(ApiMode):
         return watch_call(self._guard, api, work, args, kwargs, sys._getframe(1))
 
 
+class WriteMode(ApiMode):
+    """At module level, on a device: only sees to it that nothing is overwritten before it was looked at."""
+
+    def __init__(self, guard: Any) -> None:
+        super().__init__(guard.watch)
+        self._late = guard.late
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._late.waiting:
+            api = self._table[func]
+            _before_writing(self._late, api, args, kwargs)
+            if api.composite or api.transparent:
+                return self._inside(api, func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _before_writing(late: Any, api: Api, args: Any, kwargs: Any) -> None:
+    """Look at what waits, where a call is about to write to it, or may do so without a word."""
+    if "out" in kwargs or api.foreign:
+        late.launch()
+    elif api.overwrites:
+        late.before_write(args[0] if args else None)
+
+
 def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, and look at its results."""
     watch = guard.watch
@@ -63,13 +87,15 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     parent = stack[-1] if stack else None
     if guard.leaves and _task() == -1:
         guard.end_pass()
+    if guard.late.waiting:
+        _before_writing(guard.late, api, args, kwargs)
     series = watch.series(api.head)
     tensors = [item for item in args if isinstance(item, Tensor)]
     number, recompute = numbered(watch, series, tensors)
-    seen = Seen(series, number, "api", api.op, parent, watch.site(frame))
-    versions = [_version(item) for item in tensors]
+    seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS)
+    versions = [version_of(item) for item in tensors]
     # What an in-place call was given can't be looked at afterwards.
-    clean = not api.overwrites or not tensors or tensors[0] is thread.last or guard.was_finite(tensors[0])
+    clean = not api.overwrites or not tensors or tensors[0] is thread.last or _was_finite(guard, tensors[0])
     first = -1
     edges: list[Any] = []
     if torch.is_grad_enabled():
@@ -92,17 +118,32 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     if type(result) is Tensor:
         outputs: Any = (result,)
     elif result is None:
-        outputs = tuple(t for t, version in zip(tensors, versions) if _version(t) != version)
+        outputs = tuple(t for t, version in zip(tensors, versions) if version_of(t) != version)
     else:
         outputs = _tensors(result)
     if not outputs:
         if not recompute:
             series.give_back(number)
         return result
-    fresh = guard.after(api, seen, args, kwargs, tensors, versions, outputs, clean)
+    with torch._C.DisableTorchFunction():
+        if api.uninitialized:
+            for tensor in outputs:
+                guard.judge.marks.set(tensor, key_of(tensor), "blank")
+            return result
+        if guard.waits or not outputs[0].is_cpu or any(not tensor.is_cpu for tensor in tensors):
+            thread.last = None
+            fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
+        else:
+            fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean)
     if fresh and first >= 0 and outputs[0].requires_grad:
         hook(guard, seen, outputs, edges, first)
     return result
+
+
+def _was_finite(guard: Any, tensor: Tensor) -> bool:
+    """Tell whether a tensor of the CPU that is about to be overwritten is finite; of others their flags tell."""
+    with torch._C.DisableTorchFunction():
+        return guard.is_late(tensor) or is_finite(tensor)
 
 
 def numbered(watch: Any, series: Series, tensors: list[Tensor]) -> tuple[int, bool]:
@@ -172,27 +213,37 @@ class NodeHook:
 
     def _look(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
         guard = self._guard
+        if self._leaves or guard.waits or any(g is not None and not g.is_cpu for g in outgoing):
+            self._look_later(incoming, outgoing)
+            return
         bad = False
         made = []
         for slot, gradient in zip(self._slots, outgoing):
             if gradient is not None:
-                bad = bad or guard.waits or not gradient.is_cpu or not is_finite(gradient)
-                made.append((slot, weakref.ref(gradient), _version(gradient)))
+                bad = bad or not is_finite(gradient)
+                made.append((slot, weakref.ref(gradient), version_of(gradient)))
         if bad:
-            names = [
-                (_OUT[slot] if 0 <= slot < 64 else f"output.inner{index}", gradient)
-                for index, (slot, gradient) in enumerate(zip(self._slots, outgoing))
-                if gradient is not None and index not in self._leaves
-            ]
-            leaves = [
-                (f"output.{max(self._slots[index], 0)}", variable)
-                for index, variable in self._leaves.items()
-                if outgoing[index] is not None
-            ]
-            given = [(_IN[min(i, 63)], gradient) for i, gradient in enumerate(incoming) if gradient is not None]
-            guard.gradients(self._seen, given, names, leaves)
-        taken = [(i, weakref.ref(g), _version(g)) for i, g in enumerate(incoming) if g is not None]
+            names = [(self._name(i), g) for i, g in enumerate(outgoing[: len(self._slots)]) if g is not None]
+            guard.now.gradients(self._seen, [(f"input.{i}", g) for i, g in enumerate(incoming) if g is not None], names)
+        taken = [(i, weakref.ref(g), version_of(g)) for i, g in enumerate(incoming) if g is not None]
         guard.ring.add(Entry(self._seen, "backward", taken, made, 0))
+
+    def _look_later(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
+        leaves = self._leaves
+        slots = self._slots
+        made = [
+            (slots[i] if slots[i] >= 0 else self._name(i), gradient)
+            for i, gradient in enumerate(outgoing[: len(slots)])
+            if gradient is not None and i not in leaves
+        ]
+        given = self._guard.later.gradients(self._seen, [(i, g) for i, g in enumerate(incoming) if g is not None], made)
+        for index, variable in leaves.items():
+            if outgoing[index] is not None:
+                self._guard.leaf(self._seen, f"output.{max(slots[index], 0)}", given, variable)
+
+    def _name(self, index: int) -> str:
+        """Return the slot of what leaves through an edge; edges inside the call have no argument's number."""
+        return f"output.{self._slots[index]}" if self._slots[index] >= 0 else f"output.inner{index}"
 
 
 class GuardModules(Modules):
@@ -200,6 +251,7 @@ class GuardModules(Modules):
 
     def __init__(self, guard: Any, models: dict[str, Module]) -> None:
         self._guard = guard
+        self._facts: dict[tuple[str, type], tuple[str, int, int, Series, str]] = {}
         super().__init__(guard.watch, models)
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
@@ -215,17 +267,14 @@ class GuardModules(Modules):
         parent = stack[-1] if stack else None
         if guard.leaves and _task() == -1:
             guard.end_pass()
-        path = self._path(module)
-        strings = watch.recorder.strings
-        class_name = type(module).__name__
-        head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
-        series = watch.series(head, "{head}.{phase}.{n}")
+        path, module_id, class_id, series, op = self._known(module)
         number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
-        opened = OpenModule(-1, strings.id(path), strings.id(class_name), path, watch.site(sys._getframe(2)), "", None)
-        seen = opened.seen = Seen(series, number, "module", class_name.lower(), opened, opened.site)
+        opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
+        transmits = type(module) in MODULES_THAT_TRANSMIT
+        seen = opened.seen = Seen(series, number, "module", op, opened, opened.site, transmits)
         if parent is None and not recompute:
             thread.end_quiet()
-            guard.data(path or class_name, seen.site, args, kwargs)
+            self._data(path or type(module).__name__, seen.site, args, kwargs)
         inner = guard.settings.level == "module"
         edges: list[Any] = []
         slots: list[Any] = []
@@ -234,7 +283,7 @@ class GuardModules(Modules):
             if torch.is_grad_enabled():
                 edges = edges_of(slots)
         first = _sequence() if inner else -1
-        versions = [_version(tensor) for _, tensor in slots]
+        versions = [version_of(tensor) for _, tensor in slots]
         stack.append(opened)
         try:
             result = original(module, *args, **kwargs)
@@ -242,10 +291,36 @@ class GuardModules(Modules):
             stack.pop()
         if inner:
             outputs = watch.flatten_output(result)
-            guard.module(seen, module, slots, versions, outputs)
+            late = any(guard.is_late(tensor) for _, tensor in outputs)
+            (guard.later if late else guard.now).module(seen, module, slots, versions, outputs)
             if edges and any(tensor.requires_grad for _, tensor in outputs):
                 attach(guard, ModuleBackward(guard, seen), watch.gradient_slots(outputs), edges, first)
         return result
+
+    def _known(self, module: Module) -> tuple[str, int, int, Series, str]:
+        """Return a module's path, the numbers of path and class, the series of its calls, and its class as an operator."""
+        path = self._path(module)
+        kind = type(module)
+        found = self._facts.get((path, kind))
+        if found is None:
+            name = kind.__name__
+            strings = self._guard.recorder.strings
+            head = f"Module.{path}.{name}" if path else f"Module.{name}"
+            series = self._guard.watch.series(head, "{head}.{phase}.{n}")
+            found = self._facts[path, kind] = (path, strings.id(path), strings.id(name), series, name.lower())
+        return found
+
+    def _data(self, name: str, site: int, args: Any, kwargs: Any) -> None:
+        """Look at what enters a root module."""
+        guard = self._guard
+        watch = guard.watch
+        guard.control(guard.judge.new_pass)
+        slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
+        series = watch.series(f"Data.{name}")
+        if slots:
+            seen = Seen(series, series.next(guard.recorder.epoch), "data", "", None, site)
+            late = any(guard.is_late(tensor) for _, tensor in slots)
+            (guard.later if late else guard.now).data(seen, slots)
 
 
 def _place(tensor: Tensor) -> int:
@@ -253,13 +328,6 @@ def _place(tensor: Tensor) -> int:
         return tensor.data_ptr()
     except (RuntimeError, NotImplementedError):
         return 0
-
-
-def _version(tensor: Tensor) -> int:
-    try:
-        return tensor._version
-    except RuntimeError:
-        return -1
 
 
 def _tensors(result: Any) -> tuple[Tensor, ...]:

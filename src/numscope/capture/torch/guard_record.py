@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.guard_calls import Entry, Seen, resolve
+from numscope.capture.torch.guard_calls import Entry, Item, Seen
 from numscope.capture.torch.guard_judge import Strike
 from numscope.capture.torch.tensors import to_numpy
 from numscope.capture.torch.watch import Watch
@@ -17,12 +17,21 @@ from numscope.fingerprint.torch_form import TorchBatch
 Tensor = torch.Tensor
 
 
-def write(guard: Any, strike: Strike | None) -> None:
-    """Write what the ring holds, and the tensors of the origin, through a recorder of the record's own."""
+# Why a tensor is not in the record; the flags of a device may come after it had to be let go.
+_GONE = "gone before it was recorded"
+_LET_GO = "let go before the device's flags came: a greater memory=, or latency=1, keeps it"
+
+
+def write(guard: Any, strike: Strike | None) -> int:
+    """Write what the ring holds, and the tensors of the origin, through a recorder of the record's own.
+
+    Returns how many of the origin's tensors had to be let go before they could be written.
+    """
     recorder = Recorder(guard.open_writer, TorchBatch(), to_numpy)
     recorder.strings, recorder.sites = guard.recorder.strings, guard.recorder.sites
     recorder.begin_step(strike.origin.step if strike is not None else guard.judge.step)
     watch = Watch(recorder, CaptureSettings())
+    missing = 0
     with guard.unseen(), torch.no_grad():
         entries = [
             entry
@@ -32,20 +41,26 @@ def write(guard: Any, strike: Strike | None) -> None:
         if strike is not None:
             entries = [*entries[max(len(entries) - guard.settings.calls + 1, 0) :], _entry_of(strike)]
         for entry in entries:
-            _call(watch, entry, keep=strike is not None and entry is entries[-1])
+            missing = _call(watch, entry, keep=strike is not None and entry is entries[-1])
         recorder.end_step()
         recorder.close()
         watch.new_step()
+    return missing if strike is not None else 0
 
 
 def _entry_of(strike: Strike) -> Entry:
     """Return the origin's call with the tensors that are at hand."""
-    inputs = [(item.slot, item.tensor, None) for item in strike.inputs]
-    outputs = [(item.slot, item.tensor, None) for item in strike.outputs]
-    return Entry(strike.seen, strike.phase, inputs, outputs, 0)
+    inputs, outputs = ([_held(item) for item in side] for side in (strike.inputs, strike.outputs))
+    window = next((item.look.window for item in strike.outputs if item.look is not None), None)
+    return Entry(strike.seen, strike.phase, inputs, outputs, 0, window)
 
 
-def _call(watch: Watch, entry: Entry, keep: bool) -> None:
+def _held(item: Item) -> tuple[str, Any, int | None]:
+    return item.slot, item.tensor, item.look.version if item.look is not None else None
+
+
+def _call(watch: Watch, entry: Entry, keep: bool) -> int:
+    """Record a call of the ring; return how many of its tensors were let go."""
     recorder = watch.recorder
     seen: Seen = entry.seen
     order = recorder.order()
@@ -57,18 +72,21 @@ def _call(watch: Watch, entry: Entry, keep: bool) -> None:
         parent.module_class if parent else watch.no_text, watch.phases["optimizer" if seen.kind == "optimizer" else phase],
         -1, -1, -1, seen.site, False, -1, 0,
     )  # fmt: skip
-    for group, held in (("input", entry.inputs), ("output", entry.outputs)):
-        for slot, reference, version in held:
-            text = slot if isinstance(slot, str) else f"{group}.{slot}"
-            _slot(watch, order, name, text, resolve(reference), version, keep)
+    missing = 0
+    for group in ("input", "output"):
+        for slot, tensor, version in entry.held(group):
+            gone = _LET_GO if entry.window is not None else _GONE
+            _slot(watch, order, name, slot, tensor, version, keep, gone)
+            missing += tensor is None and entry.window is not None
+    return missing
 
 
 def _slot(
-    watch: Watch, order: int, name: int, text: str, tensor: Tensor | None, version: int | None, keep: bool
+    watch: Watch, order: int, name: int, text: str, tensor: Tensor | None, version: int | None, keep: bool, gone: str
 ) -> None:
     recorder = watch.recorder
     slot = recorder.strings.id(text)
-    why = "gone before it was recorded" if tensor is None else ""
+    why = gone if tensor is None else ""
     if tensor is not None and version not in (None, -1) and tensor._version != version:
         why = "overwritten before it was recorded"
     if tensor is None or why:

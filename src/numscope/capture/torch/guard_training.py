@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -50,32 +51,38 @@ class GuardOptimizers:
         seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
         scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
         given = [] if scaled else self._given(optimizer)
+        guard.late.launch()  # what waits may be overwritten
         self._open[id(optimizer)] = (seen, given)
         if not scaled:
-            guard.submit(guard.judge.stepping, given)  # nobody skips this step
+            guard.control(guard.judge.stepping, given)  # nobody skips this step
         if type(optimizer).__module__.startswith("torch.optim"):
             watch.thread.begin_quiet()
         else:
-            guard.submit(guard.judge.set_inside, True)
+            guard.control(guard.judge.set_inside, True)
 
     def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
         """Return the gradients and parameters; of the CPU's only those that are not finite."""
         guard = self._guard
         marks = guard.judge.marks
-        given = []
-        late = []
+        given: list[Item] = []
+        late: list[tuple[str, Tensor, str]] = []
         with guard.unseen(), torch.no_grad():
             for label, parameter in self._parameters(optimizer):
                 for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
                     if tensor is None:
                         continue
                     if guard.is_late(tensor):
-                        late.append((f"{group}.{label}", tensor, "" if tensor is not parameter else label))
+                        late.append((f"{group}.{label}", tensor, label if tensor is parameter else ""))
                     elif not is_finite(tensor):
-                        given.append(guard.item(f"{group}.{label}", tensor)._replace(parameter=""))
+                        given.append(guard.now.item(f"{group}.{label}", tensor)._replace(parameter=""))
                     elif marks:
                         marks.drop(key_of(tensor))
-            return given + [item._replace(parameter="") for item in guard.late.items(late)]
+            looks = guard.late.all([(tensor, name) for _, tensor, name in late]) if late else []
+            for (slot, tensor, _), look in zip(late, looks):
+                given.append(Item(slot, look.key, None, look, "", weakref.ref(tensor)))
+                if not look.parameter:
+                    look.tensor = None  # gradients are the user's to let go
+            return given
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
         found = []
@@ -89,7 +96,7 @@ class GuardOptimizers:
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
         guard.watch.thread.end_quiet()
-        guard.submit(guard.judge.set_inside, False)
+        guard.control(guard.judge.set_inside, False)
         opened = self._open.pop(id(optimizer), None)
         if opened is None or not guard.watch.on or guard.watch.thread.busy:
             return
@@ -99,10 +106,13 @@ class GuardOptimizers:
         with guard.unseen(), torch.no_grad():
             for label, parameter in self._parameters(optimizer):
                 if guard.is_late(parameter):
-                    late.append((f"output.{label}", parameter, label))
+                    late.append((label, parameter))
                 elif not is_finite(parameter):
-                    made.append(guard.item(f"output.{label}", parameter))
-            made += guard.late.items(late, fresh=True)
+                    made.append(guard.now.item(f"output.{label}", parameter))
+            if late:
+                looks = guard.late.again([(parameter, label) for label, parameter in late])
+                for (label, parameter), look in zip(late, looks):
+                    made.append(Item(f"output.{label}", look.key, None, look, label, weakref.ref(parameter)))
             if made:
                 guard.submit(guard.judge.optimizer, seen, given, made, late=bool(late))
         self._after_step()
@@ -120,16 +130,16 @@ class Scalers:
         kind: Any = torch.amp.GradScaler
         scale, step = kind.scale, kind.step
         judge = self._guard.judge
-        submit = self._guard.submit
+        control = self._guard.control
 
         def scaled(scaler: Any, outputs: Any) -> Any:
             if not scaler.is_enabled():
                 return scale(scaler, outputs)
-            submit(judge.set_scaled, self._explains(scaler), True)
+            control(judge.set_scaled, self._explains(scaler), True)
             try:
                 return scale(scaler, outputs)
             finally:
-                submit(judge.set_scaled, self._explains(scaler), False)
+                control(judge.set_scaled, self._explains(scaler), False)
 
         def stepped(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if not scaler.is_enabled():
@@ -142,7 +152,7 @@ class Scalers:
             else:
                 self._row += 1
                 self._guard.skipped()
-            submit(judge.settle)
+            control(judge.settle)
             return result
 
         kind.scale, kind.step = scaled, stepped
@@ -179,24 +189,31 @@ class GuardCollectives(Collectives):
         seen = Seen(series, series.next(guard.recorder.epoch), "collective", name, parent, site)
         slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
         phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-        texts = guard.recorder.strings
         self._count += 1
-        self._calls[self._count] = (
-            seen,
-            phase,
-            [guard.item(texts[slot], tensor) for slot, tensor in slots],
-            group.size(),
-        )
+        self._calls[self._count] = (seen, phase, self._items(slots), group.size())
+        guard.late.launch()  # the backend writes without telling
         return self._count, 0
+
+    def _items(self, slots: list[Slot], fresh: bool = False) -> list[Item]:
+        guard = self._guard
+        texts = guard.recorder.strings
+        late = [slot for slot in slots if guard.is_late(slot[1])]
+        found = [guard.now.item(texts[slot], tensor) for slot, tensor in slots if not guard.is_late(tensor)]
+        if late:
+            look = guard.late.again if fresh else guard.late.all
+            looks = look([(tensor, guard.parameter(tensor)) for _, tensor in late])
+            for (slot, tensor), seen in zip(late, looks):
+                found.append(Item(texts[slot], seen.key, None, seen, seen.parameter, weakref.ref(tensor)))
+                seen.tensor = None
+        return found
 
     def _after(self, order: int, name: int, written: list[Any]) -> None:
         guard = self._guard
         seen, phase, given, world = self._calls.pop(order)
         outputs = guard.watch.flatten("output", written, [])
         late = any(guard.is_late(tensor) for _, tensor in outputs)
-        texts = guard.recorder.strings
         if late or not all(is_finite(tensor) for _, tensor in outputs):
-            made = [guard.item(texts[slot], tensor, fresh=True) for slot, tensor in outputs]
+            made = self._items(outputs, fresh=True)
             guard.submit(guard.judge.collective, seen, phase, given, made, world, late=late)
 
     def _guarded(self, work: Any, where: str) -> Any:

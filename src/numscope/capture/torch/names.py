@@ -62,6 +62,7 @@ class Api:
         "composite",
         "cuts",
         "exposes",
+        "foreign",
         "head",
         "op",
         "overwrites",
@@ -81,6 +82,7 @@ class Api:
         self.transparent = op in TRANSPARENT
         self.exposes = op in _EXPOSES
         self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
+        self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
         self.composite = self.twin is not None  # its inner calls are seen

@@ -1,0 +1,119 @@
+"""The guard on the CPU: results are looked at on the spot, and for a finite one nothing is described or written down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numscope.capture.torch.flags import count, is_finite
+from numscope.capture.torch.guard_calls import Entry, Item, Seen, key_of, version_of
+from numscope.capture.torch.names import Api
+
+Tensor = torch.Tensor
+
+
+class Now:
+    """Looks at tensors of the CPU."""
+
+    def __init__(self, guard: Any) -> None:
+        self._guard = guard
+
+    def call(
+        self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
+        clean: bool,
+    ) -> bool:  # fmt: skip
+        """Look at the results of an API call; tell whether they are more than views of what it was given."""
+        guard = self._guard
+        thread = guard.watch.thread
+        bad = fresh = False
+        size = 0
+        view = tensors[0] if tensors and not api.overwrites else None
+        last = thread.last
+        for tensor in outputs:
+            base = tensor._base
+            if base is not None and view is not None and (base is view or base is view._base):
+                continue
+            fresh = True
+            if tensor is last and not api.overwrites:
+                continue
+            size += tensor.numel() * tensor.element_size()
+            bad = bad or not is_finite(tensor)
+        thread.last = outputs[0]
+        if bad and fresh:
+            self._judge(api, seen, args, kwargs, tensors, versions, outputs, clean)
+        # What the ring holds must not keep the graph alive.
+        held = [(index, item.detach(), version) for index, (item, version) in enumerate(zip(tensors, versions))]
+        made = [(index, item.detach(), version_of(item)) for index, item in enumerate(outputs)]
+        guard.ring.add(Entry(seen, "forward", held, made, size))
+        return fresh
+
+    def _judge(
+        self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
+        clean: bool,
+    ) -> None:  # fmt: skip
+        guard = self._guard
+        marks = guard.judge.marks
+        with guard.unseen():
+            if api.overwrites and not clean and marks.get(key_of(outputs[0])) == "blank":
+                return  # a part of it may still be what nobody wrote
+            before = dict(zip(map(id, tensors), versions))
+            constants: list[tuple[str, Any]] = []
+            given = guard.watch.flatten("input", args, constants)
+            given += guard.watch.flatten_named("kwargs", {k: v for k, v in kwargs.items() if k != "out"}, constants)
+            inputs = []
+            texts = guard.recorder.strings
+            for slot, tensor in given:
+                overwritten = before.get(id(tensor), -1) not in (-1, version_of(tensor))
+                finite = overwritten and clean and marks.get(key_of(tensor)) is None
+                inputs.append(self.item(texts[slot], tensor, clean=finite))
+            made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
+            guard.submit(guard.judge.forward, seen, inputs, made, numbers(constants), late=False)
+
+    def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
+        """Judge gradients that came into a node, and went out of it, one of them not finite."""
+        with self._guard.unseen(), torch.no_grad():
+            given = [self.item(slot, tensor) for slot, tensor in incoming]
+            made = [self.item(slot, tensor) for slot, tensor in outgoing]
+            self._guard.submit(self._guard.judge.backward, seen, given, made, late=False)
+
+    def module(self, seen: Seen, module: Any, slots: list[Any], versions: list[int], outputs: list[Any]) -> None:
+        """Look at what a module gave back, where calls inside it are not watched."""
+        guard = self._guard
+        texts = guard.recorder.strings
+        with torch._C.DisableTorchFunction():
+            clean = all(is_finite(tensor) for _, tensor in outputs)
+            held = [(texts[slot], tensor.detach(), version_of(tensor)) for slot, tensor in outputs]
+        guard.ring.add(Entry(seen, "forward", (), held, sum(tensor.nbytes for _, tensor in outputs)))
+        if clean:
+            return
+        with guard.unseen(), torch.no_grad():
+            given = [
+                self.item(texts[slot], tensor, clean=version != version_of(tensor))
+                for (slot, tensor), version in zip(slots, versions)
+            ]
+            given += [self.item(f"parameters.{n}", p) for n, p in module._parameters.items() if p is not None]
+            made = [self.item(texts[slot], tensor) for slot, tensor in outputs]
+            guard.submit(guard.judge.forward, seen, given, made, [], late=False)
+
+    def data(self, seen: Seen, slots: list[Any]) -> None:
+        """Look at what enters a root module."""
+        guard = self._guard
+        last = guard.watch.thread.last
+        with torch._C.DisableTorchFunction():
+            bad = [pair for pair in slots if pair[1] is not last and not is_finite(pair[1])]
+        if bad:
+            with guard.unseen():
+                items = [self.item(guard.recorder.strings[slot], tensor) for slot, tensor in bad]
+                guard.submit(guard.judge.data, seen, items, late=False)
+
+    def item(self, slot: str, tensor: Tensor, clean: bool = False) -> Item:
+        """Return a tensor in a slot with its counts; `clean`: it is known to be, or to have been, finite."""
+        if clean or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+            return self._guard.judge.item(slot, tensor, clean=True)  # type: ignore[no-any-return]
+        return Item(slot, key_of(tensor), count(tensor), None, self._guard.parameter(tensor), tensor)
+
+
+def numbers(constants: list[tuple[str, Any]]) -> list[float]:
+    """Return the numbers among a call's arguments."""
+    return [float(v) for _, v in constants if isinstance(v, (int, float)) and not isinstance(v, bool)]
