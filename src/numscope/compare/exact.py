@@ -1,4 +1,4 @@
-"""Exact measures of two arrays, in chunks that stay in the cache, with float64 accumulators.
+"""Exact measures of two arrays, in chunks that stay in the cache (chunks.py), with float64 accumulators.
 
 What each measure means for NaN, infinity, empty, 0-d, integer, bool, complex, fp8 and mixed dtypes is documented in
 docs/reference/measures.md. In short: an element that is the same non-finite value on both sides is left out; one that
@@ -8,17 +8,17 @@ is non-finite on one side alone, or differently, makes the errors infinite; comp
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numscope.compare.chunks import CHUNK, Work
 from numscope.compare.structure import Spread, index_text
 from numscope.compare.ulp import Ulps
 
-CHUNK = 32 * 1024  # elements: the work of one chunk stays in a core's second cache
+__all__ = ["CHUNK", "Exact", "measure_arrays"]
 
 # torch.testing.assert_close's own tolerances: rtol, atol.
 _TOLERANCE = {
@@ -61,76 +61,25 @@ class Exact:
 def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
     """Return the exact measures of two arrays of the same number of elements."""
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
-        return _measure(target, reference, dtypes)
+        total = _measure(target, reference, dtypes)
+        if total is not None and total.delicate():
+            total = _measure(target, reference, dtypes, precise=True)
+        return _empty() if total is None else total.result(target.shape, parts=2 if np.iscomplexobj(target) else 1)
 
 
-def _measure(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
-    shape = target.shape
+def _measure(
+    target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str], precise: bool = False
+) -> _Totals | None:
     a, b = _flat(target), _flat(reference)
     if not a.size:
-        return _empty()
-    ulps = Ulps(a, b, dtypes)
-    spread = Spread(shape, a.size)
-    total = _Totals(max(_tolerance(dtypes[0]), _tolerance(dtypes[1])), spread, ulps)
+        return None
+    spread = Spread(target.shape, a.size)
     length = spread.chunk(CHUNK)
-    work = _Work(a.dtype, b.dtype, min(length, a.size))
+    work = Work(a.dtype, b.dtype, min(length, a.size), precise)
+    total = _Totals(max(_tolerance(dtypes[0]), _tolerance(dtypes[1])), spread, Ulps(a, b, dtypes), work)
     for begin in range(0, a.size, length):
-        total.add(work, a[begin : begin + length], b[begin : begin + length], begin)
-    return total.result(shape, parts=2 if np.iscomplexobj(target) else 1)
-
-
-def _fits_float32(dtype: np.dtype[Any]) -> bool:
-    """Return whether float32 holds every value of the dtype."""
-    return dtype == np.float32 or dtype.itemsize < 4
-
-
-class _Work:
-    """Memory that every chunk uses again: fresh memory for each would cost more than the arithmetic."""
-
-    def __init__(self, dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], length: int) -> None:
-        self.dtype = np.dtype(np.float32 if _fits_float32(dtype_a) and _fits_float32(dtype_b) else np.float64)
-        self.read_a, self.read_b = _reader(dtype_a, self.dtype, length), _reader(dtype_b, self.dtype, length)
-        self.d, self.size, self.rel = (np.empty(length, self.dtype) for _ in range(3))
-        self.wide_b, self.wide_d = np.empty(length), np.empty(length)
-        self.flag = np.empty(length, np.bool_)
-
-    def wide(self, values: NDArray[Any], buffer: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return values as float64."""
-        if values.dtype == np.float64:
-            return values
-        here = buffer[: len(values)]
-        np.copyto(here, values)
-        return here
-
-
-def _reader(dtype: np.dtype[Any], work: np.dtype[Any], length: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Return what reads a chunk as the work's dtype; the small dtypes through their bits, which is many times faster."""
-    if dtype == work:
-        return lambda part: part
-    buffer = np.empty(length, work)
-
-    def convert(part: NDArray[Any]) -> NDArray[Any]:
-        np.copyto(buffer[: len(part)], part, casting="unsafe")
-        return buffer[: len(part)]
-
-    if work == np.float32 and dtype.name == "bfloat16":
-        bits = buffer.view(np.uint32)
-
-        def shift(part: NDArray[Any]) -> NDArray[Any]:
-            np.copyto(bits[: len(part)], part.view(np.uint16))
-            np.left_shift(bits[: len(part)], 16, out=bits[: len(part)])
-            return buffer[: len(part)]
-
-        return shift
-    if work == np.float32 and dtype.itemsize <= 2 and dtype.kind not in "iub" and length > 4096:
-        unsigned = np.dtype(f"u{dtype.itemsize}")
-        table = np.arange(1 << 8 * dtype.itemsize, dtype=unsigned).view(dtype).astype(np.float32)
-
-        def look_up(part: NDArray[Any]) -> NDArray[Any]:
-            return np.take(table, part.view(unsigned), out=buffer[: len(part)], mode="wrap")
-
-        return look_up
-    return convert
+        total.add(a[begin : begin + length], b[begin : begin + length], begin)
+    return total
 
 
 def _flat(array: NDArray[Any]) -> NDArray[Any]:
@@ -148,11 +97,11 @@ def _empty() -> Exact:
 
 
 class _Totals:
-    """Sums over the chunks seen so far. With d = a - b small, Σa², Σab and Σa follow from those of b and d."""
+    """Sums over the chunks seen so far. Σa², Σab and Σa follow from those of b and d = a - b, unless they cancel."""
 
-    def __init__(self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps) -> None:
+    def __init__(self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps, work: Work) -> None:
         self.rtol, self.atol = tolerance
-        self.spread, self.ulps = spread, ulps
+        self.spread, self.ulps, self.work = spread, ulps, work
         self.count = self.compared = self.unlike = 0
         self.aa = self.ab = self.bb = self.dd = self.db = 0.0
         self.sum_a = self.sum_b = self.sum_d = self.sum_rel = 0.0
@@ -160,93 +109,105 @@ class _Totals:
         self.max_abs = self.max_rel = 0.0
         self.worst = self.first = -1
 
-    def add(self, work: _Work, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
-        a, b = work.read_a(part_a), work.read_b(part_b)
-        n = len(a)
+    def add(self, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
+        work, n = self.work, len(part_a)
+        a, b = work.read(part_a, part_b)
         self.count += n
         self.compared += n
-        wide_b = work.wide(b, work.wide_b)
-        bb = float(np.dot(wide_b, wide_b))
         d = np.subtract(a, b, out=work.d[:n])
-        wide_d = work.wide(d, work.wide_d)
-        dd = float(np.dot(wide_d, wide_d))
-        if not math.isfinite(bb + dd):
-            a, b = self._without_nonfinite(a.astype(np.float64), b.astype(np.float64), begin)
-            wide_b, d = b, a - b
-            wide_d, bb, dd = d, float(np.dot(b, b)), float(np.dot(d, d))
-        self.bb += bb
-        sum_b = float(wide_b.sum())
-        self.sum_b += sum_b
-        if dd == 0.0 and not d.any():
-            self.aa += bb
-            self.ab += bb
-            self.sum_a += sum_b
-            self.zeros += n - int(np.count_nonzero(b))
+        sums = work.sums(b, d)
+        if not math.isfinite(sums.bb + sums.dd) or work.doubtful(sums):
+            a, b = self._without_nonfinite(part_a.astype(np.float64), part_b.astype(np.float64), begin)
+            d = a - b
+            sums = work.sums(b, d)
+        self.bb += sums.bb
+        self.sum_b += sums.b
+        if sums.dd == 0.0 and not d.any():
+            self.aa += sums.bb
+            self.ab += sums.bb
+            self.sum_a += sums.b
+            self.zeros += int(np.count_nonzero(np.equal(b, 0, out=work.flag[:n])))
             self.near1 += n
             self.near5 += n
             return
-        self.dd += dd
-        db, sum_d = float(np.dot(wide_d, wide_b)), float(wide_d.sum())
-        self.db += db
-        self.sum_d += sum_d
-        if dd < 1e-2 * bb:
-            self.aa += max(0.0, bb + 2 * db + dd)
-            self.ab += bb + db
-            self.sum_a += sum_b + sum_d
+        self.dd += sums.dd
+        self.db += sums.db
+        self.sum_d += sums.d
+        squares = sums.bb + 2 * sums.db + sums.dd
+        if squares > 0.1 * (sums.bb + sums.dd):
+            self.aa += squares
+            self.ab += sums.bb + sums.db
+            self.sum_a += sums.b + sums.d
         else:
-            wide_a = a.astype(np.float64)
-            self.aa += float(np.dot(wide_a, wide_a))
-            self.ab += float(np.dot(wide_a, wide_b))
-            self.sum_a += float(wide_a.sum())
+            own = work.sums(a, b)
+            self.aa += own.bb
+            self.ab += own.db
+            self.sum_a += own.b
         if d.dtype == work.dtype:
-            self._elementwise(work, np.abs(d, out=d), np.abs(b, out=work.size[:n]), begin)
+            self._elementwise(work, d, b, begin)
         else:
-            self._elementwise(_Work(d.dtype, d.dtype, n), np.abs(d), np.abs(b), begin)
+            self._elementwise(Work(d.dtype, d.dtype, n), d, b, begin)
 
-    def _elementwise(self, work: _Work, d: NDArray[Any], size: NDArray[Any], begin: int) -> None:
+    def delicate(self) -> bool:
+        """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
+        if not self.work.short or not self.compared:
+            return False
+        sides = ((self.bb, self.sum_b), (self.aa, self.sum_a))
+        return any(total**2 > 0.99 * squares * self.compared for squares, total in sides)
+
+    def _elementwise(self, work: Work, d: NDArray[Any], b: NDArray[Any], begin: int) -> None:
         n = len(d)
         rel, flag = work.rel[:n], work.flag[:n]
+        most, wrong = math.inf, 0
+        if not self.zeros:  # where there were zeros there will be more
+            np.divide(d, b, out=rel)
+            np.abs(rel, out=rel)
+            most = float(rel.max())
+        np.abs(d, out=d)
         worst = int(d.argmax())
         top = float(d[worst])
         if top > self.max_abs:
             self.max_abs, self.worst = top, begin + worst
         if self.first < 0:
             self.first = begin + int((d > 0).argmax())
-        if top > self.atol:
-            np.multiply(size, self.rtol, out=rel)
-            np.add(rel, self.atol, out=rel)
-            self.mismatch += int(np.count_nonzero(np.greater(d, rel, out=flag)))
-        if float(size.min()) == 0.0:
-            self._at_zeros(d, size, begin)
-        else:
-            np.divide(d, size, out=rel)
-            self._relative(rel, n)
-            self.ulps.look(rel, begin)
-        self.spread.add(d, begin)
+        if not most < math.inf:  # some of the reference's elements may be 0
+            most, wrong = self._at_zeros(work, d, b)
+        if top > self.atol and (most > 0.999 * self.rtol or self.max_rel == math.inf):
+            size = np.abs(b, out=work.size[:n])
+            np.multiply(size, self.rtol, out=size)
+            np.add(size, self.atol, out=size)
+            self.mismatch += int(np.count_nonzero(np.greater(d, size, out=flag)))
+        self.sum_rel += work.total(rel)
+        self.max_rel = max(self.max_rel, most)
+        for limit, name in ((5e-3, "near5"), (1e-3, "near1")):
+            near = n if most <= limit else int(np.count_nonzero(np.less_equal(rel, limit, out=flag)))
+            setattr(self, name, getattr(self, name) + near)
+        if wrong:
+            np.putmask(rel, work.other[:n], np.inf)
+        self.ulps.look(rel, math.inf if wrong else most, begin)
+        self.spread.add(d, begin, flag)
 
-    def _at_zeros(self, d: NDArray[Any], size: NDArray[Any], begin: int) -> None:
-        there = size > 0
-        zeros = len(size) - int(np.count_nonzero(there))
-        right = int(np.count_nonzero(d[~there] == 0))
+    def _at_zeros(self, work: Work, d: NDArray[Any], b: NDArray[Any]) -> tuple[float, int]:
+        """Take the reference's zeros out of the relative errors; return the largest of the others, and how many zeros differ."""
+        n = len(d)
+        rel, flag, other, mask = work.rel[:n], work.flag[:n], work.other[:n], work.mask[:n]
+        np.equal(b, 0, out=flag)
+        zeros = int(np.count_nonzero(flag))
+        np.logical_and(np.not_equal(d, 0, out=other), flag, out=other)
+        wrong = int(np.count_nonzero(other)) if zeros else 0
         self.zeros += zeros
-        self.near1 += right
-        self.near5 += right
-        if right < zeros:
+        self.near1 -= wrong
+        self.near5 -= wrong
+        if wrong:
             self.max_rel = math.inf
-        rel = np.full(len(d), np.inf, dtype=d.dtype)
-        np.divide(d, size, out=rel, where=there)
-        rel[~there & (d == 0)] = 0.0
-        self._relative(rel[there], len(d) - zeros)
-        self.ulps.look(rel, begin)
-
-    def _relative(self, rel: NDArray[Any], n: int) -> None:
-        if not n:
-            return
-        self.sum_rel += float(rel.sum(dtype=np.float64))
-        top = float(rel.max())
-        self.max_rel = max(self.max_rel, top)
-        self.near5 += n if top <= 5e-3 else int(np.count_nonzero(rel <= 5e-3))
-        self.near1 += n if top <= 1e-3 else int(np.count_nonzero(rel <= 1e-3))
+        # Divided by infinity they are 0. A choice per element would be slow: infinity's bits are put over those of zero.
+        size = np.abs(b, out=work.size[:n])
+        if zeros:
+            np.copyto(mask, flag)
+            np.multiply(mask, np.array(np.inf, work.dtype).view(work.bits)[()], out=mask)
+            np.bitwise_or(size.view(work.bits), mask, out=size.view(work.bits))
+        np.divide(d, size, out=rel)
+        return float(rel.max()), wrong
 
     def _without_nonfinite(
         self, a: NDArray[np.float64], b: NDArray[np.float64], begin: int
@@ -261,7 +222,7 @@ class _Totals:
             self.max_abs = self.max_rel = math.inf
             self.first = place if self.first < 0 else self.first
             self.mismatch += int(unlike.sum())
-            self.spread.add(unlike.astype(np.float64), begin)
+            self.spread.add(unlike.astype(np.float64), begin, np.empty(len(unlike), np.bool_))
         self.compared -= int((~finite).sum())
         # Left out: a zero on both sides, which the counts below take back.
         left_out = int((~finite).sum())

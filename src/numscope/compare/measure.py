@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,7 +18,8 @@ Layouts = dict[int, Callable[[NDArray[Any]], NDArray[Any]]]  # by row of the tar
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
 RESOLUTION = 2.0**-26  # relative: what a sketch in float32 can just not see
 STATISTICS = 2.0**-20  # relative: what another tool's statistics, in float32, can just not tell apart
-_ESTIMATED = ("relative_l2", "euclid", "rmse", "cosine", "correlation")
+_SHARED = 1 << 22  # elements: below this, threads take longer to start than the work takes
+_MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
@@ -158,16 +160,33 @@ def _exact(
     words = a.book.words
     both = a.tensors.kept[t] & b.tensors.kept[r] & (a.tensors.elements[t] == b.tensors.elements[r])
     estimated[both & bitwise] = False
-    for row in np.flatnonzero(both & ~bitwise).tolist():
+
+    def one(row: int) -> Exact | None:
         arrays = load(int(t[row]), int(r[row]))
-        if arrays is None:
-            continue
         names = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
-        found = measure_arrays(arrays[0], arrays[1], names)
+        return None if arrays is None else measure_arrays(arrays[0], arrays[1], names)
+
+    rows = np.flatnonzero(both & ~bitwise)
+    for row, found in zip(rows.tolist(), _each(one, rows, int(a.tensors.elements[t[rows]].sum()))):
+        if found is None:
+            continue
         estimated[row] = False
         for name in EXACT_COLUMNS:
             value = getattr(found, name)
             columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
+
+
+def _each(work: Callable[[int], Exact | None], rows: Ints, elements: int) -> Iterable[Exact | None]:
+    """Return the work's result for each row; numpy lets other threads run, so large work is shared between the cores."""
+    cores = min(
+        _MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    if cores == 1 or len(rows) < 2 or elements < _SHARED:
+        return map(work, rows.tolist())
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(cores) as threads:
+        return list(threads.map(work, rows.tolist()))
 
 
 def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: Floats, bitwise: Flags) -> Floats:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 _CELLS = 64
 _CLOSE = 0.98  # share of the squared error that a part must hold to be named
+_FEW = 0.3  # share of the parts that it may be
+_PARTS = 4096
 _LARGE = 1 << 20
 
 
@@ -34,24 +36,24 @@ class Spread:
         """Return a length near the given one that ends with a row, where rows are shorter than that."""
         return length - length % self.columns if self.columns <= length else length
 
-    def add(self, error: NDArray[Any], begin: int) -> None:
-        """Add the absolute errors of the elements from `begin` on."""
+    def add(self, error: NDArray[Any], begin: int, flag: NDArray[np.bool_]) -> None:
+        """Add the absolute errors of the elements from `begin` on; `flag` is memory to work in."""
         if self.elements > _LARGE and (begin // len(error)) % 4:
             return
-        self.wrong += int(np.count_nonzero(error))
-        square = np.square(error)
+        self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
         first_row = begin // self.columns
         if begin % self.columns or len(error) % self.columns:
+            square = np.square(error)
             self.rows[min(first_row // self.row_step, len(self.rows) - 1)] += float(square.sum())
             if self.by_column is not None:
                 place = np.arange(begin, begin + len(error)) % self.columns
                 self.by_column += np.bincount(place, weights=square, minlength=self.columns)
             return
-        table = square.reshape(-1, self.columns)
+        table = error.reshape(-1, self.columns)
         cells = (first_row + np.arange(len(table))) // self.row_step
-        self.rows += np.bincount(cells, weights=table.sum(axis=1), minlength=len(self.rows))
+        self.rows += np.bincount(cells, weights=np.einsum("ij,ij->i", table, table), minlength=len(self.rows))
         if self.by_column is not None:
-            self.by_column += table.sum(axis=0)
+            self.by_column += np.einsum("ij,ij->j", table, table)
 
     def name(self) -> str | None:
         """Return whole, row, channel, block or single; None for a tensor with no error."""
@@ -64,9 +66,8 @@ class Spread:
         total = float(self.rows.sum())
         if not 0 < total < np.inf:
             return "whole"
-        narrow_rows = len(self.rows) >= 4 and _needed(self.rows / total) <= 0.3
-        columns = self.by_column
-        narrow_columns = columns is not None and len(columns) >= 4 and _needed(columns / total) <= 0.3
+        narrow_rows = _is_narrow(self.rows, total)
+        narrow_columns = self.by_column is not None and _is_narrow(self.by_column, total)
         if narrow_rows and narrow_columns:
             return "block"
         if narrow_rows:
@@ -74,10 +75,15 @@ class Spread:
         return "channel" if narrow_columns else "whole"
 
 
-def _needed(shares: NDArray[np.float64]) -> float:
-    """Return which share of the parts, the largest first, holds nearly all of the error."""
-    ordered = np.sort(shares)[::-1].cumsum()
-    return (int(np.searchsorted(ordered, _CLOSE)) + 1) / len(shares)
+def _is_narrow(parts: NDArray[np.float64], total: float) -> bool:
+    """Return whether a few of the parts hold nearly all of the error."""
+    if len(parts) > _PARTS:  # neighbours together: sorting all would take longer than measuring
+        parts = np.add.reduceat(parts, np.arange(0, len(parts), -(-len(parts) // _PARTS)))
+    few = int(_FEW * len(parts))
+    # Of what the others hold then, 2 %, no more than a third of all parts could have 6 % of an even share each.
+    if not few or np.count_nonzero(parts > 0.06 * total / len(parts)) > 0.64 * len(parts):
+        return False
+    return float(np.sort(parts)[-few:].sum()) >= _CLOSE * total
 
 
 def index_text(place: int, shape: tuple[int, ...]) -> str | None:

@@ -29,30 +29,36 @@ class Ulps:
         self.top = 0.0
         self.sample = np.zeros(0)
         if self.known:
-            stride = max(1, a.size // _SAMPLE)
-            sample = _distance(a[::stride], b[::stride])
-            self.sample = sample[~np.isnan(sample)]
+            stride = -(-a.size // _SAMPLE)
+            self.sample = _distance(np.ascontiguousarray(a[::stride]), np.ascontiguousarray(b[::stride]))
             self.top = float(self.sample.max()) if self.sample.size else 0.0
 
-    def look(self, relative: NDArray[Any], begin: int) -> None:
-        """Look at the elements from `begin` on whose relative error may be further off than any so far."""
+    def look(self, relative: NDArray[Any], most: float, begin: int) -> None:
+        """Look at the elements from `begin` on whose relative error, `most` at most, may be further off than any so far."""
         if not self.known:
             return
         end = begin + len(relative)
-        if self.a.dtype.itemsize <= 2:  # few bits: look at all of them
-            found = _distance_of_few_bits(self.a[begin:end], self.b[begin:end])
-        elif float(relative.max()) * self.scale <= self.top:
+        if self.a.dtype.itemsize == 2:  # few bits: look at all of them
+            found = _furthest_of_16_bits(self.a[begin:end], self.b[begin:end])
+        elif self.a.dtype.itemsize == 1:
+            found = _furthest_of_8_bits(self.a[begin:end], self.b[begin:end])
+        elif most * self.scale <= self.top:
             return
         else:
             far = begin + np.flatnonzero(relative > self.top / self.scale)
-            found = float(np.nanmax(_distance(self.a[far], self.b[far]), initial=0.0))
+            found = float(_distance(self.a[far], self.b[far]).max(initial=0))
         self.top = max(self.top, found)
 
     def result(self) -> Statistics:
         """Return median, 99 % quantile and maximum."""
         if not self.known or not self.sample.size:
             return None, None, None
-        median, high = np.quantile(self.sample, [0.5, 0.99], method="nearest")
+        places = [round(share * (self.sample.size - 1)) for share in (0.5, 0.99)]
+        if self.sample.dtype.kind == "i" and int(self.sample.max()) < 1 << 16:
+            below = np.cumsum(np.bincount(self.sample))
+            median, high = np.searchsorted(below, places, side="right").tolist()
+        else:
+            median, high = np.partition(self.sample, places)[places].tolist()
         return float(median), float(high), self.top
 
 
@@ -63,30 +69,39 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.where(bits < 0, np.iinfo(kind).min - bits, bits))
 
 
-def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.float64]:
+def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+    """Return the distances of the elements that are finite on both sides."""
+    finite = _finite(a) & _finite(b)
+    if not finite.all():
+        a, b = a[finite], b[finite]
     x, y = _ordered(a), _ordered(b)
-    if a.dtype.itemsize == 8:
-        apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
-        same_sign = (x < 0) == (y < 0)
-        distance = np.where(same_sign, np.abs(x - y).astype(np.float64), apart)
-    else:
-        distance = np.abs(x.astype(np.float64) - y.astype(np.float64))
-    finite = np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64))
-    return np.where(finite, distance, np.nan)
+    if a.dtype.itemsize < 8:
+        return np.asarray(np.abs(x.astype(np.int64) - y))
+    apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
+    same_sign = (x < 0) == (y < 0)
+    return np.where(same_sign, np.abs(x - y).astype(np.float64), apart)
 
 
-def _distance_of_few_bits(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the largest distance of an 8- or 16-bit dtype; infinities and NaN count as the numbers beyond the last."""
-    x, y = _rank(a), _rank(b)
-    return float((np.maximum(x, y) - np.minimum(x, y)).max())
+def _finite(x: NDArray[Any]) -> NDArray[np.bool_]:
+    if x.dtype.name == "bfloat16":
+        return np.asarray((x.view(np.uint16) & 0x7F80) != 0x7F80)
+    return np.asarray(np.isfinite(x if x.dtype.kind == "f" else x.astype(np.float32)))
 
 
-def _rank(x: NDArray[Any]) -> NDArray[Any]:
-    """Return unsigned integers in the order of the values, one apart for neighbours; in the dtype's own width, for speed."""
-    kind = np.dtype(f"u{x.dtype.itemsize}")
-    bits = x.view(kind)
-    last = kind.type(8 * kind.itemsize - 1)
-    middle = kind.type(1 << int(last))
-    negative = kind.type(0) - (bits >> last)  # all ones where the sign is set
-    # A choice per element would be slow: a two's complement negation of the magnitude where the sign is set is not.
-    return np.asarray(middle + (((bits & kind.type(int(middle) - 1)) ^ negative) - negative))
+def _furthest_of_16_bits(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Return the largest distance; infinities and NaN count as the numbers beyond the last."""
+    x, y = a.view(np.int16), b.view(np.int16)
+    apart = np.bitwise_xor(x, y)
+    across = np.flatnonzero(apart < 0) if int(apart.min()) < 0 else ()  # on either side of zero
+    np.subtract(x, y, out=apart)
+    if not len(across):
+        return float(max(int(apart.max()), -int(apart.min())))
+    apart[across] = 0
+    sizes = (x[across] & 0x7FFF).astype(np.int32) + (y[across] & 0x7FFF)
+    return float(max(int(apart.max()), -int(apart.min()), int(sizes.max())))
+
+
+def _furthest_of_8_bits(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Return the largest distance; infinities and NaN count as the numbers beyond the last."""
+    x, y = (_ordered(part).astype(np.int16) for part in (a, b))
+    return float(np.abs(x - y).max())

@@ -1,0 +1,158 @@
+"""Two arrays as floating-point numbers, a chunk at a time, in memory that stays in the cache.
+
+float32 holds every value of the dtypes below it, and is what they are read as; everything else is read as float64 (two
+float32 arrays stay as they are). Sums have float64 accumulators. Those of dtypes of up to 16 bits are taken over rows of
+2048 in float32 first: there a product has no more digits than float32 holds, and the rows' own rounding is below 1e-6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CHUNK = 128 * 1024  # elements: the cost of calling numpy is then small beside its work
+_SHORT_ROW, _ROW = 2048, 8192  # a BLAS library goes over to several threads beyond 10,000
+_TINY = 1e-30  # a mean square below it may have lost elements that float32 cannot square
+_HALF = np.dtype(np.float16)
+_HALF_LARGE = 2.0**30  # no element of a chunk is beyond 2¹⁵ where the sum of squares is below this
+
+Reader = Callable[[NDArray[Any], NDArray[Any]], None]
+
+
+class Sums(NamedTuple):
+    """Sums over a chunk of b and d = a - b."""
+
+    bb: float
+    dd: float
+    db: float
+    b: float
+    d: float
+
+
+class Work:
+    """Memory that every chunk uses again: fresh memory for each would cost more than the arithmetic."""
+
+    def __init__(self, dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], length: int, precise: bool = False) -> None:
+        narrow = _fits_float32(dtype_a) and _fits_float32(dtype_b)
+        self.dtype = np.dtype(np.float32 if narrow else np.float64)
+        self.bits = np.dtype(np.uint32 if narrow else np.uint64)
+        self.short = narrow and dtype_a.itemsize <= 2 and dtype_b.itemsize <= 2 and not precise
+        self._doubtful = _HALF in (dtype_a, dtype_b)
+        self._a, self._b = (
+            None if dtype == self.dtype else np.empty(length, self.dtype) for dtype in (dtype_a, dtype_b)
+        )
+        self._read_a, self._read_b = _reader(dtype_a, self.dtype), _reader(dtype_b, self.dtype)
+        self.d, self.size, self.rel = (np.empty(length, self.dtype) for _ in range(3))
+        self.mask = np.empty(length, self.bits)
+        self.flag, self.other = np.empty(length, np.bool_), np.empty(length, np.bool_)
+        self._ones = np.ones(_SHORT_ROW if self.short else _ROW, np.float32 if self.short else np.float64)
+        self._row_of_ones = np.ones(_SHORT_ROW, self.dtype)
+        self._wide: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+    def read(self, part_a: NDArray[Any], part_b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the two parts as numbers of the work's dtype; infinities of float16 come out as large numbers."""
+        return self._one(part_a, self._a, self._read_a), self._one(part_b, self._b, self._read_b)
+
+    @staticmethod
+    def _one(part: NDArray[Any], buffer: NDArray[Any] | None, reader: Reader) -> NDArray[Any]:
+        if buffer is None:
+            return part
+        here = buffer[: len(part)]
+        reader(part, here)
+        return here
+
+    def doubtful(self, sums: Sums) -> bool:
+        """Return whether a part may hold an infinity or NaN that `read` did not show as such."""
+        return self._doubtful and not (sums.bb < _HALF_LARGE and sums.dd < _HALF_LARGE)
+
+    def total(self, values: NDArray[Any]) -> float:
+        """Return the sum of values of the work's dtype, none of them negative."""
+        ones = self._row_of_ones
+        rest = len(values) % len(ones)
+        end = len(values) - rest
+        total = float(np.dot(values[end:], ones[:rest])) if rest else 0.0
+        if end:
+            found = np.empty(end // len(ones), values.dtype)
+            _dots(values[:end].reshape(-1, len(ones)), ones, found)
+            total += float(found.sum(dtype=np.float64))
+        return total
+
+    def sums(self, b: NDArray[Any], d: NDArray[Any]) -> Sums:
+        """Return the sums over b and d."""
+        if self.short:
+            found = _sums(b, d, self._ones)
+            least = _TINY * len(b)
+            if found.bb >= least and (found.dd >= least or not d.any()):
+                return found
+        if b.dtype == np.float64:
+            return _sums(b, d, np.ones(_ROW) if self.short else self._ones)
+        if self._wide is None:
+            self._wide = np.empty(len(self.d)), np.empty(len(self.d))
+        wide_b, wide_d = (buffer[: len(b)] for buffer in self._wide)
+        np.copyto(wide_b, b)
+        np.copyto(wide_d, d)
+        return _sums(wide_b, wide_d, np.ones(_ROW) if self.short else self._ones)
+
+
+def _sums(b: NDArray[Any], d: NDArray[Any], ones: NDArray[Any]) -> Sums:
+    row = len(ones)
+    rest = len(b) % row
+    whole = len(b) - rest
+    total = Sums(0.0, 0.0, 0.0, 0.0, 0.0)
+    if whole:
+        rows_b, rows_d = b[:whole].reshape(-1, row), d[:whole].reshape(-1, row)
+        found = np.empty((5, len(rows_b)), b.dtype)
+        _dots(rows_b, rows_b, found[0])
+        _dots(rows_d, rows_d, found[1])
+        _dots(rows_d, rows_b, found[2])
+        _dots(rows_b, ones, found[3])
+        _dots(rows_d, ones, found[4])
+        total = Sums(*found.sum(axis=1, dtype=np.float64).tolist())
+    if rest:
+        end_b, end_d, end = b[whole:], d[whole:], ones[:rest]
+        pairs = ((end_b, end_b), (end_d, end_d), (end_d, end_b), (end_b, end), (end_d, end))
+        total = Sums(*(before + float(np.dot(x, y)) for before, (x, y) in zip(total, pairs)))
+    return total
+
+
+def _dots_before_numpy_2(x: NDArray[Any], y: NDArray[Any], out: NDArray[Any]) -> None:
+    np.matmul(x[:, None, :], y[..., None], out=out[:, None, None])
+
+
+_dots: Callable[[NDArray[Any], NDArray[Any], NDArray[Any]], Any] = getattr(np, "vecdot", _dots_before_numpy_2)
+
+
+def _fits_float32(dtype: np.dtype[Any]) -> bool:
+    """Return whether float32 holds every value of the dtype."""
+    return dtype == np.float32 or dtype.itemsize < 4
+
+
+def _reader(dtype: np.dtype[Any], work: np.dtype[Any]) -> Reader:
+    """Return what reads a chunk as the work's dtype; the small dtypes through their bits, which is many times faster."""
+    if work == np.float32 and dtype.name == "bfloat16":
+        return _read_bfloat16
+    if work == np.float32 and dtype == _HALF:
+        return _read_float16
+    if work == np.float32 and dtype.itemsize == 1 and dtype.kind not in "iub":
+        table = np.arange(256, dtype=np.uint8).view(dtype).astype(np.float32)
+        return lambda part, out: np.copyto(out, np.take(table, part.view(np.uint8), mode="wrap"))
+    return lambda part, out: np.copyto(out, part, casting="unsafe")
+
+
+def _read_bfloat16(part: NDArray[Any], out: NDArray[Any]) -> None:
+    bits = out.view(np.uint32)
+    np.copyto(bits, part.view(np.uint16))
+    np.left_shift(bits, 16, out=bits)
+
+
+def _read_float16(part: NDArray[Any], out: NDArray[Any]) -> None:
+    # Sign, exponent and fraction go to where float32 has them; what is missing is the difference of the exponents'
+    # offsets, a factor. Sign extension leaves copies of the sign beside it, which are cleared.
+    bits = out.view(np.int32)
+    np.copyto(bits, part.view(np.int16))
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(-0x70000001), out=bits)
+    np.multiply(out, np.float32(2.0**112), out=out)
