@@ -188,7 +188,7 @@ class _Totals:
         self.spread.add(d, begin, flag)
 
     def _at_zeros(self, work: Work, d: NDArray[Any], b: NDArray[Any]) -> tuple[float, int]:
-        """Take the reference's zeros out of the relative errors; return the largest of the others, and how many zeros differ."""
+        """Take the reference's zeros out of the relative errors; return the largest of the rest, and how many zeros differ."""
         n = len(d)
         rel, flag, other, mask = work.rel[:n], work.flag[:n], work.other[:n], work.mask[:n]
         np.equal(b, 0, out=flag)

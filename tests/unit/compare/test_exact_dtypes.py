@@ -40,7 +40,7 @@ def two_arrays(draw: Any) -> tuple[Any, Any]:
     name = draw(st.sampled_from(sorted(DTYPES)))
     size = draw(st.integers(1, 9000))
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    scale = 10.0 ** draw(st.integers(-3, 3) if name == "float16" else st.integers(-25, 15))
+    scale = 10.0 ** draw(st.integers(-3, 1) if name == "float16" else st.integers(-25, 15))
     b = random.standard_normal(size) * scale
     b[random.random(size) < draw(st.sampled_from([0.0, 0.0, 0.5, 1.0]))] = 0
     b += draw(st.sampled_from([0.0, 0.0, 100.0])) * scale
@@ -50,7 +50,7 @@ def two_arrays(draw: Any) -> tuple[Any, Any]:
     return a.astype(DTYPES[name]), b.astype(DTYPES[name])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(two_arrays())
 def test_every_measure_is_that_of_float64(both: tuple[Any, Any]) -> None:
     check(*both)
