@@ -184,6 +184,48 @@ def test_everything_is_undone_at_stop(tmp_path: Path) -> None:
     assert before == (F.gelu, paddle.exp, paddle.Tensor.__add__, paddle.nn.Layer.__call__, paddle.optimizer.Adam.step)
 
 
+def test_every_step_has_the_same_calls_each_once(tmp_path: Path) -> None:
+    train(path=tmp_path / "run", steps=3)
+    calls = ns.open_run(tmp_path / "run").calls.to_pylist()
+    steps = [[call["name"] for call in calls if call["step"] == step] for step in range(3)]
+    assert steps[0] == steps[1] == steps[2]
+    assert len(set(steps[0])) == len(steps[0])
+
+
+def test_a_weight_has_its_gradient_of_each_micro_batch(tmp_path: Path) -> None:
+    net = paddle.nn.Linear(4, 2)
+    alone = []
+    with ns.capture(tmp_path / "run", net, keep="tensors", on_error="raise"):
+        for scale in (1.0, 3.0):
+            loss = (net(paddle.full([3, 4], scale)) ** 2).mean()
+            alone.append(paddle.grad(loss, net.weight, retain_graph=True)[0].numpy())
+            loss.backward()
+    run = ns.open_run(tmp_path / "run")
+    for number, gradient in enumerate(alone):
+        assert (run.tensor(f"Functional.linear.{number}.backward.output.1") == gradient).all()
+
+
+def test_an_unchanged_script_has_its_calls_in_the_step_they_belong_to(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import paddle\n"
+        "net = paddle.nn.Linear(4, 2)\n"
+        "optimizer = paddle.optimizer.SGD(parameters=net.parameters())\n"
+        "for _ in range(3):\n"
+        "    net(paddle.randn([3, 4])).mean().backward()\n"
+        "    optimizer.step()\n"
+        "    optimizer.clear_grad()\n"
+    )
+    command = [sys.executable, "-m", "numscope", "run", "--out", "run", "--", "train.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    calls = ns.open_run(tmp_path / "run").calls.to_pylist()
+    for step in range(3):
+        here = [call for call in calls if call["step"] == step]
+        assert [call["order"] for call in here] == list(range(len(here)))
+        assert here[0]["name"] == "Paddle.randn.0.forward"
+        assert here[-1]["name"] == "Optimizer.SGD.step.0"
+
+
 def test_calls_have_the_names_and_places_of_torch(kept: Any) -> None:
     run, _ = kept
     calls = {call["name"]: call for call in run.calls.to_pylist() if call["step"] == 0}

@@ -60,7 +60,7 @@ export function Start() {
             <summary class="small quiet">{t('Options')}</summary>
             <div class="two" style={{ marginTop: '10px' }}>
               <Field title={t('Noise runs, separated by commas')} value={noise} set={setNoise} placeholder="runs/gpu-again" />
-              <Field title={t('Map file')} value={map} set={setMap} placeholder="names.yaml" />
+              <Field title={t('Map file')} value={map} set={setMap} placeholder="map.toml" />
             </div>
           </details>
           <div class="row">

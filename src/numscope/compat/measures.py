@@ -43,6 +43,8 @@ def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
         return float("nan")
     if scale_a == 0 or scale_b == 0:
         return 1.0 if scale_a == scale_b else float("nan")
+    if np.array_equal(a, b):
+        return 1.0  # the quotient below would be rounded
     a, b = a / scale_a, b / scale_b  # so that no square overflows or vanishes
     value = float(a @ b / (np.sqrt(a @ a) * np.sqrt(b @ b)))
     return min(1.0, max(-1.0, value))

@@ -75,7 +75,7 @@ def lines(facts: dict[str, Any]) -> list[Line]:
     """Return the overview as lines."""
     devices = f" on {', '.join(dict.fromkeys(facts['devices']))}" if facts["devices"] else ""
     made = facts["created"].replace("T", " ").replace("+00:00", " UTC")
-    framework = f"{facts['framework']} {facts['framework_version']}".strip() or "unknown framework"
+    framework = f"{facts['framework']} {facts['framework_version'] or ''}".strip() or "unknown framework"
     shown: list[tuple[str, str, str]] = []
 
     def fact(label: str, text: str, style: str = "") -> None:

@@ -137,7 +137,7 @@ class Functions:
         call = _Call(watch, self._gradients, head, op, self._records)
         thread.busy = True
         try:
-            opened = call.before(args, kwargs, frame, places)
+            opened = call.before(args, kwargs, frame, places) if watch.begins() else None
         except Exception:
             watch.fault(head)
             opened = None

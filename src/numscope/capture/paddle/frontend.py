@@ -101,7 +101,8 @@ class PaddleFrontend:
             return
         with self.unseen():
             try:
-                self._save(name, value, grad, sys._getframe(2))
+                if watch.begins():
+                    self._save(name, value, grad, sys._getframe(2))
             except Exception:
                 watch.fault("save")
 

@@ -73,6 +73,8 @@ class _Track:
 
     def __init__(self, tensor: Any) -> None:
         self.reference = weakref.ref(tensor)
+        self.is_leaf = bool(tensor.is_leaf)
+        self.hook: Any = None
         self.makers: list[tuple[BackwardCall, int]] = []
         self.functions = 0  # uses by functions, innermost ones
         self.users: list[tuple[BackwardCall, int, int]] = []  # call, slot, functions inside it that used the tensor
@@ -89,14 +91,17 @@ class Gradients:
         self._tracks: dict[int, _Track] = {}
 
     def forget(self) -> None:
-        """A new step begins."""
+        """A new step begins: parameters live on, and must not tell the calls of this one of their next gradients."""
+        for track in self._tracks.values():
+            if track.is_leaf and track.hook is not None:
+                track.hook.remove()
         self._tracks.clear()
 
     def _track(self, tensor: Any, fresh: bool = False) -> _Track:
         track = self._tracks.get(id(tensor))
         if track is None or not track.stands_for(tensor) or fresh:
             track = self._tracks[id(tensor)] = _Track(tensor)
-            tensor.register_hook(self._hook(track))
+            track.hook = tensor.register_hook(self._hook(track))
         return track
 
     def used(self, slots: list[Slot]) -> dict[int, int]:
@@ -144,6 +149,9 @@ class Gradients:
                         call.record(slot, gradient)
                     else:
                         call.cannot_say(slot, f"paddle gives the sum over {track.functions} uses alone")
+                if track.is_leaf:  # its next gradient comes from other uses: another micro-batch
+                    track.users.clear()
+                    track.functions = 0
                 for call, slot in reversed(track.makers):  # the outermost call's backward begins first
                     call.record(slot, gradient)
                 watch.flush_if_full()

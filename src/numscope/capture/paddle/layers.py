@@ -89,10 +89,11 @@ class Layers:
         call = _LayerCall(watch, self._gradients, layer)
         thread.busy = True
         try:
-            opened = call.before(self._path(layer), args, kwargs, sys._getframe(2), self._backwards)
+            opened = None
+            if watch.begins():
+                opened = call.before(self._path(layer), args, kwargs, sys._getframe(2), self._backwards)
         except Exception:
             watch.fault("module")
-            opened = None
         finally:
             thread.busy = False
         if opened is None:

@@ -92,11 +92,15 @@ class Watch:
         """Return the interned slot name."""
         return self.recorder.strings.id(slot)
 
-    def in_scope(self, name: int, module: int, module_class: int, kind: str, phase: str = "forward") -> bool:
-        """Tell whether a call of this name, in this module, is recorded."""
+    def begins(self) -> bool:
+        """Do what was to be done before the next call, which begins; tell whether it is still watched."""
         if self.before_call is not None:
             work, self.before_call = self.before_call, None
             work()
+        return self.on
+
+    def in_scope(self, name: int, module: int, module_class: int, kind: str, phase: str = "forward") -> bool:
+        """Tell whether a call of this name, in this module, is recorded."""
         if self.scope.everything:
             return True
         found = None if self.scope.stateful else self._in_scope.get(name)

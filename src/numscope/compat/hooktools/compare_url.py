@@ -12,9 +12,11 @@ from numscope.core.errors import NumscopeError
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve the page until Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m numscope.compat.hooktools.compare_url", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to serve on (default: this machine only)")
     parser.add_argument("--port", type=int, default=0, help="0 (default) takes a free one")
-    parser.add_argument("--no-browser", action="store_true", help="print the address only")
+    parser.add_argument(
+        "--no-open", "--no-browser", dest="no_browser", action="store_true", help="print the address only"
+    )
     parser.add_argument(
         "--trust-pickle",
         action="store_true",
