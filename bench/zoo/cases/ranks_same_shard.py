@@ -9,10 +9,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from bench.zoo.models.ranks import WORLD, launch
 from bench.zoo.script import run
-from bench.zoo.truth import Answer, Truth, data
+from bench.zoo.truth import Answer, Truth, call, data
 
-# The rows that the loader puts together, or the model's first input.
-ORIGIN = Truth((data(), Answer(r"Torch\.(stack|tensor)\.\d+\.forward", marker=None)), ("input",), step=0, rank=1)
+# The rows that the loader takes or puts together, or the model's first input.
+ORIGIN = Truth(
+    (data(), call("Tensor.getitem"), Answer(r"Torch\.(stack|tensor)\.\d+\.forward")), ("input",), step=0, rank=1
+)
 
 
 def job(rank, variant):
@@ -25,7 +27,7 @@ def job(rank, variant):
     model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 2)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     values = []
-    for x, y in loader:
+    for x, y in loader:  # origin
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x), y)
         loss.backward()
