@@ -228,3 +228,39 @@ def test_the_graph_goes_with_the_loss_without_the_collector(tmp_path):
             gc.enable()
 
     record(tmp_path, model, work)
+
+
+def test_layers_called_on_their_own_keep_their_gradients_and_names_apart(tmp_path):
+    torch.manual_seed(0)
+    body, head = nn.Linear(4, 3), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.1)
+
+    def work():
+        head(body(torch.randn(5, 4)).relu()).sum().backward()
+        optimizer.step()
+
+    run = record(tmp_path, None, work)
+    assert_same(run.tensor("Module.Linear.backward.0.parameters_grad.weight"), body.weight.grad)
+    assert_same(run.tensor("Module.Linear1.Linear.backward.0.parameters_grad.weight"), head.weight.grad)
+    slots = [
+        row["slot"] for row in run.tensors.to_pylist() if row["name"].startswith("Optimizer.SGD.step.0.parameters.")
+    ]
+    assert slots == ["parameters.weight", "parameters.bias", "parameters.Linear1.weight", "parameters.Linear1.bias"]
+
+
+def test_a_loss_called_beside_the_model_takes_none_of_its_gradients(tmp_path):
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x * self.scale
+
+    model, loss = Scaled(), nn.CrossEntropyLoss()
+
+    def work():
+        loss(model(torch.randn(4, 3)), torch.tensor([0, 1, 2, 0])).backward()
+
+    run = record(tmp_path, None, work)
+    assert_same(run.tensor("Module.Scaled.backward.0.parameters_grad.scale"), model.scale.grad)

@@ -104,8 +104,9 @@ class Modules:
             if known is not None and known[0]() is child and known[1] in self._prefixes:
                 self._paths[id(module)] = (weakref.ref(module), known[1])
                 return known[1]
-        is_first = self._roots == 0 or not any(True for _ in module.children())
-        prefix = "" if is_first else f"{type(module).__name__}{self._roots}"
+        # A loss or an activation has nothing whose name could be mistaken for another's.
+        is_plain = not (module._modules or module._parameters or module._buffers)
+        prefix = "" if self._roots == 0 or is_plain else f"{type(module).__name__}{self._roots}"
         self.register(module, prefix)
         return prefix
 
@@ -207,7 +208,10 @@ class _ModuleCall:
             parent.backward if parent else None,
         )  # fmt: skip
         self._backward.wanted = self._in_scope
-        backwards[path] = self._backward
+        if (
+            self._module._parameters or self._module._modules
+        ):  # a loss called beside the model takes none of its gradients
+            backwards[path] = self._backward
         if self._in_scope and watch.record_forward:
             recorder.call(
                 self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
