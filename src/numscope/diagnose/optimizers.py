@@ -52,9 +52,9 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
         return None
     target, reference = pairs.target.calls[row["target_order"]], pairs.reference.calls[row["reference_order"]]
     details: dict[str, Any] = {}
-    for change, edited in _changes(target, reference):
+    for change, edited, kind in _changes(target, reference):
         try:
-            if _fits(pairs, target, reference, edited):
+            if _fits(pairs, target, reference, edited, kind):
                 return Explanation("semantic", f"equal to the reference with {change} in {target.name}")
         except (CannotReplay, NotKept) as why:
             details["could_not"] = str(why)
@@ -68,7 +68,7 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
     fresh = _state(pairs, target, reference)
     if fresh is not None:
         return fresh
-    changes = [change for change, _ in _changes(target, reference)]
+    changes = [change for change, *_ in _changes(target, reference)]
     repair = _scaled(pairs, target, reference)
     if repair is None and len(changes) == 1:
         details["note"] = f"an argument differs, but could not be proven to be it: {changes[0]}"
@@ -79,10 +79,14 @@ def _groups(call: Call) -> dict[str, dict[str, Any]]:
     return {group: dict(values) for group, values in call.given()["kwargs"].items() if isinstance(values, dict)}
 
 
-def _changes(target: Call, reference: Call) -> list[tuple[str, dict[str, dict[str, Any]]]]:
-    """Return each setting that differs, in words, with the target's settings after the change."""
+def _changes(target: Call, reference: Call) -> list[tuple[str, dict[str, dict[str, Any]], str]]:
+    """Return each setting that differs, in words, with the target's settings after the change, and the class."""
     ours, theirs = _groups(target), _groups(reference)
-    found = []
+    found: list[tuple[str, dict[str, dict[str, Any]], str]] = []
+    if target.op != reference.op:
+        found.append(
+            (f"{reference.op} in place of {target.op}{_what_that_means(target, reference)}", ours, reference.op)
+        )
     everything = {group: dict(values) for group, values in ours.items()}
     for group, values in ours.items():
         for name, now in values.items():
@@ -92,14 +96,26 @@ def _changes(target: Call, reference: Call) -> list[tuple[str, dict[str, dict[st
             edited = {key: dict(item) for key, item in ours.items()}
             edited[group][name] = everything[group][name] = then
             where = f" of parameter group {group}" if len(ours) > 1 else ""
-            found.append((f"{name}={text(then)}{where} (now {text(now)})", edited))
+            found.append((f"{name}={text(then)}{where} (now {text(now)})", edited, target.op))
     if len(found) > 1:
-        found.append((", ".join(change for change, _ in found), everything))
+        found.append((", ".join(change for change, *_ in found), everything, reference.op))
     return found
 
 
-def _fits(pairs: Pairing, target: Call, reference: Call, edited: dict[str, dict[str, Any]]) -> bool:
-    """Tell whether the target's optimizer with other settings gives the reference's parameters."""
+def _what_that_means(target: Call, reference: Call) -> str:
+    """Return what it means that one optimizer stands in the place of another, where that has a name."""
+    decay = next(
+        (text(values["weight_decay"]) for values in _groups(target).values() if values.get("weight_decay")), ""
+    )
+    if (target.op, reference.op) == ("Adam", "AdamW"):
+        return f": decoupled weight decay {decay} (now it is added to the gradient)"
+    if (target.op, reference.op) == ("AdamW", "Adam"):
+        return f": weight decay {decay} added to the gradient (now decoupled from it)"
+    return ""
+
+
+def _fits(pairs: Pairing, target: Call, reference: Call, edited: dict[str, dict[str, Any]], kind: str) -> bool:
+    """Tell whether an optimizer with these settings, over what the target saw, gives the reference's parameters."""
     labels = _labels(pairs, target, reference)
     if not labels:
         raise CannotReplay("no parameter's data was kept")
@@ -111,7 +127,7 @@ def _fits(pairs: Pairing, target: Call, reference: Call, edited: dict[str, dict[
         if wanted is None:
             continue
         settings = (*history.settings[:-1], edited[group])
-        made = simulate(_class(target), History(history.values, history.gradients, settings))
+        made = simulate(_class(kind), History(history.values, history.gradients, settings))
         floor = 8 * unit_roundoff(wanted.dtype)
         if relative(made, wanted) > floor:
             return False
@@ -149,7 +165,7 @@ def _group_of(pairs: Pairing, target: Call, reference: Call, label: str) -> str:
         if wanted is None:
             raise CannotReplay(f"the parameter {label} was not kept")
         for group in groups:
-            errors[group] += relative(simulate(_class(call), _history(record, call, label, group)), wanted)
+            errors[group] += relative(simulate(_class(call.op), _history(record, call, label, group)), wanted)
     return min(errors, key=lambda group: errors[group])
 
 
@@ -191,10 +207,10 @@ def _steps(run: Run, rank: int, step: int, fresh: bool) -> list[int]:
     return [step] if fresh else [number for number in run.rank_steps(rank) if number <= step]
 
 
-def _class(call: Call) -> type[torch.optim.Optimizer]:
-    found = getattr(torch.optim, call.op, None)
+def _class(name: str) -> type[torch.optim.Optimizer]:
+    found = getattr(torch.optim, name, None)
     if not (isinstance(found, type) and issubclass(found, torch.optim.Optimizer)):
-        raise CannotReplay(f"{call.op} is no optimizer of torch's own: its code is not in the run")
+        raise CannotReplay(f"{name} is no optimizer of torch's own: its code is not in the run")
     return found
 
 
@@ -236,7 +252,7 @@ def _state(pairs: Pairing, target: Call, reference: Call) -> Explanation | None:
     """Tell whether one side started with a fresh state where the other one had its history."""
     try:
         for label in _labels(pairs, target, reference)[:1]:
-            kind = _class(target)
+            kind = _class(target.op)
             ours, theirs = _output(pairs.target, target, label), _output(pairs.reference, reference, label)
             if ours is None or theirs is None:
                 return None

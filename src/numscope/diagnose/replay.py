@@ -42,7 +42,7 @@ def replay(
 def invoke(record: Record, made: Invocation, values: Values, dtype: torch.dtype | None) -> Any:
     """Call an invocation's function with its tensors in their places."""
     fetch = _fetcher(record, values, dtype)
-    clones = _writes(made)
+    clones = writes(made)
 
     def fill(leaf: Any) -> Any:
         if isinstance(leaf, Given):
@@ -119,7 +119,8 @@ def _fetcher(record: Record, values: Values, dtype: torch.dtype | None) -> Fetch
     return fetch
 
 
-def _writes(made: Invocation) -> bool:
+def writes(made: Invocation) -> bool:
+    """Tell whether a call writes to what it is given."""
     op = made.call.op
     in_place = op.endswith("_") and not op.endswith("__")
     return (

@@ -63,13 +63,13 @@ def differing(case: Case, target: Invocation, reference: Invocation) -> list[tup
     back = {there: here for here, there in case.reference_number.items()}
     for name in dict.fromkeys([*now, *then]):
         a, b = now.get(name, _ABSENT), then.get(name, _ABSENT)
-        if _holds_given(a) and _holds_given(b):
+        if holds_given(a) and holds_given(b):
             continue  # tensors: another family's
         if isinstance(b, Given):
             if b.number not in back:
                 continue
             b = Given(back[b.number])
-        if _holds_given(a) and b is _ABSENT:
+        if holds_given(a) and b is _ABSENT:
             continue
         if not _same(a, b):
             found.append((name, a, b))
@@ -79,11 +79,11 @@ def differing(case: Case, target: Invocation, reference: Invocation) -> list[tup
 def argument_words(target: Invocation, reference: Invocation) -> list[str]:
     """Return the arguments that differ between two calls, in words, without trying them."""
     now, then = with_defaults(target), with_defaults(reference)
-    names = [name for name in dict.fromkeys([*now, *then]) if not _holds_given(now.get(name))]
+    names = [name for name in dict.fromkeys([*now, *then]) if not holds_given(now.get(name))]
     changes = [
         (name, now.get(name, _ABSENT), then.get(name, _ABSENT))
         for name in names
-        if not _holds_given(then.get(name)) and not _same(now.get(name, _ABSENT), then.get(name, _ABSENT))
+        if not holds_given(then.get(name)) and not _same(now.get(name, _ABSENT), then.get(name, _ABSENT))
     ]
     return [_change(target, changes, name) for name, *_ in changes]
 
@@ -107,9 +107,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _holds_given(value: Any) -> bool:
+def holds_given(value: Any) -> bool:
+    """Tell whether an argument is, or holds, a recorded tensor."""
     if isinstance(value, (list, tuple)):
-        return any(_holds_given(item) for item in value)
+        return any(holds_given(item) for item in value)
     return isinstance(value, Given)
 
 

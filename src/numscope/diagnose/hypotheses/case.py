@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from numscope.compare.operators import canonical
-from numscope.diagnose.decode import CannotReplay, Invocation
+from numscope.diagnose.decode import CannotReplay, Given, Invocation
 from numscope.diagnose.group import Group
 from numscope.diagnose.measures import relative
 from numscope.diagnose.recorded import Call, NotKept
@@ -160,9 +160,18 @@ def registered() -> list[tuple[str, Hypothesis]]:
 
 
 def text(value: Any) -> str:
-    """Return an argument's value as the sentence shows it."""
+    """Return an argument's value as the sentence shows it: `1e-06`, `'tanh'`, `float32`, `[:, 1:17]`, `a tensor`."""
+    if isinstance(value, Given):
+        return "a tensor"
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, float):
-        return f"{value:g}" if value == float(f"{value:g}") else repr(round(value, 10))
-    return repr(value)
+        return f"{value:g}" if value == float(f"{value:g}") else repr(round(value, 10) or value)
+    if isinstance(value, slice):
+        ends = ["" if part is None else text(part) for part in (value.start, value.stop)]
+        return ":".join(ends) + (f":{text(value.step)}" if value.step is not None else "")
+    if isinstance(value, (list, tuple)):
+        inner = ", ".join(text(item) for item in value)
+        is_index = any(isinstance(item, slice) or item is Ellipsis for item in value)
+        return f"({inner})" if isinstance(value, tuple) and not is_index else f"[{inner}]"
+    return "..." if value is Ellipsis else repr(value)

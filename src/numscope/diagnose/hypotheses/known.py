@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from numscope.diagnose.decode import Given, Invocation
+from numscope.diagnose.decode import Invocation
 from numscope.diagnose.hypotheses.calls import removed_gives_target
-from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator
+from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 from numscope.diagnose.hypotheses.numbers import spoken
 
 
@@ -51,7 +50,7 @@ def sliced(case: Case) -> Iterator[Repair]:
     if len(missing) != 1 or operator(missing[0]) not in ("getitem", "narrow", "slice", "index_select"):
         return
     made = case.reference_calls[missing[0].order]
-    shown = ", ".join(_shown(value) for value in made.args[1:])
+    shown = ", ".join(text(value).strip("[]") for value in made.args[1:])
     if removed_gives_target(case, missing):
         yield Repair(f"the slice [{shown}] that leaves the padding out", lambda: case.wanted)
 
@@ -61,14 +60,3 @@ def _number(made: Invocation) -> float | None:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return float(value)
     return None
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return ", ".join(_shown(item) for item in value)
-    if isinstance(value, slice):
-        parts = ["" if part is None else str(part) for part in (value.start, value.stop)]
-        return ":".join(parts) + (f":{value.step}" if value.step is not None else "")
-    if isinstance(value, Given):
-        return "a tensor"
-    return "..." if value is Ellipsis else str(value)

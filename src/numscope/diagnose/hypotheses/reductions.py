@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from numscope.diagnose.decode import Given, Invocation
+from numscope.diagnose.hypotheses.arguments import holds_given
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 
 _WORDS = {
@@ -34,6 +35,7 @@ def replaced(case: Case) -> Iterator[Repair]:
     here, there = operator(target.call), operator(reference.call)
     form = _WORDS.get(frozenset({here, there}), "{there} in place of {here}")
     change = form.format(here=_SYMBOLS.get(here, here), there=_SYMBOLS.get(there, there))
-    shown = [text(value) for value in reference.args if not isinstance(value, Given)]
+    shown = [text(value) for value in reference.args if not holds_given(value)]
+    shown += [f"{name}={text(value)}" for name, value in reference.kwargs.items() if not holds_given(value)]
     tail = f" ({', '.join(shown)})" if shown else ""
     yield Repair(f"{change}{tail} in {target.call.name}", lambda: case.edited({extra[0].order: edited}))
