@@ -170,5 +170,5 @@ def test_what_would_not_fail_is_not_written(tmp_path: Path) -> None:
             model(x)
     comparison = ns.compare(tmp_path / "target", tmp_path / "reference")
     assert comparison.origin is not None
-    with pytest.raises(NumscopeError, match="no repro of .* can be written"):
+    with pytest.raises(NumscopeError, match=r"no repro of .* can be written"):
         repro(comparison, comparison.origin)

@@ -96,7 +96,7 @@ def _backward(group: Group, call: Call, made: Invocation, known: dict[int, str])
     numbers = [n for n in dict.fromkeys(slots.values()) if getattr(torch, record.tensors[n].dtype).is_floating_point]
     inner = {**known, **{n: f"t{place}" for place, n in enumerate(numbers)}}
     function = f"lambda {', '.join(inner[n] for n in numbers)}: {_expression(group, forward, made, inner)}"
-    places = {slot: path for slot, path in _forward_paths(group, forward).items()}
+    places = _forward_paths(group, forward)
     incoming = []
     for slot, number in record.slots(call.order, "input").items():
         path = places.get("output" + slot.removeprefix("input"))
