@@ -233,7 +233,8 @@ def _ranked(results: list[StepResult]) -> list[Origin]:
     """Return all origins: of the first step that has any, data and parameters before calls, then in order of running."""
     found = [item for result in results for item in result.origins]
     found.sort(key=lambda item: (item.origin.step, _FIRST.get(item.origin.kind, 2), item.order, item.origin.rank))
-    return [item.origin for item in found][:50]
+    once = {(one.origin.call, one.origin.kind, one.origin.step, one.origin.rank): one.origin for one in found[::-1]}
+    return list(once.values())[::-1][:50]
 
 
 def _counts(results: list[StepResult]) -> dict[str, int]:

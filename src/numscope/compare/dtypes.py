@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+SINGLE = 2.0**-24  # float32's: where a run rounds so, double precision on one side is no other computation
+
 _ROUNDOFF = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -23,6 +27,15 @@ _ROUNDOFF = {
 def unit_roundoff(dtype: str) -> float:
     """Return the largest relative error of one rounding to the dtype; 0 for integers and bool, which are exact."""
     return _ROUNDOFF.get(dtype, 0.0)
+
+
+def common_roundoff(sides: Sequence[float], coarser: bool) -> float:
+    """Return the roundoff that two sides may differ by: the coarser one's, or else the finer one's, but never less than
+    float32's unless both are finer."""
+    if coarser or not sides:
+        return max(sides, default=0.0)
+    least = min(sides)
+    return max(least, min(max(sides), SINGLE)) if least else 0.0
 
 
 _STEP = {"float16": 2.0**-25, "float8_e4m3fn": 2.0**-10, "float8_e4m3fnuz": 2.0**-11, "float8_e5m2": 2.0**-17}

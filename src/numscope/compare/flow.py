@@ -83,8 +83,8 @@ def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
     return same
 
 
-def region(flow: Flow, tensor: int, partner: Ints) -> Region:
-    """Return the unmatched calls that lead to a tensor, and the tensors at which matched calls take over."""
+def region(flow: Flow, tensor: int, partner: Ints, ends: frozenset[int] = frozenset()) -> Region:
+    """Return the unmatched calls that lead to a tensor, and the tensors at which matched calls take over, or in `ends`."""
     calls: dict[int, None] = {}
     frontier: dict[int, None] = {}
     sources: dict[int, None] = {}
@@ -95,7 +95,7 @@ def region(flow: Flow, tensor: int, partner: Ints) -> Region:
         maker = int(flow.producer[here])
         if maker < 0:
             sources[here] = None
-        elif partner[maker] >= 0:
+        elif partner[maker] >= 0 or here in ends:
             frontier[here] = None
         elif maker not in calls:
             calls[maker] = None

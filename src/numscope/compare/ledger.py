@@ -9,7 +9,7 @@ import numpy as np
 from numscope.compare import operators as op
 from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference, differences, numbers
-from numscope.compare.dtypes import smallest_step, unit_roundoff
+from numscope.compare.dtypes import common_roundoff, smallest_step, unit_roundoff
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
 from numscope.compare.flow import flow
 from numscope.compare.measure import Measures
@@ -169,6 +169,16 @@ class Ledger:
     def order(self, pair: int) -> float:
         return float(self.alignment.target[pair])
 
+    def pair_of(self, call: int) -> int:
+        """Return the pair of a target's call, -1 for none."""
+        found = np.flatnonzero(self.alignment.target == call)
+        return int(found[0]) if len(found) else -1
+
+    def place_of_reference(self, call: int) -> float:
+        """Return where a call that only the reference has would stand in the target's order."""
+        before = self.alignment.target[self.alignment.reference < call]
+        return float(before.max(initial=-1)) + 0.5
+
     def slot(self, row: int) -> str:
         return str(self.a.book.words[self.slots.slot[row]])
 
@@ -182,9 +192,8 @@ class Ledger:
 
     def roundoff(self, t: int, r: int) -> float:
         """Return the unit roundoff that a pair of tensors may differ by: the coarser only between two precisions."""
-        mine, theirs = self._roundoff(self.a, t), self._roundoff(self.b, r)
         coarser = self.two_precisions or self.dtype(self.a, t) == self.dtype(self.b, r)
-        return max(mine, theirs) if coarser else min(mine, theirs)
+        return common_roundoff([self._roundoff(self.a, t), self._roundoff(self.b, r)], coarser)
 
     def _roundoff(self, side: Side, tensor: int) -> float:
         name, norm = self.dtype(side, tensor), float(side.tensors.l2[tensor])
@@ -222,8 +231,9 @@ class Ledger:
     # Writing --------------------------------------------------------------------------------------------------------
 
     def suspect(self, finding: Finding, firm: bool, at: int = -1) -> int:
-        """Add a suspicion and return its number."""
-        self.suspicions.append(Suspicion(finding, firm, failed_at=finding.order, last=finding.relative, at=at))
+        """Add a suspicion, which arose at the pair `at`, and return its number."""
+        failed_at = self.order(at) - 0.5 if at >= 0 else finding.order
+        self.suspicions.append(Suspicion(finding, firm, failed_at=failed_at, last=finding.relative, at=at))
         return len(self.suspicions) - 1
 
     def find(

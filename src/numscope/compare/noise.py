@@ -14,12 +14,11 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.align import Alignment
-from numscope.compare.dtypes import is_discrete, smallest_step, unit_roundoff
+from numscope.compare.dtypes import SINGLE, is_discrete, smallest_step, unit_roundoff
 from numscope.compare.measure import RESOLUTION, Measures, filled
 from numscope.compare.side import Flags, Floats, Ints, Side
 from numscope.compare.slots import INPUT, OUTPUT, STATE, SlotPairs
 
-_U32 = 2.0**-24
 _LARGE = 1e6  # no cancellation is believed beyond this factor
 
 
@@ -162,7 +161,9 @@ def _roundoff(
 ) -> Floats:
     """Return the unit roundoff that counts: of the coarser side only where the runs are of two precisions."""
     worse = np.fmax(table.roundoff_a, table.roundoff_b)
-    same_policy = np.where(table.dtype_differs, np.fmin(table.roundoff_a, table.roundoff_b), worse)
+    finer = np.fmin(table.roundoff_a, table.roundoff_b)
+    finer = np.where(finer > 0, np.fmax(finer, np.fmin(worse, SINGLE)), 0.0)
+    same_policy = np.where(table.dtype_differs, finer, worse)
     each = worse if two_precisions else same_policy
     outputs = table.most(count, slots.role == OUTPUT, each)
     everything = table.most(count, np.ones(len(slots.pair), np.bool_), each)
@@ -229,7 +230,7 @@ def _rules(
     classes: Ints, names: list[str], backward: Flags, roundoff: Floats, scale: _Scales
 ) -> tuple[Floats, Floats, Floats]:
     """Return the floor, the gain of absolute errors and the gain of relative ones."""
-    low = roundoff > 4 * _U32
+    low = roundoff > 4 * SINGLE
     out = np.maximum(scale.out, 1e-300)
     is_mean = np.array(["mean" in name or "avg_pool" in name or name.endswith("_loss") for name in names])
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

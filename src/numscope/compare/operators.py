@@ -219,3 +219,11 @@ _MODULES = {
 def operator_of_module(class_name: str) -> str:
     """Return the operator that a module of torch's own is, or its class where it is none."""
     return _MODULES.get(class_name, class_name)
+
+
+_IN_PLACE = re.compile(r"\w+\.(\w*[^_]_|__i\w+__)\.\d+\.")
+
+
+def writes_into_its_input(name: str, arguments: str) -> bool:
+    """Return whether a call of this name, with these recorded arguments, works in place."""
+    return _IN_PLACE.match(name) is not None or '"inplace": true' in arguments

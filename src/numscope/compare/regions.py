@@ -11,12 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from numscope.compare import operators as op
-from numscope.compare.dtypes import unit_roundoff
-from numscope.compare.findings import FAILED, RIGHT, TAINTED, Finding, Status
+from numscope.compare.dtypes import common_roundoff, unit_roundoff
+from numscope.compare.findings import FAILED, RIGHT, TAINTED, Status
 from numscope.compare.flow import Region, region
 from numscope.compare.gradients import forward_cause, raise_again
 from numscope.compare.ledger import Ledger
 from numscope.compare.measure import RESOLUTION
+from numscope.compare.naming import between_them
 from numscope.compare.side import Side
 from numscope.compare.slots import OUTPUT
 
@@ -58,9 +59,9 @@ class Regions:
             return self._taint(t, r, error, -1)
         if causes:
             return self._fail_again(pair, row, min(causes), ahead, behind, error)
-        if ledger.phase(pair) == "backward" and ledger.anything_wrong():
+        if ledger.phase(pair) in ("backward", "optimizer") and ledger.anything_wrong():
             return self._taint(t, r, error, ledger.first_cause())
-        between = ahead.calls or behind.calls
+        between = bool(ahead.calls or behind.calls)
         if ledger.phase(pair) == "backward":
             if between:
                 found = raise_again(ledger, pair)
@@ -68,8 +69,8 @@ class Regions:
                 found = forward_cause(ledger, pair, row, error, explained)
             if found is not None:
                 return self._taint(t, r, error, found)
-        cause = ledger.suspect(self._finding(pair, row, ahead, behind, error, explained, front), firm=False, at=pair)
-        return FAILED, cause
+        finding = between_them(ledger, pair, row, (ahead, behind), (error, explained, front))
+        return FAILED, ledger.suspect(finding, firm=False, at=pair)
 
     def _causes(self, ahead: Region, behind: Region) -> set[int]:
         """Return the suspicions that the calls of a region are under."""
@@ -127,9 +128,11 @@ class Regions:
         suspicion.last = error
         finding = suspicion.finding
         if suspicion.failures <= 4 and not suspicion.firm and finding.kind in ("missing", "call", "gap"):
-            wider = self._finding(pair, row, ahead, behind, finding.relative, finding.expected, finding.came_in)
-            if wider.kind == "extra":  # the reference lacks a call that the target has: another way to do it
-                suspicion.finding = replace(wider, order=finding.order, note=finding.note, slot=finding.slot)
+            sizes = (finding.relative, finding.expected, finding.came_in)
+            wider = between_them(ledger, pair, row, (ahead, behind), sizes)
+            # The reference lacks a call that the target has, before what first failed: another way to do it.
+            if wider.kind == "extra" and wider.target < ledger.alignment.target[suspicion.at]:
+                suspicion.finding = replace(wider, note=finding.note, slot=finding.slot)
         if len(ahead.calls) > _GROWTH or suspicion.firm:
             t, r = ledger.tensors(row)
             return self._taint(t, r, error, cause)
@@ -146,7 +149,7 @@ class Regions:
             if working:
                 coarse.append(max(self._roundoff_of(side, x) for x in working))
         end = ledger.roundoff(t, r)
-        inner = (max(coarse) if ledger.two_precisions else min(coarse)) if coarse else 0.0
+        inner = common_roundoff(coarse, ledger.two_precisions)
         low = inner > 2.0**-20
         explained = (2.0 if low else 24.0) * np.sqrt(max(active, 1)) * inner + 32.0 * front
         if ledger.coarse:
@@ -167,35 +170,3 @@ class Regions:
         heads = [side.book.words[slot].startswith("output") for slot in side.slots.slot[here].tolist()]
         made = [x for x, is_made in zip(side.slots.tensor[here].tolist(), heads) if is_made and x >= 0]
         return max((unit_roundoff(side.book.words[side.tensors.dtype[x]]) for x in made), default=0.0)
-
-    def _finding(
-        self, pair: int, row: int, ahead: Region, behind: Region, error: float, explained: float, front: float
-    ) -> Finding:
-        """Name what stands between: a call that one side alone has, else a pair that does not do the same job."""
-        ledger = self.ledger
-        paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
-        extra = self._most_active(ledger.a, [x for x in ahead.calls if x not in paired_a])
-        missing = self._most_active(ledger.b, [y for y in behind.calls if y not in paired_b])
-        paired = [x for x in ahead.calls if x in paired_a]
-        name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
-        common = (ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, front)
-        if extra >= 0 or missing >= 0:
-            kind = "extra" if extra >= 0 else "missing"
-            return Finding(kind, -1, extra, missing, *common, slot=ledger.slot(row), note=name)
-        if paired:
-            call = self._most_active(ledger.a, paired)
-            place = int(np.flatnonzero(ledger.alignment.target == call)[0])
-            reference = int(ledger.alignment.reference[place])
-            differ = tuple(ledger.differences.get(place, ()))
-            return Finding("call", place, call, reference, *common, differ, note="other inputs")
-        target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
-        differ = tuple(ledger.differences.get(pair, ()))
-        t, r = ledger.tensors(row)
-        unmade = ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0
-        kind, note = ("gap", "") if unmade else ("call", "another tensor")
-        return Finding(kind, pair, target, reference, *common, differ, slot=ledger.slot(row), note=note)
-
-    def _most_active(self, side: Side, calls: list[int]) -> int:
-        """Return the first call that computes, else the first at all, -1 for none."""
-        working = [x for x in calls if self.ledger.operator_class(side, x) not in op.IDLE]
-        return min(working or calls, default=-1)

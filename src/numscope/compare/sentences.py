@@ -63,6 +63,8 @@ def _mechanism(finding: Finding, kind: str) -> Mechanism:
         return "parameter"
     if kind == "data" or finding.random or finding.kind == "gap":
         return "input"
+    if finding.note in ("in place", "other layout"):
+        return "semantic"
     if any(difference.telling for difference in finding.differences) or kind in ("missing", "extra"):
         return "semantic"
     return "precision" if finding.dtypes else "unknown"
@@ -134,7 +136,13 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
         off = number(finding.relative)
         if finding.reference >= 0 and _operator(a, finding.target) != _operator(b, finding.reference):
             return f"{text}: the reference has {_operator(b, finding.reference)} in its place; what follows is off by {off}"
-        return f"{text}: it does not do the same as its counterpart; what follows is off by {off}"
+        return f"{text}: {_other_operands(finding, a, b)}; what follows is off by {off}"
+    if finding.note == "other layout":
+        off = number(finding.relative)
+        return f"{text}: it lays its output out in another shape than its counterpart; what follows is off by {off}"
+    if finding.note == "in place":
+        off = number(finding.relative)
+        return f"{text}: {_who_writes(finding, a)}; {finding.slot} reads it afterwards, off by {off}"
     if finding.note == "another tensor":
         return f"{text}: its {finding.slot} is another tensor than the reference's, off by {number(finding.relative)}"
     outputs = f"{finding.slot} differs" if finding.slot else "outputs differ"
@@ -145,6 +153,27 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     if finding.note == "inner calls agree":
         text += "; its inner calls agree"
     return text
+
+
+def _other_operands(finding: Finding, a: Side, b: Side) -> str:
+    """Say which tensors one side alone is given, or only that the two do not do the same."""
+    given = []
+    for side, row in ((a, finding.target), (b, finding.reference)):
+        codes = side.slots.slot[side.slots.start[row] : side.slots.start[row + 1]] if row >= 0 else ()
+        slots = [side.book.words[code] for code in codes]
+        given.append([slot for slot in slots if slot.startswith(("input", "kwargs"))])
+    mine, theirs = (", ".join(slot for slot in one if slot not in other) for one, other in (given, given[::-1]))
+    if bool(mine) == bool(theirs):
+        return "it does not do the same as its counterpart"
+    return f"it is given {mine}, its counterpart is not" if mine else f"its counterpart is given {theirs}, it is not"
+
+
+def _who_writes(finding: Finding, a: Side) -> str:
+    arguments = int(a.calls.arguments[finding.target])
+    text = a.book.words[arguments] if arguments >= 0 else ""
+    if operators.writes_into_its_input(a.calls.name(finding.target), text):
+        return "it writes into its input, which the reference's leaves as it is"
+    return "it leaves its input as it is, and the reference's writes into it"
 
 
 def _input(finding: Finding) -> str:

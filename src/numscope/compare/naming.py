@@ -1,0 +1,132 @@
+"""Names what stands between two tensors that should be the same and the nearest ones that are.
+
+Calls that one side alone has, pairs that do not do the same job, a call that writes into a tensor which others still
+hold, or the call that is given another tensor: of these the first in the order of running.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numscope.compare import operators as op
+from numscope.compare.findings import Finding
+from numscope.compare.flow import Flow, Region, region
+from numscope.compare.ledger import Ledger
+from numscope.compare.side import Ints, Side
+
+_ALIKE = 1e-5  # relative: two tensors this near are the same intermediate result
+_MOST = 10_000  # pairs of intermediate results that are compared
+
+Regions = tuple[Region, Region]
+Sizes = tuple[float, float, float]  # error, what is explained of it, error at the entrance
+
+
+def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
+    """Name what makes a slot's two tensors differ, though what leads into their regions is right."""
+    ahead, behind = _narrowed(ledger, row, regions)
+    paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
+    extra = _most_active(ledger, ledger.a, [x for x in ahead.calls if x not in paired_a])
+    missing = _most_active(ledger, ledger.b, [y for y in behind.calls if y not in paired_b])
+    paired = [x for x in ahead.calls if x in paired_a]
+    name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
+    if extra >= 0 or missing >= 0:
+        first = _first_pair(ledger, paired, behind, extra, missing)
+        if first >= 0:
+            return _of_pair(ledger, first, sizes, "other inputs")
+        first = _other_layout(ledger, ahead, behind)
+        if first >= 0:
+            return _of_pair(ledger, first, sizes, "other layout")
+        order = float(extra) if extra >= 0 else ledger.place_of_reference(missing)
+        kind = "extra" if extra >= 0 else "missing"
+        step = (ledger.a.step, ledger.a.rank)
+        return Finding(kind, -1, extra, missing, *step, order, *sizes, slot=ledger.slot(row), note=name)
+    if paired:
+        return _of_pair(ledger, ledger.pair_of(_most_active(ledger, ledger.a, paired)), sizes, "other inputs")
+    t, r = ledger.tensors(row)
+    if ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0:
+        return _of_pair(ledger, pair, sizes, "", kind="gap", slot=ledger.slot(row))
+    writer = _writer(ledger, t, r)
+    if writer >= 0:
+        return _of_pair(ledger, writer, sizes, "in place", slot=name)
+    return _of_pair(ledger, pair, sizes, "another tensor", slot=ledger.slot(row))
+
+
+def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, note: str, *, kind: str = "call", slot: str = "") -> Finding:
+    target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
+    differ = tuple(ledger.differences.get(pair, ()))
+    place = (ledger.a.step, ledger.a.rank, float(target))
+    return Finding(kind, pair, target, reference, *place, *sizes, differ, slot=slot, note=note)
+
+
+def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
+    """Return the first call that computes, else the first at all, -1 for none."""
+    working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE]
+    return min(working or calls, default=-1)
+
+
+def _first_pair(ledger: Ledger, paired: list[int], behind: Region, extra: int, missing: int) -> int:
+    """Return the first pair that does another job from the same inputs, if it runs before the calls that are alone."""
+    for x in sorted(paired):
+        pair = ledger.pair_of(x)
+        y = int(ledger.alignment.reference[pair])
+        same_given = all(ledger.error(row) == 0 for row in ledger.given(pair))
+        late = (extra >= 0 and x > extra) or (missing >= 0 and y > missing)
+        if y in behind.calls and not late and same_given and ledger.given(pair) and x not in ledger.suspicion_of:
+            return pair
+    return -1
+
+
+def _other_layout(ledger: Ledger, ahead: Region, behind: Region) -> int:
+    """Return, where nothing but layouts is between, the pair at the entrance that lays out the same in another shape."""
+    for side, calls in ((ledger.a, ahead.calls), (ledger.b, behind.calls)):
+        if any(ledger.operator_class(side, call) != op.MOVE for call in calls):
+            return -1
+    for t in sorted(ahead.frontier):
+        r = int(ledger.known[t])
+        if r in behind.frontier and ledger.a.tensors.shape[t] != ledger.b.tensors.shape[r]:
+            pair = ledger.pair_of(int(ledger.flow_a.producer[t]))
+            if pair in ledger.differences:
+                return pair
+    return -1
+
+
+def _writer(ledger: Ledger, t: int, r: int) -> int:
+    """Return the pair of which one side alone writes into its input, where that is why the two tensors differ, or -1."""
+    x, y = int(ledger.flow_a.producer[t]), int(ledger.flow_b.producer[r])
+    for target, reference in ((x, int(ledger.partner_a[x])), (int(ledger.partner_b[y]), y)):
+        if target < 0 or reference < 0:
+            continue
+        kept = r in ledger.flow_b.inputs(reference) if target == x else t in ledger.flow_a.inputs(target)
+        if kept and _in_place(ledger.a, target) != _in_place(ledger.b, reference):
+            return ledger.pair_of(target)
+    return -1
+
+
+def _in_place(side: Side, call: int) -> bool:
+    arguments = int(side.calls.arguments[call])
+    return op.writes_into_its_input(side.calls.name(call), side.book.words[arguments] if arguments >= 0 else "")
+
+
+def _narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
+    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from."""
+    t, r = ledger.tensors(row)
+    inner_a = _intermediate(ledger.flow_a, regions[0], t)
+    inner_b = _intermediate(ledger.flow_b, regions[1], r)
+    if not len(inner_a) or not len(inner_b) or len(inner_a) * len(inner_b) > _MOST:
+        return regions
+    a, b = ledger.a.tensors, ledger.b.tensors
+    place_a, place_b = np.nonzero(a.shape[inner_a][:, None] == b.shape[inner_b][None])
+    x, y = inner_a[place_a], inner_b[place_b]
+    telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
+    x, y = x[telling], y[telling]
+    distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
+    alike = distance <= _ALIKE * b.l2[y]
+    if not alike.any():
+        return regions
+    ends_a, ends_b = frozenset(x[alike].tolist()), frozenset(y[alike].tolist())
+    return region(ledger.flow_a, t, ledger.partner_a, ends_a), region(ledger.flow_b, r, ledger.partner_b, ends_b)
+
+
+def _intermediate(flow: Flow, part: Region, end: int) -> Ints:
+    made = np.flatnonzero(np.isin(flow.producer, list(part.calls))) if part.calls else np.zeros(0, np.int64)
+    return np.asarray(made[(made != end) & (flow.same[made] == made)])
