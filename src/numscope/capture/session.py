@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from numscope.capture import ranks
 from numscope.capture.control import ControlFile
 from numscope.capture.recorder import Recorder
+from numscope.core import grafts
 from numscope.core.description import FILE as MODULES
 from numscope.core.errors import CaptureError, NumscopeError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
@@ -119,6 +120,8 @@ class Capture:
         self._begun = -1  # the step that the recorder numbers
         self._touched = False  # that step has been watched since it was last ended
         self._closed = False
+        self._first_graft: int = grafts.first()  # of those that this capture may see
+        self._grafts_told: list[dict[str, Any]] = []  # in the manifest
         self._described = False  # modules.json is written
         self._dead = False  # the writer failed; nothing more is recorded
 
@@ -135,6 +138,8 @@ class Capture:
             return
         _active = self
         self._running = True
+        if not self._recorder.opened:
+            self._first_graft = grafts.first()
         if self._job:
             self._tick_off = self._frontend.tick(self._optimizer_stepped)
         self._watch_if_wanted()
@@ -169,6 +174,8 @@ class Capture:
         if self._recorder.opened and not self._closed:
             self._closed = True
             self._guarded(self._recorder.close)
+            if not self._dead and (seen := grafts.since(self._first_graft)) != self._grafts_told:
+                self._guarded(lambda: rundir.add_to_manifest(self.path, {"grafts": seen}))
 
     def save(self, name: str, tensor: Any, grad: bool = False) -> None:
         """Record a tensor (or a structure of them) under a name of the user's own; its gradient too with grad=True."""
@@ -210,8 +217,10 @@ class Capture:
             settings=self.settings.to_dict(),
             world_size=world,
         )
+        self._grafts_told = grafts.since(self._first_graft)
+        told = {"grafts": self._grafts_told} if self._grafts_told else {}
         writer = RunWriter(
-            self.path, rank=rank, manifest={**facts, "job": self._job}, overwrite=self.settings.overwrite
+            self.path, rank=rank, manifest={**facts, "job": self._job, **told}, overwrite=self.settings.overwrite
         )
         atexit.register(self.close)  # registered after the writer's own, so that it runs before it
         return writer

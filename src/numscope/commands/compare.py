@@ -29,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map", metavar="FILE", help="TOML: which calls and slots belong together, and in which layout"
     )
+    parser.add_argument(
+        "--ungrafted", metavar="RUN", help="for a TARGET captured under a graft: the same without it (default: found)"
+    )
     parser.add_argument("--step", type=int, action="append", metavar="N", help="this step only (may be given again)")
     parser.add_argument("--rank", type=int, action="append", metavar="N", help="this rank only (may be given again)")
     parser.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (default 10)")
@@ -79,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         thresholds=_thresholds(args),
         engine=args.engine,
         progress=_progress(),
+        ungrafted=args.ungrafted,
     )
     from numscope.report.terminal import print_comparison
 

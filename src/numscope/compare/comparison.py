@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,8 +74,13 @@ def compare(
     thresholds: Thresholds | None = None,
     engine: str = "local",
     progress: Progress | None = None,
+    ungrafted: str | os.PathLike[str] | Run | None = None,
 ) -> Comparison:
-    """Align, measure and judge two runs; `noise` are runs of the reference that differ from it by rounding alone."""
+    """Align, measure and judge two runs; `noise` are runs of the reference that differ from it by rounding alone.
+
+    Where the target was captured under a graft, the report says how much of the final error that removed: against
+    `ungrafted`, the target without the graft, or the run of the same job that lies beside it.
+    """
     runs = (_run(target), _run(reference))
     given = noise if isinstance(noise, Sequence) and not isinstance(noise, str) else (noise,)
     quiet = [_run(run) for run in given]
@@ -90,7 +95,15 @@ def compare(
         mapping = load_map(map)
     job = _engine(engine)
     results = job(runs, quiet, pairs_of.both, mapping, thresholds, progress)
-    return _assemble(runs, pairs_of, results, thresholds)
+    found = _assemble(runs, pairs_of, results, thresholds)
+    if not runs[0].manifest.get("grafts"):
+        return found
+    from numscope.compare import grafted
+
+    without = _run(ungrafted) if ungrafted is not None else grafted.ungrafted_of(*runs)
+    settings: dict[str, Any] = {"map": map, "steps": steps, "ranks": ranks, "thresholds": thresholds, "engine": engine}
+    told = grafted.told(found, compare(without, runs[1], **settings) if without is not None else None)
+    return replace(found, report=replace(found.report, details={**found.report.details, "graft": told}))
 
 
 def _run(run: Any) -> Run:

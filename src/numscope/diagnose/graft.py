@@ -9,7 +9,8 @@
     with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
         train_step(batch)
 
-What error a grafted module no longer adds goes away downstream: `error_removed` says how much. With single_step every
+What error a grafted module no longer adds goes away downstream: a run captured under a graft says so in its manifest,
+and `compare` then reports how much of the final error that removed. With single_step every
 module shows its own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The
 reference may come from another device, dtype or framework: modules are found by path, and by how often they ran before
 in the step.
@@ -23,9 +24,8 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol
 
-import pyarrow.compute as pc
-
 from numscope.compare.wrappers import normalise
+from numscope.core import grafts
 from numscope.core.errors import CaptureError, NotKeptError, SettingsError
 from numscope.diagnose.paths import path_matcher
 from numscope.diagnose.recorded import NotKept, Record
@@ -99,6 +99,7 @@ class Graft:
         self._record: Record | None = None
         self._counts: dict[str, int] = {}
         self._kept_data: dict[str, list[int]] = {}
+        self._told = {"reference": str(run.path), "names": listed or [], "inputs": inputs}  # for the manifest
         self.replaced: list[str] = []  # names of the tensors that were put in
         self.not_replaced: dict[str, str] = {}  # name → why not
 
@@ -113,6 +114,8 @@ class Graft:
         if self._calls:
             self._undo.append(self._backend.watch_calls(self._wants_call, self._after_call))
         self._undo.append(self._backend.on_step(self._optimizer_stepped))
+        number = grafts.begin(self._told)
+        self._undo.append(lambda: grafts.end(number))
         return self
 
     def __exit__(
@@ -223,24 +226,11 @@ def error_removed(target: Any, grafted: Any, reference: Any) -> dict[str, float]
     The final error is that of the last output of the model in the first step that differs.
     """
     from numscope.compare.comparison import compare
+    from numscope.compare.grafted import final_error, share_removed
 
-    before = _final_error(compare(target, reference))
-    after = _final_error(compare(grafted, reference))
-    return {"before": before, "after": after, "removed": 1 - after / before if before else 0.0}
-
-
-def _final_error(comparison: Any) -> float:
-    calls = comparison.calls
-    forward = calls.filter(
-        pc.and_(
-            pc.and_(pc.equal(calls["kind"], "module"), pc.equal(calls["phase"], "forward")),
-            pc.and_(pc.is_null(calls["parent"]), pc.is_valid(calls["error_out"])),
-        )
-    )
-    if not forward.num_rows:
-        return 0.0
-    first = pc.min(forward["step"]).as_py()
-    return float(pc.max(forward.filter(pc.equal(forward["step"], first))["error_out"]).as_py())
+    before = final_error(compare(target, reference)) or 0.0
+    after = final_error(compare(grafted, reference, ungrafted=target)) or 0.0
+    return {"before": before, "after": after, "removed": share_removed(before, after) or 0.0}
 
 
 def _plain(path: str) -> str:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
+from numscope.compare.grafted import sentence
 from numscope.core.report import Origin
 
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
@@ -65,6 +66,8 @@ def lines(
         found += _source(report.origin, paint, width)
         found += ["", *_story(comparison, paint, width)]
         found += _rivals(report.suspects[1:], paint, width)
+    if "graft" in report.details:
+        found += ["", *_graft(report.details["graft"], paint, width)]
     table = chosen_pairs(comparison.pairs, top, only, sort)
     if report.verdict == "incomparable":
         table = table.slice(0, 0)
@@ -125,6 +128,11 @@ def _error(origin: Origin) -> str:
 def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
     told = [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
     return told
+
+
+def _graft(graft: dict[str, Any], paint: Paint, width: int) -> list[str]:
+    first, *rest = textwrap.wrap(sentence(graft), width - 13, break_long_words=False)
+    return [f"  {paint('grafted', '36')}    {first}", *(f"             {line}" for line in rest)]
 
 
 def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: str) -> list[str]:

@@ -77,6 +77,12 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
     return directory
 
 
+def add_to_manifest(path: Path, facts: dict[str, Any]) -> None:
+    """Put facts into a run's manifest that were not known when it began."""
+    content = {**json.loads((path / MANIFEST).read_bytes()), **facts}
+    place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False, default=str).encode(), replace=True)
+
+
 def _job_of(directory: Path) -> str | None:
     try:
         return str(json.loads((directory / "rank.json").read_bytes())["job"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +146,56 @@ def test_a_paddle_model_takes_a_torch_reference(tmp_path: Path) -> None:
     assert abs(result.numpy() - expected).max() < 1e-5
     result.sum().backward()
     assert layers[0].weight.grad is not None
+
+
+def test_compare_says_how_much_of_the_final_error_a_graft_removed(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    target = captured(tmp_path / "target", model(wrong=True), x)
+    net = model(wrong=True)
+    with ns.graft(net, reference, "2"):
+        grafted = captured(tmp_path / "grafted", net, x)
+    assert ns.open_run(grafted).manifest["grafts"] == [{"reference": str(reference), "names": ["2"], "inputs": False}]
+    told = ns.compare(grafted, reference).report.details["graft"]
+    assert Path(told["ungrafted"]) == target.resolve()  # found: the same job, without a graft
+    share = error_removed(target, grafted, reference)
+    assert told["removed"] == pytest.approx(share["removed"])
+    assert told["before"] == pytest.approx(share["before"])
+    assert 0.5 < told["removed"] < 1
+    given = ns.compare(grafted, reference, ungrafted=target).report.details["graft"]
+    assert given["removed"] == told["removed"]
+    assert "graft" not in ns.compare(target, reference).report.details
+
+
+def test_without_the_ungrafted_run_the_final_error_is_said_and_what_to_give(tmp_path: Path, capsys: Any) -> None:
+    from numscope.__main__ import main
+
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    (tmp_path / "elsewhere").mkdir()
+    target = captured(tmp_path / "elsewhere" / "target", model(wrong=True), x)
+    net = model(wrong=True)
+    with ns.graft(net, reference, "2"):
+        grafted = captured(tmp_path / "grafted", net, x)
+    assert main(["compare", str(grafted), str(reference)]) == 1
+    assert "give the run without the graft: --ungrafted RUN" in " ".join(capsys.readouterr().out.split())
+    assert main(["compare", str(grafted), str(reference), "--ungrafted", str(target)]) == 1
+    printed = " ".join(capsys.readouterr().out.split())
+    assert re.search(
+        r"grafted 2 gives the reference's tensors: the final error is \S+, without it .*% of it removed", printed
+    )
+
+
+def test_a_graft_that_begins_and_ends_inside_a_capture_is_in_its_manifest_and_in_no_other(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    net = model()
+    with ns.capture(tmp_path / "run", net, keep="tensors") as cap:
+        net(x)
+        cap.step()
+        with ns.graft(net, reference, ["0", "2"], inputs=True):
+            net(x)
+    grafts = ns.open_run(tmp_path / "run").manifest["grafts"]
+    assert grafts == [{"reference": str(reference), "names": ["0", "2"], "inputs": True}]
+    later = captured(tmp_path / "later", model(), x)
+    assert "grafts" not in ns.open_run(later).manifest
