@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
+from numscope.__main__ import main
 from numscope.check.checking import check
 from numscope.check.headroom import FORMATS, headroom, near_misses, operators
 
@@ -62,6 +63,26 @@ def masked_row(self: Any, x: torch.Tensor) -> torch.Tensor:
     return (F.softmax(scores, dim=-1) @ x).sum()  # origin
 
 
+def half_feed_forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+    wide = F.relu(self.parts[0](x * 100).half() * 100)
+    return (wide * 100).float().sum()  # origin
+
+
+def zero_by_zero(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x = self.parts[0](x)
+    none = x - x
+    return (none / none).sum()  # origin
+
+
+def log_of_zero(self: Any, x: torch.Tensor) -> torch.Tensor:
+    return torch.log(self.parts[0](x) * 0).sum()  # origin
+
+
+def constant_of_nan(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x = self.parts[0](x)
+    return torch.where(x > 0, x, torch.tensor(math.nan)).sum()  # origin
+
+
 def root_at_zero(self: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.sqrt(self.parts[0](x) * 0).sum()  # origin
 
@@ -71,13 +92,22 @@ def root_at_zero(self: Any, x: torch.Tensor) -> torch.Tensor:
     [
         (exp_overflow, "Torch.exp.0.forward", "forward"),
         (masked_row, "Functional.softmax.0.forward", "forward"),
+        (half_feed_forward, "Tensor.mul.2.forward", "forward"),
+        (zero_by_zero, "Tensor.div.0.forward", "forward"),
+        (log_of_zero, "Torch.log.0.forward", "forward"),
+        (constant_of_nan, "Torch.where.0.forward", "forward"),
         (root_at_zero, "Torch.sqrt.0.backward", "backward"),
     ],
 )
-def test_the_origin_is_the_call_and_the_line(work: Any, call: str, phase: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tool", ["", "msprobe", "ptdbg"])
+def test_the_origin_is_the_call_and_the_line(work: Any, call: str, phase: str, tool: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Block(work, nn.Linear(4, 4), nn.Linear(4, 4))
     run = captured(tmp_path / "run", model, lambda: model(torch.randn(3, 4)).backward())
+    if tool:  # as if it had been another tool's dump
+        assert main(["export", str(run), str(tmp_path / "dump"), "--format", tool]) == 0
+        run = tmp_path / "back"
+        assert main(["import", str(tmp_path / "dump"), str(run)]) == 0
     found = check(run)
     assert found.origin is not None
     assert (found.origin.call, found.origin.phase) == (call, phase)
@@ -155,20 +185,84 @@ def test_steps_that_a_scaler_skips_are_shown_as_such(tmp_path: Path) -> None:
     assert found.skipped_steps[:1] == (0,)
 
 
-def test_an_imported_dump_is_checked_too(tmp_path: Path) -> None:
-    torch.manual_seed(0)
+def test_a_dump_that_does_not_count_says_so(tmp_path: Path) -> None:
     model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
     run = captured(tmp_path / "run", model, lambda: model(torch.ones(3, 4) * 5).backward())
-    for command in (
-        ["export", str(run), str(tmp_path / "dump"), "--format", "msprobe"],
-        ["import", str(tmp_path / "dump"), str(tmp_path / "back")],
-    ):
-        subprocess.run([sys.executable, "-m", "numscope", *command], check=True, capture_output=True)
+    assert main(["export", str(run), str(tmp_path / "dump"), "--format", "msprobe"]) == 0
+    assert main(["import", str(tmp_path / "dump"), str(tmp_path / "back")]) == 0
     origin = check(tmp_path / "back").origin
     assert origin is not None
-    assert origin.call == "Torch.exp.0.forward"
+    assert "some +inf of 12 elements" in origin.reason
+
+
+def test_at_module_level_the_innermost_module_is_the_origin_and_those_around_it_inherit(tmp_path: Path) -> None:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.parts[1](self.parts[0](x)).sum()  # origin
+
+    model = Block(work, nn.Linear(4, 4), nn.Linear(4, 4))
+    with torch.no_grad():
+        model.parts[1].weight[0, 0] = math.nan
+    found = check(captured(tmp_path / "run", model, lambda: model(torch.ones(3, 4)).backward(), level="module"))
+    assert [origin.call for origin in found.origins] == ["Module.parts.1.Linear.forward.0"]
+    assert found.origins[0].kind == "parameter"
+    assert "the parameter weight of parts.1" in found.origins[0].reason
+    assert found.origins[0].source is not None
+    assert found.origins[0].source.line == line_of(work)
+    assert found.chain[-1].call == "Module.Block.forward.0"
+
+
+class Divides(torch.optim.Optimizer):
+    """Divides by a sum that is zero."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                none = parameter.grad - parameter.grad
+                parameter.sub_(none / none)  # origin
+
+
+@pytest.mark.parametrize(("level", "call"), [("mix", "Optimizer.Divides.step.0"), ("aten", "Aten.div.0.forward")])
+def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = Divides(model.parameters())
+
+    def job() -> None:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()  # step
+
+    origin = check(captured(tmp_path / "run", model, job, level=level)).origin
+    assert origin is not None
+    assert origin.call == call
     assert origin.source is not None
-    assert origin.source.line == line_of(exp_overflow)
+    assert origin.source.line == (line_of(Divides) if level == "aten" else line_of(job, "# step"))
+
+
+def test_what_enters_as_data_is_followed_to_the_loss(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    batch = torch.randn(2, 4)
+    batch[0, 0] = math.nan
+
+    def job() -> None:
+        F.mse_loss(model(batch), torch.zeros(2, 2)).backward()
+
+    found = check(captured(tmp_path / "run", model, job, steps=2))
+    assert [link.call for link in found.chain][:: len(found.chain) - 1] == [
+        "Data.Sequential.0.input",
+        "Functional.mse_loss.0.forward",
+    ]
+
+
+def test_the_same_origin_in_later_steps_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = Block(masked_row, nn.Linear(4, 4))
+    run = captured(tmp_path / "run", model, lambda: model(torch.randn(3, 4)), steps=4)
+    assert main(["check", str(run)]) == 1
+    told = capsys.readouterr().out
+    assert "again in steps 1-3" in told
+    assert "other origin" not in told
 
 
 RANKS = """

@@ -74,14 +74,14 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
             for spread in spreads.values()
             for found in [*spread.origins, *_born_in_collectives(spread, spreads, world)]
         ),
-        key=lambda found: (found.step, found.call.order, found.rank),
+        key=lambda found: (found.step, found.call.place, found.rank),
     )
     skipped = tuple(sorted({step for spread in spreads.values() for step in spread.skipped}))
     if not origins:
         stray = [found for spread in spreads.values() for found in spread.arrived]
         if not stray:
             return Check(opened, skipped_steps=skipped, measured=has_counts(opened))
-        origins = sorted(stray, key=lambda found: (found.step, found.call.order))[:1]
+        origins = sorted(stray, key=lambda found: (found.step, found.call.place))[:1]
     first = _first(origins, spreads)
     frames: dict[int, dict[int, Source]] = {}
     told = [_origin(opened, found, frames) for found in [first, *(item for item in origins if item is not first)]]
@@ -130,17 +130,17 @@ def _story(spread: Spread, first: Found) -> str:
 
 
 def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
-    """Return the way from the origin to the last forward call that inherited from it, or the last call of all."""
+    """Return the way from the origin to the last forward call that inherited from it, the loss, or the last of all."""
     here = [
         (call, maker) for step, call, maker in spread.inherited if step == first.step and call.order != first.call.order
     ]
     makers = {call.order: (call, maker) for call, maker in here}
-    ahead = [call for call, _ in here if call.phase == first.phase and first.phase == "forward"]
+    ahead = [call for call, _ in here if call.phase == "forward" and first.phase in ("forward", "input")]
     ends = ahead or [call for call, _ in here]
     way = [first.call]
     if ends:
         back: list[Any] = []
-        at: int = max(ends, key=lambda call: call.order).order
+        at: int = max(ends, key=lambda call: call.place).order
         while at in makers and at != first.call.order and len(back) <= len(makers):
             call, maker = makers[at]
             back.append(call)
@@ -162,7 +162,7 @@ def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Ori
         rank=found.rank,
         reason=found.reason,
         module=found.call.module,
-        source=frames[found.rank].get(found.call.stack),
+        source=frames[found.rank].get(found.stack),
         mechanism="input" if found.kind == "data" else "parameter" if found.kind == "parameter" else "unknown",
         details={
             "slot": found.slot.name,

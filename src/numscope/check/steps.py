@@ -47,6 +47,7 @@ class Call:
     outputs: list[Slot] = field(default_factory=list)
     last: int = -1  # order of the last call inside it, or its own
     depth: int = 0
+    place: int = 0  # in the order in which calls ended
 
     @property
     def op(self) -> str:
@@ -60,7 +61,7 @@ class Call:
         return any(not slot.counts.clean for slot in self.outputs)
 
     def constants(self) -> list[float]:
-        """Return the numbers among its non-tensor arguments."""
+        """Return the numbers among its non-tensor arguments, which were recorded."""
         found: list[float] = []
         _numbers(json.loads(self.arguments) if self.arguments else None, found)
         return found
@@ -75,6 +76,7 @@ class Step:
     calls: list[Call]  # in the order in which they ended
     parameters: set[int]  # tensors that are a module's parameters
     scaling: set[int]  # stacks inside a loss scaler
+    has_arguments: bool = True  # some dumps have none
 
 
 def dirty_steps(run: Run, rank: int) -> list[int]:
@@ -109,7 +111,8 @@ def scaling_stacks(run: Run, rank: int) -> set[int]:
 def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -> Step:
     """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
     tables = run.step_tables(step, rank)
-    counts, contents = _counted(tables.tensors)
+    imported = bool(run.manifest.get("imported"))
+    counts, contents = _counted(tables.tensors, imported)
     calls: dict[int, Call] = {}
     columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
     for row in _rows(tables.calls, columns):
@@ -128,11 +131,19 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
         (call.outputs if gives else call.inputs).append(value)
         if slot.startswith("parameters."):
             parameters.add(tensor)
-    return Step(step, rank, _by_end(calls), parameters, scaling or set())
+    has_arguments = not imported or tables.calls["arguments"].null_count < tables.calls.num_rows
+    return Step(step, rank, _by_end(calls), parameters, scaling or set(), has_arguments)
 
 
 def _by_end(calls: dict[int, Call]) -> list[Call]:
     """Return the calls such that what runs inside a call comes before it: its output is made there."""
+    stepping: Call | None = None
+    for order in sorted(calls):
+        call = calls[order]
+        if call.kind != "aten":
+            stepping = call if call.kind == "optimizer" else None
+        elif stepping is not None and call.parent < 0:  # an operator inside an optimizer's step
+            stepping.last = order
     for order in sorted(calls, reverse=True):
         call = calls[order]
         outer = calls.get(call.parent)
@@ -141,17 +152,22 @@ def _by_end(calls: dict[int, Call]) -> list[Call]:
     for order in sorted(calls):
         outer = calls.get(calls[order].parent)
         calls[order].depth = outer.depth + 1 if outer is not None else 0
-    return sorted(calls.values(), key=lambda call: (call.last, -call.depth))
+    ended = sorted(calls.values(), key=lambda call: (call.last, -call.depth))
+    for place, call in enumerate(ended):
+        call.place = place
+    return ended
 
 
-def _counted(table: pa.Table) -> tuple[dict[int, Counts], dict[int, Any]]:
+def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any]]:
+    """Return each tensor's counts, and what stands for its content where a dump has a tensor of its own for each slot."""
     counts: dict[int, Counts] = {}
     contents: dict[int, Any] = {}
     for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
         least = _FINITE.get(dtype, math.inf)
         is_low = low is not None and low <= -least / 2
-        found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low)
-        if not found.clean:
+        # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
+        found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low, not imported)
+        if imported and not found.clean:
             contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, low, high, mean, l2)
     return counts, contents
 

@@ -22,6 +22,7 @@ class Found:
     kind: str
     reason: str
     phase: str
+    stack: int  # of the call, or of its forward part where it has none
 
 
 @dataclass
@@ -49,6 +50,15 @@ class Tracer:
         self._states: dict[Any, State] = {}
         self._makers: dict[Any, int] = {}
         self._wrong_forward: set[int] = set()
+        self._wrong_inside: dict[int, int] = {}  # call → the last call inside it that went wrong
+        self._parents = {call.order: call.parent for call in step.calls}
+        self._owners = {
+            slot.tensor: (call, slot)
+            for call in step.calls
+            if call.kind == "module"
+            for slot in call.inputs
+            if slot.name.startswith("parameters.")
+        }
         self._wrong_backward = -1
         self._step = step
         self._skips = _skipped_stretches(step)
@@ -77,25 +87,34 @@ class Tracer:
         inputs = [Value(slot.name, slot.counts, self._input_state(slot)) for slot in call.inputs]
         if not new:  # made by a call inside it, or only handed on
             if any(self._state_of(slot) == "wrong" for slot in call.outputs):
-                self._wrong_forward.add(call.order)
+                self._wrong(call)
             return
-        result = judge(call.op, inputs, [Value(slot.name, slot.counts) for slot in new], call.constants())
+        constants = call.constants() if self._step.has_arguments else None
+        result = judge(call.op, inputs, [Value(slot.name, slot.counts) for slot in new], constants)
         if result.answer in ("meant", "ignored", "constant"):
             state: State = "constant" if result.answer == "constant" else "meant"
             self._mark(new, state, call.order)
             return
         self._mark(new, "wrong", call.order)
-        self._wrong_forward.add(call.order)
+        inside = self._wrong_inside.get(call.order)
+        self._wrong(call)
         cause = next((s for s, v in zip(call.inputs, inputs) if v is result.cause), None)
         if result.answer == "inherited":
             self._inherit(call, cause)
             return
+        if inside is not None:  # what a call inside it has made
+            self._inherit_from(call, inside)
+            return
         if result.answer == "entered" and cause is not None:
             self._mark([cause], "wrong", call.order)
-            is_parameter = cause.tensor in self._step.parameters or cause.name.startswith("parameters.")
-            kind = "parameter" if is_parameter else "data"
-            where = "before anything computes with it" if is_parameter else "on entry, and no recorded call made it"
-            self._origin(call, cause, kind, f"{cause.name} of {call.name} holds {cause.counts} {where}")
+            if cause.tensor in self._step.parameters or cause.name.startswith("parameters."):
+                owner, slot = self._owners.get(cause.tensor, (call, cause))
+                what = f"the parameter {slot.name.partition('.')[2]} of {owner.module or owner.name}"
+                reason = f"{what} holds {cause.counts} before anything computes with it"
+                self._origin(owner, slot, "parameter", reason)
+            else:
+                reason = f"{cause.name} of {call.name} holds {cause.counts} on entry, and no recorded call made it"
+                self._origin(call, cause, "data", reason)
             return
         assert result.output is not None
         shown = next(slot for slot in new if slot.name == result.output.slot)
@@ -117,8 +136,8 @@ class Tracer:
         self._wrong_backward = call.order
         if call.forward in self._wrong_forward:
             self._inherit_from(call, call.forward)
-        elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong"):
-            self._inherit(call, dirty, known)
+        elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong" or self._wrong_forward):
+            self._inherit(call, dirty, known if known >= 0 else max(self._wrong_forward, default=-1))
         elif dirty is not None:
             reason = (
                 f"the gradient that comes into {call.name} has {dirty.counts}, and no recorded call made it: "
@@ -183,6 +202,15 @@ class Tracer:
             self._mark([slot], "wrong", call.order)
             self._origin(call, slot, "data", f"the data that enters the model holds {slot.counts}")
 
+    def _wrong(self, call: Call) -> None:
+        """Remember that a forward call has something wrong, and that the calls around it have it from there."""
+        self._wrong_forward.add(call.order)
+        outer, seen = call.parent, {call.order}
+        while outer >= 0 and outer not in seen:
+            self._wrong_inside[outer] = call.order
+            seen.add(outer)
+            outer = self._parents.get(outer, -1)
+
     def _state_of(self, slot: Slot) -> State | None:
         return self._states.get(slot.tensor) or (self._states.get(slot.content) if slot.content else None)
 
@@ -222,7 +250,14 @@ class Tracer:
         self.found.origins.append(self._found(call, slot, kind, reason))
 
     def _found(self, call: Call, slot: Slot, kind: str, reason: str) -> Found:
-        return Found(self._step.step, self._step.rank, call, slot, kind, reason, call.phase)
+        return Found(self._step.step, self._step.rank, call, slot, kind, reason, call.phase, self._stack_of(call))
+
+    def _stack_of(self, call: Call) -> int:
+        """Return a call's stack; a backward call without one has its forward call's, found by link or by name."""
+        if call.stack >= 0 or call.phase != "backward":
+            return call.stack
+        name = call.name.replace(".backward", ".forward")
+        return next((c.stack for c in self._step.calls if c.order == call.forward or c.name == name), -1)
 
 
 def _skipped_stretches(step: Step) -> list[tuple[int, int]]:

@@ -65,6 +65,9 @@ _ADDS = frozenset(
     ]
 )
 
+# Calls that fill in a value: where a dump does not tell which, infinities are taken as asked for.
+_FILLS = MAKES | {"masked_fill", "where", "setitem", "fill", "index_fill", "masked_scatter", "pad", "triu", "tril"}
+
 # Calls that only put memory in place; what lies in it was not computed.
 UNWRITTEN = frozenset(
     ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"]
@@ -80,6 +83,7 @@ class Counts:
     neginf: int = 0
     elements: int = 0
     low: bool = False
+    exact: bool = True  # False: only that there are some is known
 
     @property
     def clean(self) -> bool:
@@ -88,7 +92,7 @@ class Counts:
 
     def __str__(self) -> str:
         parts = [
-            f"{count:,} {word}"
+            f"{count:,} {word}" if self.exact else f"some {word}"
             for count, word in ((self.nan, "NaN"), (self.posinf, "+inf"), (self.neginf, "-inf"))
             if count
         ]
@@ -118,8 +122,10 @@ def plain_op(op: str) -> str:
     return op.strip("_").lower()
 
 
-def judge(op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] = ()) -> Judgement:
-    """Judge one call from its tensors before and after, and the numbers among its other arguments."""
+def judge(
+    op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] | None = ()
+) -> Judgement:
+    """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown)."""
     bad = [value for value in outputs if not value.counts.clean]
     if not bad:
         return Judgement("ignored")
@@ -140,7 +146,9 @@ def judge(op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants:
     if first.counts.nan:
         return Judgement("origin", first, dirty[0] if dirty else None)
     for value in bad:
-        if not _is_meant(op, value.counts, dirty, inputs, tuple(constants)):
+        if constants is None and op in _FILLS:
+            continue
+        if not _is_meant(op, value.counts, dirty, inputs, tuple(constants or ())):
             return Judgement("origin", value, dirty[0] if dirty else None)
     return Judgement("meant", first, dirty[0] if dirty else None)
 

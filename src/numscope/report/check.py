@@ -20,6 +20,7 @@ from numscope.check.headroom import Format, Margin
 from numscope.report.lines import Line, align, ranges
 
 _SHOWN = 9  # links of the chain
+_OTHERS = 5  # origins after the first
 
 
 def lines(found: Check) -> list[Line]:
@@ -37,15 +38,43 @@ def lines(found: Check) -> list[Line]:
             place = f"{origin.source.file}:{origin.source.line} in {origin.source.function}"
             told.append([f"  {place}    ", (origin.source.code, "dim")])
         told += ["", *_tree(found.chain)]
-        told.append(f"  {found.inherited} calls inherited it")
+        told.append(f"  {_many(found.inherited, 'call')} inherited it")
         if len(found.origins) > 1:
-            told += ["", f"  {len(found.origins) - 1} other origins:"]
-            told += [f"    step {item.step}, rank {item.rank}: {item.call}" for item in found.origins[1:6]]
+            told += _others(found)
         if found.ranks:
             told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(found.ranks.items()))]
     if found.skipped_steps:
         told.append(f"  skipped by a loss scaler, and no fault: steps {ranges(found.skipped_steps)}")
     return told
+
+
+def _others(found: Check) -> list[Line]:
+    """Return the other origins: one line for a call, however many steps it came up in."""
+    steps: dict[tuple[str, int], list[int]] = {}
+    for item in found.origins:
+        steps.setdefault((item.call, item.rank), []).append(item.step)
+    told: list[Line] = []
+    assert found.origin is not None
+    again = steps.pop((found.origin.call, found.origin.rank))[1:]
+    if again:
+        told += ["", f"  again in {_steps(again)}"]
+    if steps:
+        told += ["", f"  {_many(len(steps), 'other origin')}:"]
+        ranks = len(found.run.ranks) > 1
+        for (call, rank), numbers in list(steps.items())[:_OTHERS]:
+            told.append(f"    {call}, {_steps(numbers)}" + (f", rank {rank}" if ranks else ""))
+    if len(steps) > _OTHERS:
+        told.append(f"    … {len(steps) - _OTHERS} more; --json has all")
+    return told
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    distinct = sorted(set(numbers))
+    return f"step{'s' if len(distinct) > 1 else ''} {ranges(distinct)}"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _tree(chain: Sequence[Link]) -> list[Line]:
