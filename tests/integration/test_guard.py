@@ -221,6 +221,24 @@ def test_only_the_first_is_an_origin_and_what_follows_is_inherited(deferred: boo
     assert guard.origins[0].source.line == marked(work)
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("level", ["module", "mix"])
+def test_modules_around_an_origin_and_the_steps_after_it_inherit(level: str, deferred: bool) -> None:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return torch.log(self.parts[0](x)).sum()
+
+    model = nn.Sequential(Block(lambda self, x: self.parts[0](x) / 0, nn.Linear(4, 4)), Block(work, nn.Linear(4, 4)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = ns.guard(model, max_hits=9, action="warn", record=None, level=level, deferred=deferred)
+    with pytest.warns(RuntimeWarning), guard:
+        for _ in range(2):
+            model(torch.ones(2, 4)).backward()
+            optimizer.step()
+    assert [(origin.call, origin.step) for origin in guard.origins] == [
+        ("Module.0.Block.forward.0" if level == "module" else "Tensor.div.0.forward", 0)
+    ]
+
+
 def test_max_hits_counts_origins() -> None:
     def job() -> None:
         with pytest.warns(RuntimeWarning, match=r"Torch\.log"):

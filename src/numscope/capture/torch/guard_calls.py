@@ -42,8 +42,9 @@ class Seen:
 class OpenModule(Open):
     """A module call that has begun, and can be named."""
 
-    __slots__ = ("seen",)
+    __slots__ = ("outer", "seen")
     seen: Seen
+    outer: Open | None  # the call that it runs in
 
 
 class Item(NamedTuple):

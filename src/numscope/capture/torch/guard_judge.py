@@ -55,6 +55,7 @@ class Judge:
         self.inside = False  # an optimizer of the user's own steps
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._wrong_pass = False  # this backward pass has something non-finite already
+        self._wrong_step = False  # a forward call of this step has: what comes back from there is no news
 
     def forward(self, seen: Seen, inputs: list[Item], outputs: list[Item], constants: list[float]) -> None:
         """Judge a forward call, an optimizer's step, or data that comes in."""
@@ -75,9 +76,10 @@ class Judge:
             return
         if result.answer == "ignored":
             return
-        seen.wrong = True
+        inside = seen.wrong  # what runs inside it was
+        self._went_wrong(seen)
         self._mark_all(outputs, "wrong")
-        if result.answer == "inherited":
+        if result.answer == "inherited" or inside:
             return
         for item, value in zip(inputs, values):
             if not value.counts.clean and value.state != "meant":
@@ -88,6 +90,16 @@ class Judge:
             return
         assert result.output is not None
         self._strike(seen, "forward", result.output, _reason(name, result), inputs, outputs, values)
+
+    def _went_wrong(self, seen: Seen) -> None:
+        """Remember that a forward call has something wrong, and that the modules around it have it from there."""
+        seen.wrong = self._wrong_step = True
+        outer = seen.parent
+        if isinstance(outer, OpenModule) and outer.seen is seen:  # a module stands for where it runs, too
+            outer = outer.outer
+        while isinstance(outer, OpenModule) and not outer.seen.wrong:
+            outer.seen.wrong = True
+            outer = outer.outer
 
     def late(self, entry: Entry) -> None:
         """Judge a call whose flags have come."""
@@ -111,7 +123,7 @@ class Judge:
             self._wrong_pass = True
             return
         known, self._wrong_pass = self._wrong_pass, True
-        if dirty is not None and (known or dirty.state == "wrong"):
+        if dirty is not None and (known or self._wrong_step or dirty.state == "wrong"):
             return  # a sum of gradients is a new tensor: that one of its parts was wrong is known from this very pass
         if dirty is not None:
             reason = (
@@ -130,7 +142,7 @@ class Judge:
     def begin_step(self, step: int) -> None:
         """What follows belongs to a step."""
         self.step = step
-        self._wrong_pass = False
+        self._wrong_pass = self._wrong_step = False
 
     def collective(self, seen: Seen, phase: str, inputs: list[Item], outputs: list[Item], world: int) -> None:
         """Judge a collective: what this rank did not give, another one did."""
@@ -177,7 +189,7 @@ class Judge:
         ]
         self._mark_all(outputs, "wrong")
         seen.wrong = True
-        if any(v.state == "wrong" for _, v in own):
+        if any(v.state == "wrong" for _, v in own) or (own and self._wrong_step):
             return
         name = self._strings[seen.name("forward")]
         if self._is_allowed(name, seen):

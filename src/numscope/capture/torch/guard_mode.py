@@ -270,6 +270,7 @@ class GuardModules(Modules):
         path, module_id, class_id, series, op = self._known(module)
         number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
         opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
+        opened.outer = parent
         transmits = type(module) in MODULES_THAT_TRANSMIT
         seen = opened.seen = Seen(series, number, "module", op, opened, opened.site, transmits)
         if parent is None and not recompute:

@@ -39,6 +39,7 @@ class Court:
             parent = OpenModule(-1, self.strings.id(module), self.strings.id("Block"), module, -1, "", None)
             template = "{head}.{phase}.{n}"
             owner = Series(self.strings, f"Module.{module}.Block", template)
+            parent.outer = None
             parent.seen = Seen(owner, 0, "module", "block", parent, -1)
         op = head.rpartition(".")[2]
         return Seen(series, series.next(0), kind, op, parent, self.sites.intern(sys._getframe(1), -1))
