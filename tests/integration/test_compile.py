@@ -49,3 +49,26 @@ def test_a_compiled_model_gives_the_same_losses_and_its_boundaries(level, tmp_pa
     if level != "module":
         assert run.skipped()["compiled region: its inside is not seen"] == 6
     assert train() == plain
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_operators_after_a_compiled_region_are_seen_as_before_it(warm, tmp_path):
+    torch._dynamo.reset()
+
+    @torch.compile(backend="aot_eager")
+    def region(x):
+        return torch.sin(x).cos()
+
+    x = torch.randn(3, requires_grad=True)
+    if warm:
+        region(x)
+    with ns.capture(tmp_path / "run", None, level="aten", on_error="raise"):
+        torch.exp(x)
+        region(x).sum().backward()
+        torch.exp(x)
+    names = ns.open_run(tmp_path / "run").calls["name"].to_pylist()
+    assert [name for name in names if "exp." in name] == ["Aten.exp.0.forward", "Aten.exp.1.forward"]
+    assert "Aten.sum.0.forward" in names
+    assert "Aten.expand.0.backward" in names
+    python = torch._C.DispatchKey.Python
+    assert not torch._C._dispatch_tls_is_dispatch_key_included(python)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
 
 from numscope.capture.torch.watch import Undo, Watch
 
+# The frame that runs a region in torch 2.13 first switches dynamo off, then notes which dispatch keys are on, and puts them
+# back at the end of the region: a mode must be off before that, and must not come back before it.
+_WRAPPER = "compile_wrapper"
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
@@ -36,20 +40,9 @@ class CompiledRegions:
         if module is None:
             return lambda: None
         original = module.set_eval_frame
-        thread = self._watch.thread
 
         def set_eval_frame(callback: Any) -> Any:
-            inside = callback is not None and callback is not False
-            caller = id(sys._getframe(1))  # the frame that runs the region; dynamo switches while it compiles, too
-            if inside and thread.entered:
-                self._leave()
-                thread.compiled = caller
-                if self._watch.on:
-                    self._watch.recorder.skip("compiled region: its inside is not seen")
-            elif not inside and thread.compiled == caller:
-                thread.compiled = 0
-                if self._watch.on:
-                    self._enter()
+            self._switched(sys._getframe(1), callback is not None and callback is not False)
             return original(callback)
 
         names = [name for name in ("set_eval_frame", "_maybe_set_eval_frame") if vars(module).get(name) is original]
@@ -61,3 +54,28 @@ class CompiledRegions:
                 setattr(module, name, original)
 
         return undo
+
+    def _switched(self, frame: FrameType, inside: bool) -> None:
+        """Dynamo switches itself, in the frame that runs a region: it does so while it compiles, too."""
+        thread = self._watch.thread
+        caller = id(frame)
+        if thread.compiled == caller:
+            if inside:
+                self._unseen()
+                thread.switches = 1
+            elif thread.switches == 1 and frame.f_code.co_name == _WRAPPER:
+                thread.switches = 2  # the region has ended, but the dispatch keys are not back yet
+            else:
+                thread.compiled = 0
+                if self._watch.on:
+                    self._enter()
+        elif thread.entered and (inside or frame.f_code.co_name == _WRAPPER):
+            self._leave()
+            thread.compiled = caller
+            thread.switches = int(inside)
+            if inside:
+                self._unseen()
+
+    def _unseen(self) -> None:
+        if self._watch.on:
+            self._watch.recorder.skip("compiled region: its inside is not seen")

@@ -47,6 +47,7 @@ class ThreadState(threading.local):
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
+        self.switches = 0  # how often dynamo has switched itself in that frame
         self.number = -1
         self.last: Any = None  # what the guard looked at last
 
