@@ -8,6 +8,7 @@
 
 VENV         ?= .venv
 MSPROBE_VENV ?= .venv-msprobe
+TRITON_DIR   ?= .venv-triton
 PYTHON       ?= python3
 PYTEST_ARGS  ?=
 DEMO_ARGS    ?=
@@ -21,6 +22,7 @@ CORE_FILES  := pyproject.toml requirements/torch.txt requirements/core.txt
 CORE        := $(VENV)/.stamp-core-$(call hash,$(CORE_FILES))
 CHECK_TOOLS := $(VENV)/.stamp-check-$(call hash,$(CORE_FILES) requirements/check.txt)
 TEST_TOOLS  := $(VENV)/.stamp-test-$(call hash,$(CORE_FILES) requirements/test.txt)
+TRITON      := $(TRITON_DIR)/.stamp-$(call hash,requirements/triton.txt)
 MSPROBE     := $(MSPROBE_VENV)/.stamp-$(call hash,requirements/torch.txt requirements/msprobe.txt)
 
 # The viewer's source. Where it has a package.json, its node modules are installed as the lock file says.
@@ -42,7 +44,9 @@ demo: $(CORE)
 test: $(CORE) $(TEST_TOOLS) test-frontend browser
 	@$(MAKE) --no-print-directory -s $(MSPROBE) || { \
 	    echo "make test: no msprobe in $(MSPROBE_VENV): the tests that read its fresh dumps are skipped" >&2; test "$(CI)" != true; }
-	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python $(PY) -m pytest $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -s $(TRITON) || { \
+	    echo "make test: no Triton in $(TRITON_DIR): the tests of the GPU kernels are skipped" >&2; }
+	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python TRITON_PACKAGES=$(abspath $(TRITON_DIR)) $(PY) -m pytest $(PYTEST_ARGS)
 
 check: check-python check-frontend
 
@@ -60,7 +64,7 @@ bench: $(CORE) $(MSPROBE)
 	@$(PY) -m bench --msprobe $(MSPROBE_VENV)/bin/python $(BENCH_ARGS)
 
 clean:
-	rm -rf $(VENV) $(MSPROBE_VENV) $(FRONTEND)/node_modules demo runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(MSPROBE_VENV) $(TRITON_DIR) $(FRONTEND)/node_modules demo runs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench examples -name __pycache__ -prune -exec rm -rf {} +
 
 # --- the front end: targets of the viewer's source ---------------------------------------------------------------
@@ -127,3 +131,8 @@ $(MSPROBE_VENV)/.stamp-%:
 	@$(MSPROBE_VENV)/bin/python -m pip install -qq --disable-pip-version-check -r requirements/torch.txt
 	@$(MSPROBE_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c requirements/torch.txt -r requirements/msprobe.txt
 	@rm -f $(MSPROBE_VENV)/.stamp-* && touch $@
+
+# Beside the environment, not in it: torch behaves differently where Triton can be imported.
+$(TRITON_DIR)/.stamp-%: | $(CORE)
+	@echo "installing Triton into $(TRITON_DIR) (once)" >&2
+	@rm -rf $(TRITON_DIR) && $(PIP) --no-deps --target $(TRITON_DIR) -c requirements/torch.txt -r requirements/triton.txt && touch $@

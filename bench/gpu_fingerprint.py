@@ -24,12 +24,13 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from numscope.fingerprint import triton_form
+from numscope.fingerprint import triton_stream
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
-from numscope.fingerprint.triton_form import TUNING, CudaBatch
+from numscope.fingerprint.triton_form import CudaBatch
+from numscope.fingerprint.triton_stream import TUNING
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
@@ -256,7 +257,7 @@ def bandwidth(cuda: CudaBatch, tensor: torch.Tensor, repeat: int = 20) -> float:
     seconds = timed(work, repeat)
     rows.count = 1
     batch.lines = batch.lines[-1:]
-    batch.used, batch.joined, batch.lines, batch.full = 0, 0, [], []
+    batch.used, batch.at, batch.joined, batch.lines, batch.full = 0, 0, 0, [], []
     return tensor.numel() * tensor.element_size() / seconds / 1e12
 
 
@@ -272,7 +273,7 @@ def sweep() -> dict[str, Any]:
     result["copy TB/s"] = round(copy, 3)
     print(f"copy {copy:.2f} TB/s", flush=True)
     table = []
-    limits = {4: (None, 168, 128), 8: (None, 96, 80, 64)}
+    limits = {4: (None, 128, 96), 8: (None, 96, 80, 64)}
     for many, (warps, registers) in itertools.product(
         (1, 2, 4), [(warps, registers) for warps, several in limits.items() for registers in several]
     ):
@@ -282,7 +283,7 @@ def sweep() -> dict[str, Any]:
         except Exception as error:
             print(f"many {many} warps {warps} registers {registers}: {error!r}"[:300], flush=True)
             continue
-        for programs in (4, 8, 13, 16, 17, 26, 34):
+        for programs in (4, 6, 8, 12, 16, 19, 26, 34):
             TUNING.programs = programs * 61
             for dtype in (torch.float32, torch.bfloat16):
                 tensor = source[: (64 << 20) // 4].to(dtype) if dtype is torch.float32 else source[: 32 << 20].to(dtype)
@@ -390,5 +391,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    assert triton_form.TILE == 1024
+    assert triton_stream.TILE == 1024
     sys.exit(main())

@@ -7,7 +7,7 @@ where it is there and works; those of others by torch operations.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import memmove
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ class TorchBatch:
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
+        self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
@@ -47,6 +48,10 @@ class TorchBatch:
         """Measure the tensor as it is now; return its row in the next `collect`."""
         elements = tensor.numel()
         known = self._small.get((tensor.dtype, elements))
+        if tensor.is_cuda and type(tensor) in _PLAIN:
+            row = self._add_cuda(tensor)
+            if row is not None:
+                return row
         if (
             known is None
             or type(tensor) not in _PLAIN
@@ -72,6 +77,28 @@ class TorchBatch:
                 memmove(block.address + place * block.stride, address, size)
             else:
                 typed[place, :elements].view(tensor.shape).copy_(tensor.detach())
+        return row
+
+    def add_many(self, tensors: Sequence[torch.Tensor]) -> list[int]:
+        """Measure the tensors as they are now; CUDA's small ones with one launch for many."""
+        cuda = self._cuda.get(tensors[0].get_device()) if tensors and tensors[0].is_cuda else None
+        if cuda is None or not all(_plain_cuda(tensor, cuda.index) for tensor in tensors):
+            return [self.add(tensor) for tensor in tensors]
+        with self._lock:
+            rows = range(self._rows.count, self._rows.count + len(tensors))
+            self._rows.count = rows.stop
+            cuda.add_many(rows, tensors)
+        return list(rows)
+
+    def _add_cuda(self, tensor: torch.Tensor) -> int | None:
+        """Measure a tensor of a CUDA device that has Triton; None where that is not so, or where it has no data."""
+        cuda = self._cuda.get(tensor.get_device())
+        if cuda is None or not _plain_cuda(tensor, cuda.index):
+            return None
+        with self._lock:
+            row = self._rows.count
+            self._rows.count = row + 1
+            cuda.add(row, tensor)
         return row
 
     def _add_any(self, tensor: torch.Tensor) -> int:
@@ -117,7 +144,8 @@ class TorchBatch:
             try:
                 from numscope.fingerprint.triton_form import CudaBatch
 
-                return CudaBatch(device)
+                batch = self._cuda[device.index] = CudaBatch(device)
+                return batch
             except Exception as error:  # no Triton, or one that does not work here: slower, not wrong
                 self.fallbacks[str(device)] = f"{type(error).__name__}: {error}"
         return DeviceBatch(device)
@@ -140,3 +168,13 @@ class TorchBatch:
             return rows.hand_over()
 
         return wait
+
+
+def _plain_cuda(tensor: torch.Tensor, index: int) -> bool:
+    """Tell whether the tensor lies in that device's memory, as an ordinary one."""
+    if not tensor.is_cuda or type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+        return False
+    try:
+        return tensor.get_device() == index and (tensor.data_ptr() != 0 or tensor.numel() == 0)
+    except RuntimeError:  # batched and functional ones have no storage
+        return False

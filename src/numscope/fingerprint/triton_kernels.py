@@ -1,4 +1,4 @@
-"""The fingerprint as two Triton kernels: `measure` reads a tensor once, `reduce` joins what its programs found.
+"""The fingerprint as Triton kernels: `measure` reads a tensor once, `measure_many` many, `reduce` joins what they found.
 
 A tile is a block of the hash, 1024 words. Program p takes tiles p, p + G, p + 2G … with G programs, a multiple of 61
 wherever a program takes more than one: then a place in the tile is always in the same bucket of the sketch, and every
@@ -16,25 +16,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# kinds of elements; the first three have the fast loop
-FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, TABLE = range(13)
+from numscope.fingerprint.triton_elements import FLOAT16, FLOAT64, hash_of_elements, offset, value
+from numscope.fingerprint.triton_fast import fast_sums, places
 
 RECORD = 80  # numbers of a record, as int64 bits: 61 (of 64) of the sketch, then
 MIN, MAX, SUM, SUM_BIG, SQUARES, SQUARES_BIG, SQUARES_SMALL = range(64, 71)
 NAN, POSINF, NEGINF, ZERO, HASH = range(71, 76)
+JOB = 6  # numbers that say what one program of `measure_many` does
 BIG = 600  # sums "big" are of numbers above 2**400, times 2**-600; "small" below 2**-400, times 2**600
 
-_FLOAT32 = tl.constexpr(FLOAT32)
-_BFLOAT16 = tl.constexpr(BFLOAT16)
 _FLOAT16 = tl.constexpr(FLOAT16)
 _FLOAT64 = tl.constexpr(FLOAT64)
-_UINT8 = tl.constexpr(UINT8)
-_UINT16 = tl.constexpr(UINT16)
-_UINT32 = tl.constexpr(UINT32)
-_UINT64 = tl.constexpr(UINT64)
-_TABLE = tl.constexpr(TABLE)
 _RECORD = tl.constexpr(RECORD)
-_SIGN = tl.constexpr(-2147483648)
+_JOB = tl.constexpr(JOB)
 _INF = tl.constexpr(float("inf"))
 _UP = tl.constexpr(2.0**BIG)
 _DOWN = tl.constexpr(2.0**-BIG)
@@ -45,88 +39,11 @@ _SAFE_LOW = tl.constexpr(2.0**-40)
 
 
 @triton.jit
-def _one_stream(x, word, good, lowest, highest, total, squares, zeros, signed, MASKED: tl.constexpr):
-    """Add the elements x[32, 32]; bit k of word[32] is the sign of place k of a line."""
-    shift = 31 - tl.arange(0, 32)[None, :]
-    flipped = ((word[:, None] << shift) & _SIGN) ^ x.to(tl.int32, bitcast=True)
-    if MASKED:
-        lowest = tl.minimum(lowest, tl.where(good, x, _INF))
-        highest = tl.maximum(highest, tl.where(good, x, -_INF))
-        zeros += ((x == 0) & good).to(tl.int32)
-    else:
-        lowest = tl.minimum(lowest, x)
-        highest = tl.maximum(highest, x)
-        zeros += (x == 0).to(tl.int32)
-    total += x
-    squares += x * x
-    signed += flipped.to(tl.float32, bitcast=True)
-    return lowest, highest, total, squares, zeros, signed
-
-
-@triton.jit
-def _words(data, tile, begin, PER: tl.constexpr):
-    line = tl.arange(0, 32)
-    return tl.load(data + tl.multiple_of(tile * 1024 - begin // PER, 1024) + (line[:, None] * 32 + line[None, :]))
-
-
-@triton.jit
-def _words_of_the_last(data, tile, begin, left, PER: tl.constexpr):
-    """Load a tile of which only `left` elements are there."""
-    line = tl.arange(0, 32)
-    place = line[:, None] * 32 + line[None, :]
-    word = tl.load(data + (tile * 1024 - begin // PER) + place, mask=place * PER < left, other=0)
-    if PER == 2:
-        word = tl.where(place * 2 + 1 < left, word, word & 0xFFFF)
-    return word
-
-
-@triton.jit
-def _add(
-    word, blocks, spans, chunks, rows, tile, left,
-    hashed, lowest, highest, total, squares, zeros, signed, signed2,
-    KIND: tl.constexpr, PER: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Add the words of one tile to the sums."""
-    line = tl.arange(0, 32)
-    place = line[:, None] * 32 + line[None, :]
-    hashed += word.to(tl.int64) * (tl.load(blocks + (tile & 15)) * tl.load(spans + (tile >> 4)))
-    first = tile * (1024 * PER)
-    chunk = chunks + (first >> 16) * 8
-    start = ((first >> 6) & 1023).to(tl.int32) + tl.load(chunk)
-    good = place * PER < left
-    if PER == 1:
-        half = line & 1
-        sign = tl.load(rows + ((start + (line >> 1)) & 1023) * 4 + half)
-        sign ^= tl.where(half == 1, tl.load(chunk + 2), tl.load(chunk + 1))
-        lowest, highest, total, squares, zeros, signed = _one_stream(
-            word.to(tl.float32, bitcast=True), sign, good, lowest, highest, total, squares, zeros, signed, MASKED
-        )
-    else:
-        at = rows + ((start + line) & 1023) * 4
-        even = tl.load(at + 2) ^ tl.load(chunk + 3)
-        odd = tl.load(at + 3) ^ tl.load(chunk + 4)
-        if KIND == _BFLOAT16:
-            one = (word << 16).to(tl.float32, bitcast=True)
-            two = (word & -65536).to(tl.float32, bitcast=True)
-        else:
-            one = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            two = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        lowest, highest, total, squares, zeros, signed = _one_stream(
-            one, even, good, lowest, highest, total, squares, zeros, signed, MASKED
-        )
-        good = place * 2 + 1 < left
-        lowest, highest, total, squares, zeros, signed2 = _one_stream(
-            two, odd, good, lowest, highest, total, squares, zeros, signed2, MASKED
-        )
-    return hashed, lowest, highest, total, squares, zeros, signed, signed2
-
-
-@triton.jit
-def _fold(signed, scratch, first, INVERSE: tl.constexpr):
-    """Return the sums by bucket of signed[32, 32], whose place p is of element first + p / INVERSE (mod 61)."""
+def _fold(signed, places, scratch, first, INVERSE: tl.constexpr):
+    """Return the sums by bucket of `signed`, one per place; place p is of element first + p / INVERSE (mod 61)."""
     row = tl.arange(0, 32)
     tl.debug_barrier()
-    tl.store(scratch + row[:, None] * 32 + row[None, :], signed)
+    tl.store(scratch + places, signed)
     tl.debug_barrier()  # what other threads of this program stored is seen from here on
     bucket = tl.arange(0, 64)
     place = ((bucket + 61 - (first % 61).to(tl.int32)) * INVERSE) % 61
@@ -136,104 +53,19 @@ def _fold(signed, scratch, first, INVERSE: tl.constexpr):
 
 
 @triton.jit
-def _value(bits, values, KIND: tl.constexpr):
-    """Return what the bits stand for, in float64."""
-    if KIND == _FLOAT32:
-        result = bits.to(tl.float32, bitcast=True).to(tl.float64)
-    elif KIND == _BFLOAT16:
-        result = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True).to(tl.float64)
-    elif KIND == _FLOAT16:
-        result = bits.to(tl.float16, bitcast=True).to(tl.float32).to(tl.float64)
-    elif KIND == _FLOAT64:
-        result = bits.to(tl.float64, bitcast=True)
-    elif KIND == _UINT8:
-        result = (bits.to(tl.int32) & 0xFF).to(tl.float64)
-    elif KIND == _UINT16:
-        result = (bits.to(tl.int32) & 0xFFFF).to(tl.float64)
-    elif KIND == _UINT32:
-        result = (bits.to(tl.int64) & 0xFFFFFFFF).to(tl.float64)
-    elif KIND == _UINT64:
-        upper = ((bits >> 32) & 0xFFFFFFFF).to(tl.float64)
-        result = upper * 4294967296.0 + (bits & 0xFFFFFFFF).to(tl.float64)
-    elif KIND == _TABLE:
-        result = tl.load(values + (bits.to(tl.int32) & 0xFF)).to(tl.float64)
-    else:
-        result = bits.to(tl.float64)
-    return result
-
-
-@triton.jit
-def _factor(word, places, blocks, spans):
-    return tl.load(places + (word & 1023)) * tl.load(blocks + ((word >> 10) & 15)) * tl.load(spans + (word >> 14))
-
-
-@triton.jit
-def _hash_of_elements(bits, index, places, blocks, spans, SIZE: tl.constexpr):
-    """Return what each element adds to the hash: its bytes where they lie in its word, or its two words."""
-    if SIZE == 8:
-        result = (bits & 0xFFFFFFFF).to(tl.int32).to(tl.int64) * _factor(index * 2, places, blocks, spans)
-        result += (bits >> 32) * _factor(index * 2 + 1, places, blocks, spans)
-    elif SIZE == 4:
-        result = bits.to(tl.int64) * _factor(index, places, blocks, spans)
-    elif SIZE == 2:
-        word = (bits.to(tl.int32) & 0xFFFF) << ((index & 1) * 16).to(tl.int32)
-        result = word.to(tl.int64) * _factor(index >> 1, places, blocks, spans)
-    else:
-        word = (bits.to(tl.int32) & 0xFF) << ((index & 3) * 8).to(tl.int32)
-        result = word.to(tl.int64) * _factor(index >> 2, places, blocks, spans)
-    return result
-
-
-@triton.jit
-def _offset(index, size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, DIMS: tl.constexpr):
-    """Return where an element lies; dimension 0 is the innermost."""
-    if DIMS == 1:
-        result = index * stride0
-    else:
-        result = (index % size0) * stride0
-        index = index // size0
-        if DIMS == 2:
-            result += index * stride1
-        else:
-            result += (index % size1) * stride1
-            index = index // size1
-            if DIMS == 3:
-                result += index * stride2
-            else:
-                result += (index % size2) * stride2
-                index = index // size2
-                if DIMS == 4:
-                    result += index * stride3
-                else:
-                    result += (index % size3) * stride3 + (index // size3) * stride4
-    return result
-
-
-@triton.jit(do_not_specialize=[
-    "count", "begin", "row", "record", "first", "last",
-    "size0", "size1", "size2", "size3", "stride0", "stride1", "stride2", "stride3", "stride4",
-])  # fmt: skip
-def measure(
-    data, ring, table, places, blocks, spans, chunks, rows, scratch, values,
-    count: tl.int64, begin: tl.int64, row: tl.int64, record: tl.int64, first: tl.int64, last: tl.int64,
-    size0: tl.int64, size1: tl.int64, size2: tl.int64, size3: tl.int64,
-    stride0: tl.int64, stride1: tl.int64, stride2: tl.int64, stride3: tl.int64, stride4: tl.int64,
-    KIND: tl.constexpr,  # of the elements
-    SIZE: tl.constexpr,  # their bytes
-    PER: tl.constexpr,  # elements per word in the fast loop; 0: element by element, along the strides
-    DIMS: tl.constexpr,
-    MANY: tl.constexpr,  # tiles whose loads are under way at a time
+def _measure(
+    data, program, step, scratch, ring, table, facts, factors, blocks, spans, chunks, rows, values,
+    count, begin, row, record, first, last,
+    size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4,
+    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
-    """Write one record per program: what it finds in tiles [first, last) of a content.
+    """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
 
     `data` holds the elements `begin` to `count`; `begin` is where tile `first` begins, or 0.
     """
-    program = tl.program_id(0).to(tl.int64)
-    step = tl.num_programs(0).to(tl.int64)
     if program == 0:
         tl.store(table + row * 2, record)
         tl.store(table + row * 2 + 1, step)
-    scratch += program * 1024
     tile_row = tl.arange(0, 32)
     place = tile_row[:, None] * 32 + tile_row[None, :]
 
@@ -245,55 +77,12 @@ def measure(
     bucket = tl.zeros((64,), tl.float64)
     careful = True
     if PER > 0:
-        p_hash = tl.zeros((32, 32), tl.int64)
-        p_low = tl.full((32, 32), _INF, tl.float32)
-        p_high = tl.full((32, 32), -_INF, tl.float32)
-        p_total = tl.zeros((32, 32), tl.float32)
-        p_squares = tl.zeros((32, 32), tl.float32)
-        p_zeros = tl.zeros((32, 32), tl.int32)
-        signed = tl.zeros((32, 32), tl.float32)
-        signed2 = tl.zeros((32, 32), tl.float32)
-        tile = first + program
-        whole = tl.minimum(last, count // (1024 * PER))
-        for _ in range(tl.maximum(whole - tile + step - 1, 0) // (MANY * step)):
-            word0 = _words(data, tile, begin, PER)
-            if MANY >= 2:
-                word1 = _words(data, tile + step, begin, PER)
-            if MANY >= 4:
-                word2 = _words(data, tile + 2 * step, begin, PER)
-                word3 = _words(data, tile + 3 * step, begin, PER)
-            p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                word0, blocks, spans, chunks, rows, tile, 0,
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, False,
-            )  # fmt: skip
-            if MANY >= 2:
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                    word1, blocks, spans, chunks, rows, tile + step, 0,
-                    p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, False,
-                )  # fmt: skip
-            if MANY >= 4:
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                    word2, blocks, spans, chunks, rows, tile + 2 * step, 0,
-                    p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, False,
-                )  # fmt: skip
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                    word3, blocks, spans, chunks, rows, tile + 3 * step, 0,
-                    p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, False,
-                )  # fmt: skip
-            tile += MANY * step
-        for _ in range(tl.maximum(whole - tile + step - 1, 0) // step):
-            p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                _words(data, tile, begin, PER), blocks, spans, chunks, rows, tile, 0,
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, False,
-            )  # fmt: skip
-            tile += step
-        if tile < last:
-            left = count - tile * (1024 * PER)
-            p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = _add(
-                _words_of_the_last(data, tile, begin, left, PER), blocks, spans, chunks, rows, tile, left,
-                p_hash, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2, KIND, PER, True,
-            )  # fmt: skip
-        hashed = tl.sum(tl.sum(p_hash * tl.load(places + place), 0), 0)
+        p_below, p_above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
+            data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
+            KIND == _FLOAT16, PER, MANY,
+        )  # fmt: skip
+        p_hash = (p_below + (p_above.to(tl.int64) << 32)) * tl.load(factors + places())
+        hashed = tl.sum(tl.sum(tl.sum(p_hash, 2), 1), 0)
         squares = tl.sum(tl.sum(p_squares.to(tl.float64), 0), 0)
         total = tl.sum(tl.sum(p_total.to(tl.float64), 0), 0)
         zeros = tl.sum(tl.sum(p_zeros, 0), 0).to(tl.int64)
@@ -301,10 +90,10 @@ def measure(
         highest = tl.max(tl.max(p_high, 0), 0).to(tl.float64)
         origin = (first + program) * (1024 * PER)
         if PER == 1:
-            bucket = _fold(signed.to(tl.float64), scratch, origin, 1)
+            bucket = _fold(signed.to(tl.float64), places(), scratch, origin, 1)
         else:  # places are every second element, and 31 is the inverse of 2
-            bucket = _fold(signed.to(tl.float64), scratch, origin, 31)
-            bucket += _fold(signed2.to(tl.float64), scratch, origin + 1, 31)
+            bucket = _fold(signed.to(tl.float64), places(), scratch, origin, 31)
+            bucket += _fold(signed2.to(tl.float64), places(), scratch, origin + 1, 31)
         size = tl.maximum(-lowest, highest)
         usual = (squares < _INF) & (size <= _SAFE_HIGH) & ((size >= _SAFE_LOW) | (size == 0.0))
         careful = usual == 0
@@ -339,13 +128,13 @@ def measure(
                 number = tile * (PER if PER > 0 else 1) + part
                 index = number * 1024 + place
                 there = index < count
-                offset = _offset(
+                at_element = offset(
                     index - begin, size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, DIMS
                 )
-                bits = tl.load(elements + offset, mask=there, other=0)
+                bits = tl.load(elements + at_element, mask=there, other=0)
                 if PER == 0:
-                    l_hash += tl.sum(_hash_of_elements(bits, tl.where(there, index, 0), places, blocks, spans, SIZE), 1)
-                x = _value(bits, values, KIND)
+                    l_hash += tl.sum(hash_of_elements(bits, tl.where(there, index, 0), factors, blocks, spans, SIZE), 1)
+                x = value(bits, values, KIND)
                 magnitude = tl.abs(x)
                 finite = (magnitude < _INF) & there
                 l_nan += tl.sum(((x != x) & there).to(tl.int32), 1)
@@ -375,7 +164,7 @@ def measure(
                 minus = (sign[:, None] >> tile_row[None, :]) & 1
                 signed3 += tl.where(minus == 1, -x, x)
                 tile += step
-            bucket += _fold(signed3, scratch, ((first + program) * (PER if PER > 0 else 1) + part) * 1024, 1)
+            bucket += _fold(signed3, place, scratch, ((first + program) * (PER if PER > 0 else 1) + part) * 1024, 1)
         lowest = tl.min(l_low, 0)
         highest = tl.max(l_high, 0)
         total = tl.sum(l_total, 0)
@@ -404,6 +193,51 @@ def measure(
     tl.store(out + 73, negative)
     tl.store(out + 74, zeros)
     tl.store(out + 75, hashed)
+
+
+@triton.jit(do_not_specialize=[
+    "count", "begin", "row", "record", "first", "last",
+    "size0", "size1", "size2", "size3", "stride0", "stride1", "stride2", "stride3", "stride4",
+])  # fmt: skip
+def measure(
+    data, ring, table, facts, factors, blocks, spans, chunks, rows, scratch, values,
+    count: tl.int64, begin: tl.int64, row: tl.int64, record: tl.int64, first: tl.int64, last: tl.int64,
+    size0: tl.int64, size1: tl.int64, size2: tl.int64, size3: tl.int64,
+    stride0: tl.int64, stride1: tl.int64, stride2: tl.int64, stride3: tl.int64, stride4: tl.int64,
+    KIND: tl.constexpr,  # of the elements
+    SIZE: tl.constexpr,  # their bytes
+    PER: tl.constexpr,  # elements per word in the fast loop; 0: element by element, along the strides
+    DIMS: tl.constexpr,
+    MANY: tl.constexpr,  # tiles whose loads are under way at a time
+):  # fmt: skip
+    """Measure one content: all programs of the launch share its tiles."""
+    program = tl.program_id(0).to(tl.int64)
+    _measure(
+        data, program, tl.num_programs(0).to(tl.int64), scratch + program * 1024,
+        ring, table, facts, factors, blocks, spans, chunks, rows, values, count, begin, row, record, first, last,
+        size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, KIND, SIZE, PER, DIMS, MANY,
+    )  # fmt: skip
+
+
+@triton.jit
+def measure_many(
+    jobs, ring, table, facts, factors, blocks, spans, chunks, rows, scratch, values,
+    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, MANY: tl.constexpr,
+):  # fmt: skip
+    """Measure many contents, each shared by the programs whose jobs name it: address, count, program, of how many, …"""
+    place = tl.program_id(0).to(tl.int64)
+    job = jobs + place * _JOB
+    data = tl.multiple_of(tl.load(job).to(tl.pointer_type(tl.int32), bitcast=True), 16)
+    count = tl.load(job + 1)
+    last = (count + (1024 * PER - 1)) // (1024 * PER)
+    zero = tl.zeros((), tl.int64)
+    one = zero + 1
+    _measure(
+        data, tl.load(job + 2), tl.load(job + 3), scratch + place * 1024,
+        ring, table, facts, factors, blocks, spans, chunks, rows, values,
+        count, zero, tl.load(job + 4), tl.load(job + 5), zero, last,
+        one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, MANY,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -10,15 +10,16 @@ import torch
 from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
-from numscope.fingerprint import triton_kernels as kernels
-from numscope.fingerprint.constants import CHUNK, SPAN
+from numscope.fingerprint import triton_elements as elements
+from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, ROWS, SPAN
 from numscope.fingerprint.kinds import Kind
+from numscope.fingerprint.triton_fast import FACT
 
 TILE = 1024
 
 _NAMES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32")
-_CODES: dict[str, int] = {name: getattr(kernels, name.upper()) for name in (*_NAMES, "int64", "uint64")}
-_CODES["bool"] = kernels.UINT8
+_CODES: dict[str, int] = {name: getattr(elements, name.upper()) for name in (*_NAMES, "int64", "uint64")}
+_CODES["bool"] = elements.UINT8
 
 
 class DeviceTables:
@@ -28,11 +29,12 @@ class DeviceTables:
         self.device = device
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
-        self.rows = self._put(_split(constants.sign_rows()))
+        rows = constants.sign_rows()
+        self.rows = self._put(_split(np.concatenate([rows, rows[:ROLLS]])))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
         self.compiled: dict[Any, Callable[..., None]] = {}
         self.known = 0
-        self.know(1 << 28)
+        self.know(1 << 26)
 
     def _put(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array.copy()).to(self.device)
@@ -49,6 +51,9 @@ class DeviceTables:
         self.chunks = self._put(table)
         self.spans = self._put(constants.span_factors(np.arange(2 * self.known // SPAN + 1)))
 
+        blocks, spans = constants.blocks(), constants.span_factors(np.arange(2 * self.known // SPAN + 1))
+        self.facts = {per: self._put(_facts(per, self.known, blocks, spans)) for per in (1, 2)}
+
     def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
         """Return the kernels' number of a kind; and, of an 8-bit float, what its 256 codes stand for."""
         code = _CODES.get(kind.name)
@@ -57,7 +62,23 @@ class DeviceTables:
         if kind.name not in self.values:
             codes = np.arange(256, dtype=np.uint8)
             self.values[kind.name] = self._put(kind.load(codes, np.empty(256, np.float32)))
-        return kernels.TABLE, self.values[kind.name]
+        return elements.TABLE, self.values[kind.name]
+
+
+def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int32]:
+    """Return what the fast loop wants to know of each tile of 1024 words, with so many elements to a word."""
+    tile = np.arange(-(-elements // (TILE * per)) + 1)
+    with np.errstate(over="ignore"):
+        factor = blocks[tile % (SPAN // TILE)] * spans[tile * TILE // SPAN]
+    first = tile * TILE * per
+    chunk = first // CHUNK
+    flips = _split(constants.flips(chunk))
+    facts = np.zeros((len(tile), FACT), np.int32)
+    facts[:, 0] = factor.astype(np.int32)
+    facts[:, 1] = ((factor - facts[:, 0]) >> 32).astype(np.int32)
+    facts[:, 2] = (first // ROW % ROWS + constants.rolls(chunk)) * 4
+    facts[:, 3:5] = flips[:, :2] if per == 1 else flips[:, 2:]
+    return facts
 
 
 def _split(words: NDArray[np.uint64]) -> NDArray[np.int32]:

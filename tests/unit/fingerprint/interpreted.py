@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 
-from numscope.fingerprint import triton_form, triton_kernels
+from numscope.fingerprint import triton_kernels, triton_stream
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.triton_tables import DeviceTables
@@ -41,8 +41,12 @@ def _patch_index(tensor: type, scope: object) -> None:
 interpreter._patch_lang_tensor = _patch_index
 
 
-class Interpreted(triton_form.StreamBatch):
+class Interpreted(triton_stream.StreamBatch):
     """A stream whose launches are interpreted."""
+
+    def __init__(self, tables: DeviceTables) -> None:
+        super().__init__(tables, 0, None)
+        self.seen: dict[int, torch.Tensor] = {}  # by address: the interpreter wants tensors
 
     def _launch(
         self, kind: Kind, per: int, dims: int, data: torch.Tensor, programs: int, numbers: tuple[int, ...]
@@ -53,9 +57,22 @@ class Interpreted(triton_form.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), self.ring, self.table, tables.places, tables.blocks, tables.spans, tables.chunks,
-            tables.rows, self.scratch, values, *numbers, code, kind.size, per, dims, triton_form.TUNING.many,
+            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_stream.TUNING.many,
         )  # fmt: skip
+
+    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
+        assert aligned
+
+        def start(programs: int, stream: int, address: int, *numbers: int) -> None:
+            self._launch(kind, per, dims, self.seen[address], programs, numbers[len(self._parts(per)) + 1 : -5])
+
+        return start
+
+    def _launch_many(self, kind: Kind, per: int, table: np.ndarray) -> None:
+        code, values = self.tables.code(kind)
+        triton_kernels.measure_many[(len(table),)](
+            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_stream.TUNING.many
+        )
 
     def _launch_reduce(self, lines: int, first: int) -> None:
         triton_kernels.reduce[(lines,)](self.ring, self.table[2 * first :], self.out[triton_kernels.RECORD * first :])
@@ -65,26 +82,57 @@ class Interpreted(triton_form.StreamBatch):
         return lambda: joined
 
 
-def check(tensors: list[torch.Tensor]) -> int:
-    batch, rows = Interpreted(DeviceTables(torch.device("cpu")), 0, None), Rows()
-    for tensor in tensors:
-        batch.add(rows.count, tensor)
-        rows.count += 1
+TABLES = DeviceTables(torch.device("cpu"))
+
+
+def check(tensors: list[torch.Tensor], *, again: bool = True) -> int:
+    """Measure each tensor; then again, as one whose like was seen, and all together."""
+    batch, rows = Interpreted(TABLES), Rows()
+    batch.seen = {tensor.data_ptr(): tensor for tensor in tensors}
+    one_by_one = tensors * (2 if again else 1)
+    for row, tensor in enumerate(one_by_one):
+        batch.add(row, tensor)
+    together = tensors if again else []
+    rows.count = len(one_by_one) + len(together)
+    batch.add_many(range(len(one_by_one), rows.count), together)
     batch.begin()(rows)
     result = rows.hand_over()
-    for row, tensor in enumerate(tensors):
+    for row, tensor in enumerate(one_by_one + together):
         assert_agrees(result, numpy_of(tensor), row, tensor.numel())
-    return len(tensors)
+    return len(one_by_one + together)
+
+
+def check_shares() -> None:
+    """Tensors are shared among programs one tile each, or in multiples of 61."""
+    share, most = triton_stream.programs_for, triton_stream.MOST_PROGRAMS * triton_stream.MOST_TILES
+    assert [share(tiles) for tiles in (1, 61)] == [1, 61]
+    for tiles in (62, 977, 9770, 61 * 2000, most):
+        assert share(tiles) % 61 == 0
+        assert -(-tiles // share(tiles)) <= triton_stream.MOST_TILES
+
+
+def check_dimensions() -> None:
+    """Dimensions that follow one another are taken as one."""
+    collapsed = triton_stream.collapsed
+    heads = torch.empty(2, 8, 4, 16).transpose(1, 2)
+    assert collapsed(heads, 1) == [16, 8, 4, 2, 1, 64, 16, 512, 0, 5]
+    assert collapsed(torch.empty(6, 1, 5)[:, :, :3], 1) == [3, 6, 1, 1, 1, 5, 0, 0, 0, 3]
+    assert collapsed(torch.empty(1).expand(4, 5), 1) == [20, 1, 1, 1, 0, 0, 0, 0, 0, 3]
+    assert collapsed(torch.empty(4096, 4096).T, 1) is None
+    assert collapsed(torch.empty(2, 2, 2, 2, 2, 2).permute(5, 4, 3, 2, 1, 0), 1) is None
 
 
 def main() -> None:
-    triton_form.RECORDS = 200  # the ring must turn over
-    triton_form.LINES = 8  # and the lines
-    triton_form.COPIED = 2048
+    check_shares()
+    check_dimensions()
+    triton_stream.RECORDS = 200  # the ring must turn over
+    triton_stream.LINES = 8  # and the lines
+    triton_stream.COPIED = 2048
     count = 0
     for name in FLOATS + INTEGERS + COMPLEX[1:]:
         count += check(
-            [tensor_of_normals(name, size, size) for size in (1, 1000, 2051)] + [tensor_of_bytes(name, 70, 0)]
+            [tensor_of_normals(name, size, size) for size in (1, 1000, 2051)] + [tensor_of_bytes(name, 70, 0)],
+            again=name in ("float32", "bfloat16", "int64"),
         )
     for name in ("float32", "bfloat16", "float16"):
         value = tensor_of_normals(name, 3000, 0)
@@ -92,13 +140,17 @@ def main() -> None:
         count += check([value, value[1:], torch.full((1500,), float("nan")).to(value.dtype), torch.zeros(0)])
     count += check([tensor_of_normals("float64", 1500, 0) * 2.0**power for power in (-1060, 1000)])
     count += check([(tensor_of_normals("float64", 1500, 0) * 2.0**power).float() for power in (-140, 120)])
-    triton_form.TUNING.programs = 61  # several tiles per program
-    count += check([tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)])
+    triton_stream.TUNING.programs = 61  # several tiles per program
+    longer = [tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)]
+    count += check(longer, again=False)
     value = tensor_of_normals("float32", 30 * 50 * 3, 0).view(30, 50, 3)
-    count += check([value.transpose(0, 1), value[::2, :, 1], value.permute(2, 1, 0), value[:1].expand(9, 50, 3)])
-    count += check([value.view(2, 3, 5, 2, 5, 5, 3).permute(6, 1, 4, 3, 2, 5, 0), value[0, 0, 0]])
+    strided = [value.transpose(0, 1), value[::2, :, 1], value.permute(2, 1, 0), value[:1].expand(9, 50, 3)]
     heads = tensor_of_normals("complex64", 900, 0).view(30, 30)
-    count += check([heads.conj(), heads.conj().T, heads.conj().imag, heads.T])
+    count += check(
+        [*strided, value.view(2, 3, 5, 2, 5, 5, 3).permute(6, 1, 4, 3, 2, 5, 0), value[0, 0, 0]], again=False
+    )
+    count += check([heads.conj(), heads.conj().T, heads.conj().imag, heads.T], again=False)
+    count += check([value, value.transpose(0, 1), heads, heads.conj(), value[:3].clone()])
     print(f"{count} agree")
 
 

@@ -1,0 +1,369 @@
+"""The launches of one CUDA stream: one per tensor, or one for many small ones; nothing waits for the device.
+
+The launches leave records in a ring on the device. When it is full, and at the end, one more launch joins the records of
+each content into one line; one copy to pinned memory then brings all lines to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from numscope.fingerprint import triton_kernels as kernels
+from numscope.fingerprint.constants import BUCKETS
+from numscope.fingerprint.kinds import Kind
+from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
+from numscope.fingerprint.triton_lines import write_lines
+from numscope.fingerprint.triton_tables import TILE, DeviceTables
+
+Tensor = torch.Tensor
+
+MOST_TILES = 64  # of one program: its float32 sums stay short enough for 1e-6
+MOST_PROGRAMS = 40 * BUCKETS
+RECORDS = 32768
+LINES = 4096
+COPIED = 1 << 24  # elements copied at a time where the strides are worse than a copy
+_DIMENSIONS = 5
+_FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
+_PER = {"float32": 1, "bfloat16": 2, "float16": 2}
+
+
+@dataclass
+class Tuning:
+    """How a tensor is cut up; bench/gpu_fingerprint.py measures the choices."""
+
+    programs: int = 12 * BUCKETS  # that a large tensor is spread over
+    many: int = 4  # tiles whose loads are under way at a time: 1, 2 or 4
+    warps: int = 8
+    registers: int | None = 80  # at most, per thread: the careful part may spill, the loop does not
+
+
+TUNING = Tuning()
+
+Finish = Callable[[Rows], None]
+
+
+class Plan(NamedTuple):
+    """How contents of one dtype and size are measured that lie in one piece, at an address that is a multiple of 16."""
+
+    start: Callable[..., None]
+    programs: int
+    head: tuple[int, ...]  # the arguments between the address and the line's number
+    tail: tuple[int, ...]  # those after the record's number
+    real: int  # elements, complex ones counted twice
+    kind: Kind
+    per: int
+
+
+class StreamBatch:
+    """The pending launches of one stream, and its buffers."""
+
+    def __init__(self, tables: DeviceTables, stream: int, queue: Any) -> None:
+        self.tables, self.stream = tables, stream
+        self.queue = queue  # torch's own object of the stream; one made of its address is another queue for address 0
+        device = tables.device
+        self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)
+        self.table = torch.zeros(LINES * 2, dtype=torch.int64, device=device)
+        self.scratch = torch.empty(MOST_PROGRAMS * TILE, dtype=torch.float64, device=device)
+        self.out = self._lines()
+        self.plans: dict[tuple[torch.dtype, int], Plan] = {}
+        self.known = 0  # size of the tables when `plans` was begun
+        self.used = 0  # records in the ring
+        self.at = 0  # lines in `out`
+        self.joined = 0  # of these, the ones whose records are joined
+        self.lines: list[tuple[int, int, int]] = []  # row, elements, real elements in the tensor
+        self.full: list[Tensor] = []  # buffers of lines that are full
+
+    def _lines(self) -> Tensor:
+        return torch.empty(LINES * kernels.RECORD, dtype=torch.int64, device=self.tables.device)
+
+    # --- adding
+
+    def add(self, row: int, tensor: Tensor) -> None:
+        """Launch what measures the tensor."""
+        elements = tensor.numel()
+        plan = self.plans.get((tensor.dtype, elements))
+        if plan is not None and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+            address = tensor.data_ptr()
+            if not address & 15:
+                start, programs, head, tail, count, _, _ = plan
+                if self.used + programs > RECORDS or self.at == LINES:
+                    self._make_room()
+                start(programs, self.stream, address, *head, self.at, self.used, *tail)
+                self.lines.append((row, elements, count))
+                self.at += 1
+                self.used += programs
+                return
+        if elements:
+            with torch.no_grad():
+                self._add_any(row, tensor.detach(), elements)
+
+    def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
+        """Measure many tensors, those that are small and lie in one piece with few launches."""
+        groups: dict[tuple[Kind, int], list[tuple[int, int, int, int, int]]] = {}
+        for row, tensor in zip(rows, tensors):
+            elements = tensor.numel()
+            plan = self.plans.get((tensor.dtype, elements))
+            if plan is None or not plan.per or plan.programs > MOST_PROGRAMS // 2 or not tensor.is_contiguous():
+                self.add(row, tensor)  # and if it was the first of its kind, there is a plan from now on
+                continue
+            address = tensor.data_ptr()
+            if address & 15 or tensor.is_neg() or tensor.is_conj():
+                self.add(row, tensor)
+                continue
+            jobs = groups.setdefault((plan.kind, plan.per), [])
+            jobs.append((row, elements, plan.real, address, plan.programs))
+        for (kind, per), jobs in groups.items():
+            begin = programs = 0
+            for end, job in enumerate(jobs):
+                if programs + job[4] > MOST_PROGRAMS or end - begin == LINES:
+                    self._launch_jobs(kind, per, jobs[begin:end], programs)
+                    begin, programs = end, 0
+                programs += job[4]
+            self._launch_jobs(kind, per, jobs[begin:], programs)
+
+    def _launch_jobs(self, kind: Kind, per: int, jobs: list[tuple[int, int, int, int, int]], programs: int) -> None:
+        if self.used + programs > RECORDS or self.at + len(jobs) > LINES:
+            self._make_room(len(jobs))
+        row, elements, count, address, share = np.array(jobs, np.int64).T
+        first = np.cumsum(share) - share  # the program with which each content begins
+        table = np.empty((programs, kernels.JOB), np.int64)
+        table[:, 0], table[:, 1], table[:, 3] = (
+            np.repeat(address, share),
+            np.repeat(count, share),
+            np.repeat(share, share),
+        )
+        table[:, 2] = np.arange(programs) - np.repeat(first, share)
+        table[:, 4] = np.repeat(self.at + np.arange(len(jobs)), share)
+        table[:, 5] = np.repeat(self.used + first, share)
+        self._launch_many(kind, per, table)
+        self.lines.extend(zip(row.tolist(), elements.tolist(), count.tolist()))
+        self.at += len(jobs)
+        self.used += programs
+
+    def _add_any(self, row: int, tensor: Tensor, elements: int) -> None:
+        kind, parts = KIND_OF[tensor.dtype]
+        count = elements * parts
+        self.tables.know(count)
+        if self.known != self.tables.known:  # the tables have moved
+            self.known = self.tables.known
+            self.plans.clear()
+        if not (tensor.is_conj() or tensor.is_neg()):
+            if tensor.is_contiguous():
+                self._whole((row, elements, count), kind, tensor, None)
+                self._plan(tensor, kind, elements, count)
+                return
+            shape = collapsed(tensor, parts)
+            if shape is not None:
+                self._whole((row, elements, count), kind, tensor, shape)
+                return
+        begin = 0
+        for chunk in flat_chunks(tensor, COPIED):
+            end = begin + chunk.numel() * parts
+            self._part((row, elements, count), kind, chunk, begin, end, begin, None)
+            begin = end
+
+    def _plan(self, tensor: Tensor, kind: Kind, elements: int, count: int) -> None:
+        """Keep what was found out for the next content of this dtype and size."""
+        if count > MOST_PROGRAMS * MOST_TILES * TILE or tensor.data_ptr() & 15:
+            return
+        per = _PER.get(kind.name, 0)
+        tiles = -(-count // (TILE * per if per else TILE))
+        code, values = self.tables.code(kind)
+        head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
+        tail = 0, tiles, *_FLAT, code, kind.size, per, 1, TUNING.many
+        start = self._starter(kind, per, 1, aligned=True)
+        self.plans[tensor.dtype, elements] = Plan(start, programs_for(tiles), head, tail, count, kind, per)
+
+    def _whole(self, line: tuple[int, int, int], kind: Kind, tensor: Tensor, shape: list[int] | None) -> None:
+        most = MOST_PROGRAMS * MOST_TILES * TILE
+        for first in range(0, line[2], most):  # one launch, but for the very largest
+            self._part(line, kind, tensor, first, min(first + most, line[2]), 0, shape)
+
+    def _part(
+        self, line: tuple[int, int, int], kind: Kind, data: Tensor, first: int, end: int, begin: int,
+        shape: list[int] | None,
+    ) -> None:  # fmt: skip
+        """Measure the elements [first, end) of a content, of which `data` holds those from `begin` on."""
+        per = _PER.get(kind.name, 0) if shape is None and data.data_ptr() % 4 == 0 else 0
+        tile = TILE * per if per else TILE
+        low, high = first // tile, -(-end // tile)
+        programs = programs_for(high - low)
+        if self.used + programs > RECORDS or self.at == LINES:
+            self._make_room()
+        self._launch(
+            kind, per, 1 if shape is None else shape[-1], data, programs,
+            (end, begin, self.at, self.used, low, high, *(_FLAT if shape is None else shape[:-1])),
+        )  # fmt: skip
+        self.lines.append(line)
+        self.at += 1
+        self.used += programs
+
+    def _make_room(self, lines: int = 1) -> None:
+        self._join()
+        self.used = 0
+        if self.at + lines > LINES:
+            self.full.append(self.out[: self.at * kernels.RECORD])
+            self.out = self._lines()
+            self.at = self.joined = 0
+
+    # --- launching
+
+    def _parts(self, per: int) -> tuple[Tensor, ...]:
+        tables = self.tables
+        return (
+            self.ring, self.table, tables.facts[per or 1], tables.places, tables.blocks, tables.spans, tables.chunks,
+            tables.rows, self.scratch,
+        )  # fmt: skip
+
+    def _launch(self, kind: Kind, per: int, dims: int, data: Tensor, programs: int, numbers: tuple[int, ...]) -> None:
+        address = data.data_ptr()
+        code, values = self.tables.code(kind)
+        self._starter(kind, per, dims, aligned=address % 16 == 0)(
+            programs, self.stream, address, *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), *numbers,
+            code, kind.size, per, dims, TUNING.many,
+        )  # fmt: skip
+
+    def _launch_many(self, kind: Kind, per: int, table: NDArray[np.int64]) -> None:
+        compiled, (code, values) = self.tables.compiled, self.tables.code(kind)
+        with torch.cuda.stream(self.queue):
+            host = torch.empty(table.shape, dtype=torch.int64, pin_memory=True)
+            host.numpy()[:] = table
+            jobs = host.to(self.tables.device, non_blocking=True)  # its memory is this stream's: not reused too early
+        key = "many", kind.name, per
+        if key not in compiled:
+            warm = kernels.measure_many.warmup(
+                jobs, *self._parts(per), values, code, kind.size, per, TUNING.many,
+                grid=(1,), num_warps=TUNING.warps, maxnreg=TUNING.registers,
+            )  # fmt: skip
+            compiled[key] = _starter(warm)
+        compiled[key](
+            len(table), self.stream, jobs.data_ptr(), *(part.data_ptr() for part in self._parts(per)), values.data_ptr(),
+            code, kind.size, per, TUNING.many,
+        )  # fmt: skip
+
+    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
+        compiled = self.tables.compiled
+        key = kind.name, per, dims, aligned
+        start = compiled.get(key)
+        if start is None:
+            start = compiled[key] = self._compile(kind, per, dims, aligned)
+        return start
+
+    def _compile(self, kind: Kind, per: int, dims: int, aligned: bool) -> Callable[..., None]:
+        code, values = self.tables.code(kind)
+        width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[4 if per else kind.size]
+        stand_in = torch.empty(64, dtype=width, device=self.tables.device)
+        if not aligned:
+            stand_in = stand_in[1:]
+        compiled = kernels.measure.warmup(
+            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, TUNING.many,
+            grid=(1,), num_warps=TUNING.warps, maxnreg=TUNING.registers,
+        )  # fmt: skip
+        return _starter(compiled)
+
+    # --- handing over
+
+    def _join(self) -> None:
+        """Join the records of the lines that are new since the last time."""
+        new = self.at - self.joined
+        if new:
+            self._launch_reduce(new, self.joined)
+            self.joined += new
+
+    def _launch_reduce(self, lines: int, first: int) -> None:
+        compiled = self.tables.compiled
+        if "reduce" not in compiled:
+            warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=4)
+            compiled["reduce"] = _starter(warm)
+        # Where the new lines begin is said by the addresses (multiples of 16 bytes both), not by a number.
+        table, out = self.table.data_ptr() + 16 * first, self.out.data_ptr() + 8 * kernels.RECORD * first
+        compiled["reduce"](lines, self.stream, self.ring.data_ptr(), table, out)
+
+    def begin(self) -> Finish:
+        """Start the copy to the host; return what waits for it and writes the rows. The stream may go on meanwhile."""
+        lines = self.lines
+        if not lines:
+            return _nothing
+        self._join()
+        arrive = self._to_host([*self.full, self.out[: self.at * kernels.RECORD]])
+        self.used, self.at, self.joined, self.lines, self.full = 0, 0, 0, [], []
+
+        def finish(rows: Rows) -> None:
+            write_lines(arrive().reshape(-1, kernels.RECORD), lines, rows)
+
+        return finish
+
+    def _to_host(self, buffers: list[Tensor]) -> Callable[[], NDArray[np.int64]]:
+        with torch.cuda.stream(self.queue):
+            joined = torch.cat(buffers) if len(buffers) > 1 else buffers[0]
+            host = torch.empty(joined.shape, dtype=torch.int64, pin_memory=True)
+            host.copy_(joined, non_blocking=True)  # later launches of this stream come after it
+            event = torch.cuda.Event()
+            event.record()
+
+        def arrive() -> NDArray[np.int64]:
+            event.synchronize()  # waits without the interpreter's lock
+            return host.numpy()
+
+        return arrive
+
+
+def _nothing(rows: Rows) -> None:
+    pass
+
+
+def _starter(compiled: Any) -> Callable[..., None]:
+    """Return what launches a compiled kernel directly: binding the arguments anew each time would cost 10 µs."""
+    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
+
+    def start(programs: int, stream: int, *arguments: int) -> None:
+        run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
+
+    return start
+
+
+def programs_for(tiles: int) -> int:
+    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them."""
+    if tiles <= BUCKETS:
+        return tiles
+    few = -(-tiles // (4 * BUCKETS)) * BUCKETS  # four tiles each, whose loads are under way together
+    least = -(-tiles // (MOST_TILES * BUCKETS)) * BUCKETS
+    return min(max(min(few, TUNING.programs), least), MOST_PROGRAMS)
+
+
+def collapsed(tensor: Tensor, parts: int) -> list[int] | None:
+    """Return the inner sizes, the strides (innermost first, of real elements) and the kernel's number of dimensions.
+
+    None where a copy is better: more than five dimensions, or a large tensor whose neighbours lie far apart.
+    """
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor)
+    elif parts > 1:
+        return None
+    sizes: list[int] = []
+    strides: list[int] = []
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if size == 1:
+            continue
+        if sizes and stride == strides[-1] * sizes[-1]:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            strides.append(stride)
+    if len(sizes) > _DIMENSIONS:
+        return None
+    near = not sizes or strides[0] == 0 or (strides[0] == 1 and sizes[0] >= 16)
+    if not near and math.prod(sizes) > 1 << 18:
+        return None
+    dims = 3 if len(sizes) <= 3 else _DIMENSIONS
+    sizes += [1] * (_DIMENSIONS - len(sizes))
+    strides += [0] * (_DIMENSIONS - len(strides))
+    return [*sizes[: _DIMENSIONS - 1], *strides, dims]
