@@ -21,6 +21,7 @@ class Link:
     call: str
     phase: str
     module: str
+    order: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Check:
     ranks: dict[int, str] = field(default_factory=dict)  # rank → how it came by it
     skipped_steps: tuple[int, ...] = ()
     measured: bool = True
+    # (rank, step) → order of a call → origin or inherited
+    verdicts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
 
     @property
     def found(self) -> bool:
@@ -93,7 +96,20 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         sum(len(spread.inherited) for spread in spreads.values()),
         {rank: _story(spread, first) for rank, spread in spreads.items()} if len(spreads) > 1 else {},
         skipped,
+        verdicts=_verdicts(origins, spreads),
     )
+
+
+def _verdicts(origins: list[Found], spreads: dict[int, Spread]) -> dict[tuple[int, int], dict[int, str]]:
+    told: dict[tuple[int, int], dict[int, str]] = {}
+    for rank, spread in spreads.items():
+        for step, call, _ in spread.inherited:
+            told.setdefault((rank, step), {})[call.order] = "inherited"
+        for found in spread.arrived:
+            told.setdefault((rank, found.step), {})[found.call.order] = "inherited"
+    for found in origins:
+        told.setdefault((found.rank, found.step), {})[found.call.order] = "origin"
+    return told
 
 
 def _first(origins: list[Found], spreads: dict[int, Spread]) -> Found:
@@ -146,7 +162,7 @@ def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
             back.append(call)
             at = maker
         way += reversed(back)
-    return tuple(Link(call.name, call.phase, call.module) for call in way)
+    return tuple(Link(call.name, call.phase, call.module, call.order) for call in way)
 
 
 def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Origin:

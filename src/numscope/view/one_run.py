@@ -1,4 +1,4 @@
-"""One run without a reference: which calls made non-finite values, and how near each came to the end of its dtype."""
+"""One run without a reference: what its check found, call by call, and how near each came to the end of its dtype."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numscope.core.report import plain
 from numscope.store.schema import CALLS, SLOTS, TENSORS
 
 if TYPE_CHECKING:
+    from numscope.check.checking import Check
     from numscope.store.reader import Run
 
 _CHAIN = 200  # names of the chain that a page lists
@@ -28,7 +29,7 @@ def largest(dtype: str) -> float:
         return float("nan")
 
 
-def tables(run: Run) -> tuple[pa.Table, pa.Table]:
+def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:
     """Return (calls, tensors) in the shape of a comparison's tables, with the target's columns alone."""
     calls: list[pa.Table] = []
     tensors: list[pa.Table] = []
@@ -37,12 +38,13 @@ def tables(run: Run) -> tuple[pa.Table, pa.Table]:
         sources = _sources(run, rank)
         for step in run.rank_steps(rank):
             part = run.step_tables(step, rank)
-            one, other = _step(part.calls, part.slots, part.tensors, rank, offset, sources)
+            verdicts = found.verdicts.get((rank, step), {})
+            one, other = _step(part.calls, part.slots, part.tensors, rank, offset, sources, verdicts)
             calls.append(one)
             tensors.append(other)
             offset += one.num_rows
     if not calls:
-        return _step(CALLS.empty_table(), SLOTS.empty_table(), TENSORS.empty_table(), 0, 0, {})
+        return _step(CALLS.empty_table(), SLOTS.empty_table(), TENSORS.empty_table(), 0, 0, {}, {})
     return pa.concat_tables(calls), pa.concat_tables(tensors)
 
 
@@ -62,6 +64,7 @@ def _step(
     rank: int,
     offset: int,
     sources: dict[int, tuple[str, int]],
+    verdicts: dict[int, str],
 ) -> tuple[pa.Table, pa.Table]:
     count = calls.num_rows
     order = calls.column("order").to_numpy()
@@ -89,15 +92,8 @@ def _step(
         np.fmax.at(into, slot_call[mask], values[slot_tensor[mask]])
         return into
 
-    bad_in, bad_out = (gather(measured & side, np.asarray(bad), 0) for side in (~output, output))
-    born = (bad_out > 0) & (bad_in == 0)
-    encloses = np.zeros(count, bool)  # an enclosing call is no origin where one inside it is
-    above = parent.copy()
-    while (above >= 0).any():
-        np.logical_or.at(encloses, above[above >= 0], born[above >= 0])
-        above = np.where(above >= 0, parent[above], -1)
-    born &= ~encloses
-    verdict = ["origin" if first else "inherited" if bad else None for first, bad in zip(born, bad_out > 0)]
+    bad_out = gather(measured & output, np.asarray(bad), 0)
+    verdict = [verdicts.get(item) for item in order.tolist()]
 
     first = np.full(count, -1)
     for mask in (measured & ~output, measured & output):
@@ -177,42 +173,16 @@ def _known(values: NDArray[Any]) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
 
 
-def check(calls: pa.Table) -> dict[str, Any]:
-    """Return the shape of `numscope check --json`: the first call that made a non-finite value, and what took it on."""
-    verdict = calls.column("verdict").to_pylist()
-    bad = [row for row, word in enumerate(verdict) if word]
-    origin = next((row for row in bad if verdict[row] == "origin"), None)
-    if origin is None:
-        return {"format": "numscope.check/1", "found": False, "origin": None, "chain": []}
-    cell = calls.slice(origin, 1).to_pylist()[0]
-    names = calls.column("target_name")
-    same = [r for r in bad if r >= origin and calls.column("step")[r].as_py() == cell["step"]]
-    values = f"{cell['nan']} NaN and {cell['inf']} infinite values"
-    return {
-        "format": "numscope.check/1",
-        "found": True,
-        "origin": plain(
-            {
-                "call": cell["target_name"],
-                "kind": cell["kind"],
-                "module": cell["module"] or "",
-                "phase": cell["phase"],
-                "step": cell["step"],
-                "rank": cell["rank"],
-                "source": _source(cell),
-                "mechanism": "unknown",
-                "reason": f"the outputs have {values} though every input is finite",
-            }
-        ),
-        "chain": [names[r].as_py() for r in same[:_CHAIN]],
-        "chain_rows": same[:_CHAIN],
-    }
-
-
-def _source(cell: dict[str, Any]) -> dict[str, Any] | None:
-    if cell["source_file"] is None:
-        return None
-    return {"file": cell["source_file"], "line": cell["source_line"], "function": "", "code": ""}
+def told(found: Check, calls: pa.Table) -> dict[str, Any]:
+    """Return what `numscope check --json` writes, with the rows of the chain's calls in the table."""
+    shape: dict[str, Any] = plain(found.to_dict())
+    if found.origin is not None:
+        places = zip(*(calls.column(name).to_pylist() for name in ("rank", "step", "target_order")))
+        rows = {place: row for row, place in enumerate(places)}
+        here = (found.origin.rank, found.origin.step)
+        shape["chain"] = shape["chain"][:_CHAIN]
+        shape["chain_rows"] = [rows[(*here, link.order)] for link in found.chain[:_CHAIN]]
+    return shape
 
 
 def version(run: Run) -> str:

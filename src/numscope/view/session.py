@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from numscope.check import checking
 from numscope.core.errors import NotKeptError, SettingsError
 from numscope.core.names import split_tensor
 from numscope.core.report import plain
@@ -75,9 +76,10 @@ class Session:
     @classmethod
     def of_run(cls, run: Run) -> Session:
         """Look at one run alone."""
-        calls, tensors = one_run.tables(run)
-        check = one_run.check(calls)
-        return cls(IndexedTable(calls), IndexedTable(tensors), check=check, target=run, comparing=False)
+        found = checking.check(run)
+        calls, tensors = one_run.tables(run, found)
+        shape = one_run.told(found, calls)
+        return cls(IndexedTable(calls), IndexedTable(tensors), check=shape, target=run, comparing=False)
 
     @property
     def measure(self) -> story.Measure:

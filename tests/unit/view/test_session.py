@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import numscope as ns
+from numscope.check.checking import check
 from numscope.core.errors import SettingsError
+from numscope.core.report import plain
 from numscope.report.tables import Filter
 from numscope.store import manifest
 from numscope.store.writer import RunWriter
@@ -107,6 +110,32 @@ def test_one_run_finds_the_innermost_call_that_made_infinities(alone: Session) -
     assert check["origin"]["call"] == "Torch.exp.0.forward"
     assert check["chain"][0] == "Torch.exp.0.forward"
     assert len(check["chain"]) == len(check["chain_rows"]) > 1
+
+
+def test_one_run_shows_what_check_finds(alone: Session) -> None:
+    assert alone.target is not None
+    found = check(alone.target)
+    shown = alone.summary["check"]
+    assert shown["origin"] == plain(found.to_dict())["origin"]
+    assert shown["chain"] == [link.call for link in found.chain]
+    table = alone.calls.table
+    names = [table["target_name"][row].as_py() for row in shown["chain_rows"]]
+    assert names == shown["chain"]
+    assert table["verdict"].to_pylist().count("origin") == len(found.origins)
+    assert table["verdict"].to_pylist().count("inherited") == found.inherited
+
+
+def test_a_mask_is_no_finding_of_one_run(tmp_path: Path) -> None:
+    class Masked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.masked_fill(torch.eye(3, dtype=torch.bool), float("-inf")).softmax(-1)
+
+    model = Masked()
+    with ns.capture(tmp_path / "run", model):
+        model(torch.randn(3, 3))
+    session = Session.of_run(ns.open_run(tmp_path / "run"))
+    assert session.summary["check"]["found"] is False
+    assert set(session.calls.table["verdict"].to_pylist()) == {None}
 
 
 def test_headroom_is_the_distance_to_the_largest_number(alone: Session) -> None:
