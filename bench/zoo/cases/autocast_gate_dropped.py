@@ -8,7 +8,12 @@ from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, missing
 
 ORIGIN = Truth(
-    (missing("Tensor.mul", "blocks.1"), missing("Torch.sigmoid", "blocks.1"), call("Functional.gelu", "blocks.1")),
+    (
+        missing("Tensor.mul", "blocks.1"),
+        missing("Torch.sigmoid", "blocks.1"),
+        missing("Functional.linear", "blocks.1.gate"),
+        call("Functional.gelu", "blocks.1"),
+    ),
     ("semantic",),
     step=0,
 )

@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from bench.zoo.script import run
-from bench.zoo.truth import Truth, call
+from bench.zoo.truth import Truth, call, extra
 
-ORIGIN = Truth((call("Functional.scaled_dot_product_attention"),), ("semantic",), step=0)
+NAME = "Functional.scaled_dot_product_attention"
+ORIGIN = Truth((call(NAME), extra(NAME)), ("semantic",), step=0)
 
 
 class Manual(nn.Module):
