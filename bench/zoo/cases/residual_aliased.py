@@ -1,0 +1,58 @@
+"""The residual is a second name of a tensor that is then added to in place: the stream goes in twice."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from bench.zoo.script import run
+from bench.zoo.truth import Truth, call, extra, missing
+
+ORIGIN = Truth(
+    (
+        call("Tensor.(iadd|add|add_)", "1"),
+        extra("Tensor.(iadd|add_)", "1"),
+        missing("Tensor.add", "1"),
+    ),
+    ("semantic", "input"),
+    step=0,
+)
+
+
+class Conformer(nn.Module):
+    def __init__(self, variant, size=12):
+        super().__init__()
+        self.variant = variant
+        self.pointwise = nn.Conv1d(size, 2 * size, 1)
+        self.depthwise = nn.Conv1d(size, size, 3, padding=1, groups=size)
+        self.feed = nn.Linear(size, size)
+
+    def forward(self, x):
+        residual = x
+        h = F.glu(self.pointwise(x), dim=1)
+        if self.variant == "target":
+            h += residual
+            residual = h
+            h += self.depthwise(h)  # origin
+        else:
+            h = h + residual
+            residual = h
+            h = h + self.depthwise(h)  # missing
+        return residual + self.feed(h.mT).mT
+
+
+def main(variant):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(4, 12, 3), Conformer(variant), nn.AdaptiveAvgPool1d(1), nn.Flatten())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    values = []
+    for _ in range(2):
+        loss = F.cross_entropy(model(torch.randn(5, 4, 10)), torch.arange(5))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        values.append(loss.item())
+    return values
+
+
+if __name__ == "__main__":
+    run(main)
