@@ -40,18 +40,11 @@ class Conformer(nn.Module):
         return residual + self.feed(h.mT).mT
 
 
+@torch.inference_mode()
 def main(variant):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv1d(4, 12, 3), Conformer(variant), nn.AdaptiveAvgPool1d(1), nn.Flatten())
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    values = []
-    for _ in range(2):
-        loss = F.cross_entropy(model(torch.randn(5, 4, 10)), torch.arange(5))
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        values.append(loss.item())
-    return values
+    model = nn.Sequential(nn.Conv1d(4, 12, 3), Conformer(variant), nn.AdaptiveAvgPool1d(1), nn.Flatten()).eval()
+    return model(torch.randn(2, 4, 10)).flatten().tolist()
 
 
 if __name__ == "__main__":
