@@ -15,6 +15,8 @@ from numscope.fingerprint.triton_tables import TILE, DeviceTables
 
 Tensor = torch.Tensor
 
+LONG = 2500 * TILE  # elements of a tensor of which programs take several tiles at a time
+
 # torch.cuda's own functions of these names, without what they do around it: they are called for every tensor
 _raw_stream = torch._C._cuda_getCurrentRawStream
 _capturing = torch._C._cuda_isCurrentStreamCapturing
@@ -35,7 +37,7 @@ class CudaBatch:
     def _try_out(self) -> None:
         """Measure some tensors and compare with the definition: raise where this Triton or GPU does not do it."""
         short = torch.arange(-700, 2000, device=self.device)
-        long = torch.arange(2500 * TILE, device=self.device) % 1021 - 500  # several tiles per program
+        long = torch.arange(LONG, device=self.device) % 1021 - 500
         tensors = [value.to(dtype) for value in (short, long) for dtype in (torch.float32, torch.bfloat16)]
         once = len(tensors)
         rows = Rows()

@@ -5,6 +5,7 @@ A program of its own, because Triton decides when it is imported whether it comp
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 
@@ -82,6 +83,14 @@ class Interpreted(triton_stream.StreamBatch):
         return lambda: joined
 
 
+class Everywhere(Interpreted):
+    """One that remembers what it is given."""
+
+    def add(self, row: int, tensor: torch.Tensor) -> None:
+        self.seen[tensor.data_ptr()] = tensor
+        super().add(row, tensor)
+
+
 TABLES = DeviceTables(torch.device("cpu"))
 
 
@@ -122,9 +131,22 @@ def check_dimensions() -> None:
     assert collapsed(torch.empty(2, 2, 2, 2, 2, 2).permute(5, 4, 3, 2, 1, 0), 1) is None
 
 
+def check_device() -> None:
+    """What stands around the streams: a device tries itself out, takes tensors one by one and many at once."""
+    for name, result in (("getCurrentRawStream", 0), ("isCurrentStreamCapturing", False), ("getDevice", 0)):
+        setattr(torch._C, f"_cuda_{name}", lambda *index, result=result: result)
+    from numscope.fingerprint import triton_form
+
+    torch.cuda.device, torch.cuda.current_stream = (lambda index: contextlib.nullcontext()), (lambda index: None)
+    triton_form.LONG = 5 * triton_form.TILE
+    triton_form.StreamBatch = lambda tables, stream, queue: Everywhere(tables)
+    triton_form.CudaBatch(torch.device("cpu", 0))
+
+
 def main() -> None:
     check_shares()
     check_dimensions()
+    check_device()
     triton_stream.RECORDS = 200  # the ring must turn over
     triton_stream.LINES = 8  # and the lines
     triton_stream.COPIED = 2048
