@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.modules import module as module_globals
+from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
 from tests.integration.models import CASES, MLP, Transformer
@@ -194,10 +196,30 @@ def test_recomputation_is_linked_to_its_first_execution_and_takes_no_number(mode
     assert again
     by_order = {row["order"]: row for row in rows}
     assert all(by_order[row["forward"]]["name"] == row["name"] for row in again)
+    modules = [row["name"] for row in rows if row["phase"] == "backward" and row["kind"] == "module"]
+    assert len(set(modules)) == len(modules)
     backward = {row["name"] for row in rows if row["phase"] == "backward" and row["kind"] == "api"}
     assert backward >= {
         row["name"] for row in usual if row["phase"] == "backward" and row["name"].startswith("Functional.linear")
     }
+
+
+def test_a_checkpointed_module_s_parameters_have_their_gradients_in_its_one_backward_call(tmp_path):
+    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+    with ns.capture(tmp_path / "run", module, keep="tensors", on_error="raise"):
+        checkpoint(module, torch.randn(2, 4, requires_grad=True), use_reentrant=False).sum().backward()
+    run = ns.open_run(tmp_path / "run")
+    for name in ("0", "2"):
+        kept = run.tensor(f"Module.{name}.Linear.backward.0.parameters_grad.weight")
+        assert (kept == module[int(name)].weight.grad.numpy()).all()
+
+
+def test_a_quantized_tensor_is_counted_and_no_fault(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that these go
+        with ns.capture(tmp_path / "run", None, on_error="raise"):
+            torch.quantize_per_tensor(torch.randn(3), 0.1, 0, torch.qint8)
+    assert ns.open_run(tmp_path / "run").skipped() == {"quantized tensor": 1}
 
 
 def test_calls_under_func_transforms_are_recorded_or_counted(tmp_path):

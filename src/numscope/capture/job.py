@@ -54,11 +54,21 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
         return _show_like_python(error)
     finally:
         capture.close()
-    if "guard" not in settings and not (Path(out) / "manifest.json").exists():
+    if "guard" not in settings and not _is_of(out):
         print(
             f"numscope: nothing was recorded into {out}: no call of {' or '.join(FRAMEWORKS)} was seen", file=sys.stderr
         )
     return 0
+
+
+def _is_of(out: str) -> bool:
+    """Tell whether the run that is there is this job's: one that was to be overwritten may have stayed."""
+    from numscope.store import rundir
+
+    job = json.loads(os.environ[VARIABLE])["job"]
+    return Path(out).is_dir() and any(
+        rundir.job_of(rank) == job for rank in rundir.rank_directories(Path(out)).values()
+    )
 
 
 def watch_imports() -> None:

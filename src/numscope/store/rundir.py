@@ -62,7 +62,7 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
     path.mkdir(parents=True, exist_ok=True)
     directory = path / f"rank{rank}"
     if directory.exists():
-        if manifest.get("job") and manifest["job"] == _job_of(directory):
+        if manifest.get("job") and manifest["job"] == job_of(directory):
             raise RunError(f"rank {rank} of {path} is written by another process of this job")
         shutil.rmtree(directory)
     if overwrite and rank == 0:
@@ -83,7 +83,8 @@ def add_to_manifest(path: Path, facts: dict[str, Any]) -> None:
     place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False, default=str).encode(), replace=True)
 
 
-def _job_of(directory: Path) -> str | None:
+def job_of(directory: Path) -> str | None:
+    """Return the job that has written a rank's directory, or None where it does not say."""
     try:
         return str(json.loads((directory / "rank.json").read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):

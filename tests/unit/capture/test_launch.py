@@ -65,3 +65,13 @@ def test_a_script_that_calls_no_framework_is_said_to_have_left_nothing(here: Pat
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n")
     assert done.stderr == "numscope: nothing was recorded into r: no call of torch or paddle was seen\n"
+
+
+def test_an_older_run_is_not_taken_for_what_was_recorded(here: Path) -> None:
+    (here / "first.py").write_text("import torch\ntorch.ones(2) + 1\n")
+    for script, says in (("first.py", ""), ("train.py", "numscope: nothing was recorded into r")):
+        command = [sys.executable, "-m", "numscope", "run", "--overwrite", "--out", "r", "--", script]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0
+        assert done.stderr.startswith(says)
+        assert bool(done.stderr) is bool(says)

@@ -29,6 +29,7 @@ class BackwardCall:
         "_order",
         "_seen",
         "_watch",
+        "attached",
         "forward",
         "kind",
         "module",
@@ -54,6 +55,7 @@ class BackwardCall:
         self.forward = forward
         self.site = site
         self.parent = parent
+        self.attached = False  # the graph of its forward call will tell it of gradients
         self.wanted = True  # false: not in scope; what is inside belongs to what is outside
 
     def begin(self) -> int:

@@ -208,10 +208,10 @@ class _ModuleCall:
             parent.backward if parent else None,
         )  # fmt: skip
         self._backward.wanted = self._in_scope
-        if (
-            self._module._parameters or self._module._modules
-        ):  # a loss called beside the model takes none of its gradients
-            backwards[path] = self._backward
+        if self._module._parameters or self._module._modules:  # a loss beside the model takes none of its gradients
+            known = backwards.get(path) if recompute else None
+            if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
+                backwards[path] = self._backward
         if self._in_scope and watch.record_forward:
             recorder.call(
                 self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
@@ -297,6 +297,7 @@ class _ModuleCall:
                 shown = outputs + written
             watch.slots(self._order, watch.measure_and_keep(shown, self._name))
         if watch.record_backward and self._in_scope and any(tensor.requires_grad for _, tensor in outputs):
+            self._backward.attached = True
             attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
         if watch.scope.stateful:
             watch.ended(self._name)

@@ -172,13 +172,14 @@ class Tensors:
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
         dtype = self._dtypes.get(tensor.dtype)
         if dtype is None:
-            dtype = self._dtypes[tensor.dtype] = self._recorder.strings.id(str(tensor.dtype).removeprefix("torch."))
+            name = str(tensor.dtype).removeprefix("torch.")
+            dtype = self._dtypes[tensor.dtype] = -1 if tensor.is_quantized else self._recorder.strings.id(name)
         place = tensor.device
         device = self._devices.get(place)
         if device is None:
             device = self._recorder.strings.id(str(place)) if place.type != "meta" else -1
             self._devices[place] = device
-        if tensor.layout is not torch.strided or device < 0:
+        if tensor.layout is not torch.strided or device < 0 or dtype < 0:
             raise Unmeasured(_why(tensor, None))
         return self._recorder.tensor(tensor, dtype, tensor.shape, device, placement)
 
@@ -230,6 +231,8 @@ def _why(tensor: torch.Tensor, error: Exception | None) -> str:
         return f"{str(tensor.layout).removeprefix('torch.')} layout"
     if tensor.device.type == "meta":
         return "meta tensor"
+    if tensor.is_quantized:
+        return "quantized tensor"
     return f"{type(error).__name__} while measuring" if error else "no data"
 
 
