@@ -67,38 +67,35 @@ class Bisection:
         self._tell = tell
         self._options = options
         self._seconds: list[float] = []
+        self._passes = self._begun = 0
         out.mkdir(parents=True, exist_ok=True)
         self._state = self._load()
 
     def run(self, check: bool = True) -> tuple[Report, Comparison]:
         """Run what is not done yet; return the diagnosed report and the comparison it rests on."""
-        runs_left = 2 + 2 * check + 2
+        self._passes = 2 + 2 * check + 2
         for item in self._jobs:
-            self._pass(item, item.name, ("--keep", "stats"), runs_left, "fingerprints of everything")
-            runs_left -= 1
+            self._pass(item, item.name, ("--keep", "stats"), "fingerprints of everything")
         if check:
             for item in self._jobs:
-                self._pass(item, f"{item.name}-again", ("--keep", "stats"), runs_left, "again: does it repeat itself?")
-                runs_left -= 1
-                self._tell(self.repeats(item))
+                self._pass(item, f"{item.name}-again", ("--keep", "stats"), "does it repeat itself?")
+                self._tell(f"     {self.repeats(item)}")
         coarse = compare(self._out / "target", self._out / "reference")
         if coarse.report.origin is None:
-            self._tell(f"the two runs are {coarse.verdict}: nothing to look into")
+            self._tell(f"     the two runs are {coarse.verdict}: nothing to look into")
             return coarse.report, coarse
         origin = coarse.report.origin
-        self._tell(f"diverged at {origin.call}, step {origin.step}: now its tensors, and those around it")
+        self._tell(f"     diverged at {origin.call}, step {origin.step}: now its tensors, and those around it")
         names = wanted_tensors(coarse)
         for item, wanted in zip(self._jobs, names):
             options = ["--keep", "stats", *(f"--tensors={name}" for name in wanted)]
             if not origin.call.startswith("Optimizer."):  # an optimizer's state is rebuilt from the steps before
                 options += ["--steps", ",".join(map(str, sorted({s.step for s in _suspects(coarse)})))]
-            self._pass(
-                item, f"{item.name}-tensors", tuple(options), runs_left, f"{len(wanted)} tensors of the suspects"
-            )
-            runs_left -= 1
+            self._pass(item, f"{item.name}-tensors", tuple(options), f"{len(wanted)} tensors of the suspects")
         fine = compare(self._out / "target-tensors", self._out / "reference-tensors")
         if fine.report.origin is None:
             fine = coarse  # the second run did not show it: say so through what could not be replayed
+        self._tell("     replaying the suspects")
         return diagnose(fine), fine
 
     def repeats(self, item: Job) -> str:
@@ -120,13 +117,18 @@ class Bisection:
         """Return how many bytes each run takes."""
         return {path.name: _size(path) for path in sorted(self._out.iterdir()) if path.is_dir()}
 
-    def _pass(self, item: Job, folder: str, options: tuple[str, ...], left: int, what: str) -> None:
+    def _pass(self, item: Job, folder: str, options: tuple[str, ...], what: str) -> None:
+        self._begun += 1
+        place = f"{self._begun}/{self._passes}"
         order = [*options, *self._options, "--", *item.command, json.dumps(item.side.environment)]
         if self._state.get(folder) == order and (self._out / folder / "manifest.json").exists():
-            self._tell(f"{folder}: done already")
+            self._tell(f"{place}  {folder}: done already")
             return
-        estimate = f", about {left * sum(self._seconds) / len(self._seconds):.0f} s left" if self._seconds else ""
-        self._tell(f"{folder}: {what} ({shlex.join(item.command)}{estimate})")
+        left = self._passes - self._begun + 1
+        estimate = (
+            f", about {spoken_time(left * sum(self._seconds) / len(self._seconds))} left" if self._seconds else ""
+        )
+        self._tell(f"{place}  {folder}: {what} ({shlex.join(item.command)}{estimate})")
         shutil.rmtree(self._out / folder, ignore_errors=True)
         also = ["--also", f"numscope.diagnose.axes:install={item.side.install}"] if item.side.install else []
         line = [sys.executable, "-m", "numscope", "run", *options, *self._options, *also]
@@ -149,6 +151,14 @@ class Bisection:
         except (OSError, ValueError):
             return {}
         return found
+
+
+def spoken_time(seconds: float) -> str:
+    """Return a time as one says it: `40 s`, `3 min`, `2 h 10 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _suspects(comparison: Comparison) -> list[Origin]:
