@@ -53,19 +53,26 @@ def _count(x, out, n, first, step, EXPONENT: tl.constexpr, FRACTION: tl.constexp
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scan(x, out, n, first, step, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
-    """Look at n elements; x, first and step are in words, of two elements where those have 2 bytes."""
+    """Look at n elements; x, first and step are in words, of two elements where those have 2 bytes.
+
+    Whole blocks are read without a mask, 16 bytes at a time; the rest belongs to the program whose turn it would be.
+    """
     lane = tl.arange(0, BLOCK)
     start = first
     if SIZE == 2:
         words = n // 2
+        whole = words // BLOCK * BLOCK
         high = tl.zeros((BLOCK,), tl.int32)
         low = tl.zeros((BLOCK,), tl.int32)
-        while start < words:
-            at = start + lane
-            bits = tl.load(x + at, mask=at < words, other=0)
+        while start < whole:
+            bits = tl.load(x + (tl.multiple_of(start, 16) + lane))
             high = tl.maximum(high, bits & 0x7FFFFFFF)
             low = tl.maximum(low, bits & 0x7FFF)
             start += step
+        if start < words:
+            bits = tl.load(x + start + lane, mask=start + lane < words, other=0)
+            high = tl.maximum(high, bits & 0x7FFFFFFF)
+            low = tl.maximum(low, bits & 0x7FFF)
         half = x.to(tl.pointer_type(tl.int16), bitcast=True)
         last = tl.load(half + n - 1).to(tl.int32) & 0x7FFF
         largest = tl.maximum(tl.maximum(tl.max(high, 0) >> 16, tl.max(low, 0)), last)
@@ -73,12 +80,15 @@ def _scan(x, out, n, first, step, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FR
             # The last of an odd number of elements belongs to the program that would read the word after the words.
             _count(half, out, n, first * 2, step * 2, EXPONENT, FRACTION, LOW, BLOCK * 2)
     else:
+        whole = n // BLOCK * BLOCK
         size = tl.zeros((BLOCK,), x.dtype.element_ty)
-        while start < n:
-            at = start + lane
-            bits = tl.load(x + at, mask=at < n, other=0)
+        while start < whole:
+            bits = tl.load(x + (tl.multiple_of(start, 16) + lane))
             size = tl.maximum(size, bits & (EXPONENT | FRACTION))
             start += step
+        if start < n:
+            bits = tl.load(x + start + lane, mask=start + lane < n, other=0)
+            size = tl.maximum(size, bits & (EXPONENT | FRACTION))
         if tl.max(size, 0) >= LOW:
             _count(x, out, n, first, step, EXPONENT, FRACTION, LOW, BLOCK)
 
