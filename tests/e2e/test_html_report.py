@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from numscope.compare.comparison import Comparison
+from numscope.compare.spool import Rows
 from numscope.core.report import Origin, Report
 from numscope.report.html import write_html
 from tests.e2e import synthetic
@@ -82,7 +83,7 @@ def test_a_large_comparison_is_capped_and_says_so(page: Any, comparison: Any, tm
         prefix=report["prefix"],
         coverage=report["coverage"],
     )
-    large = Comparison(told, calls, pairs, comparison.target, comparison.reference)
+    large = Comparison(told, Rows.of(calls), Rows.of(pairs), comparison.target, comparison.reference)
     path = tmp_path / "large.html"
     write_html(large, path)
     assert path.stat().st_size < 5_000_000

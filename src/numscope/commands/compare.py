@@ -131,11 +131,11 @@ def _write(comparison: Any, args: argparse.Namespace) -> None:
     if args.csv:
         from numscope.report.csv import write_csv
 
-        write_csv(comparison.pairs, args.csv)
+        write_csv(comparison.pair_rows, args.csv)
     if args.parquet:
         from numscope.report.parquet import write_parquet
 
-        write_parquet(comparison.pairs, comparison.report, args.parquet)
+        write_parquet(comparison.pair_rows, comparison.report, args.parquet)
     if args.xlsx:
         from numscope.report.xlsx import write_xlsx
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.schema import CALLS, PAIRS
+from numscope.compare.spool import Rows
 from numscope.compare.steps import StepResult
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import ComparisonError, SettingsError
@@ -33,10 +34,20 @@ class Comparison:
     """What a comparison found: the report, and the tables it rests on."""
 
     report: Report
-    calls: pa.Table
-    pairs: pa.Table
+    call_rows: Rows
+    pair_rows: Rows
     target: Run
     reference: Run
+
+    @property
+    def calls(self) -> pa.Table:
+        """A row per pair of calls (compare.schema.CALLS)."""
+        return self.call_rows.table()
+
+    @property
+    def pairs(self) -> pa.Table:
+        """A row per pair of tensors (compare.schema.PAIRS)."""
+        return self.pair_rows.table()
 
     @property
     def verdict(self) -> Verdict:
@@ -167,20 +178,24 @@ def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ran
         f": the target has steps {list(runs[0].steps)} of ranks {runs[0].ranks}, "
         f"the reference {list(runs[1].steps)} of {runs[1].ranks}"
     )
-    coverage = _coverage([], common)
-    report = Report("incomparable", reason=reason, coverage=coverage, counts=_counts([]))
-    return Comparison(report, CALLS.empty_table(), PAIRS.empty_table(), *runs)
+    coverage = _coverage([], common, 0)
+    report = Report("incomparable", reason=reason, coverage=coverage, counts=_counts(Rows(CALLS)))
+    return Comparison(report, Rows(CALLS), Rows(PAIRS), *runs)
 
 
-def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult], thresholds: Thresholds) -> Comparison:
-    offset, calls, pairs = 0, [], []
-    for result in results:
-        calls.append(_shift(result.calls, offset, ("pair", "parent")))
-        pairs.append(_shift(result.pairs, offset, ("pair",)))
-        offset += result.calls.num_rows
-    table, pair_table = pa.concat_tables(calls), pa.concat_tables(pairs)
-    suspects = _ranked(results) or _beyond(table, thresholds)
-    counts, coverage = _counts(results), _coverage(results, common)
+def _assemble(
+    runs: tuple[Run, Run], common: _Common, found: Iterable[StepResult], thresholds: Thresholds
+) -> Comparison:
+    calls, pairs, results = Rows(CALLS), Rows(PAIRS), []
+    for result in found:
+        pairs.add(_shift(result.pairs, calls.num_rows, ("pair",)))
+        calls.add(_shift(result.calls, calls.num_rows, ("pair", "parent")))
+        results.append(replace(result, calls=None, pairs=None))  # a long run's tables don't fit into memory
+        del result
+    calls.end()
+    pairs.end()
+    suspects = _ranked(results) or _beyond(calls, thresholds)
+    counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows)
     reason = ""
     verdict: Verdict
     if not coverage["matched"]:
@@ -202,12 +217,12 @@ def _assemble(runs: tuple[Run, Run], common: _Common, results: list[StepResult],
         verdict,
         origin=suspects[0] if suspects and verdict == "diverged" else None,
         suspects=tuple(suspects) if verdict == "diverged" else (),
-        prefix=_prefix(table),
+        prefix=_prefix(calls),
         coverage=coverage,
         counts=counts,
         reason=reason,
     )
-    return Comparison(report, table, pair_table, *runs)
+    return Comparison(report, calls, pairs, *runs)
 
 
 def _shift(table: pa.Table, offset: int, columns: tuple[str, ...]) -> pa.Table:
@@ -217,11 +232,12 @@ def _shift(table: pa.Table, offset: int, columns: tuple[str, ...]) -> pa.Table:
     return table
 
 
-def _beyond(calls: pa.Table, thresholds: Thresholds) -> list[Origin]:
+def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
     """Return the first call whose error is beyond the user's own limit, as an origin."""
     if thresholds.max_relative is None:
         return []
-    over = calls.filter(pc.greater(calls["error_out"], thresholds.max_relative)).slice(0, 1).to_pylist()
+    chosen = (part.filter(pc.greater(part["error_out"], thresholds.max_relative)) for part in calls.batches())
+    over: list[dict[str, Any]] = next((part.slice(0, 1).to_pylist() for part in chosen if part.num_rows), [])
     return [
         Origin(
             call=row["target_name"],
@@ -250,15 +266,15 @@ def _ranked(results: list[StepResult]) -> list[Origin]:
     return list(once.values())[::-1][:50]
 
 
-def _counts(results: list[StepResult]) -> dict[str, int]:
+def _counts(calls: Rows) -> dict[str, int]:
     counts = dict.fromkeys(("identical", "equivalent", "origin", "inherited", "unmatched"), 0)
-    for result in results:
-        for entry in pc.value_counts(result.calls["verdict"]).to_pylist():
+    for part in calls.batches(["verdict"]):
+        for entry in pc.value_counts(part["verdict"]).to_pylist():
             counts[entry["values"]] += entry["counts"]
     return counts
 
 
-def _coverage(results: list[StepResult], common: _Common) -> dict[str, Any]:
+def _coverage(results: list[StepResult], common: _Common, tensors: int) -> dict[str, Any]:
     skipped = dict(common.skipped)
     for result in results:
         for reason, count in result.skipped.items():
@@ -269,7 +285,7 @@ def _coverage(results: list[StepResult], common: _Common) -> dict[str, Any]:
         "matched": sum(result.matched for result in results),
         "unmatched_target": sum(result.alone_target for result in results),
         "unmatched_reference": sum(result.alone_reference for result in results),
-        "tensors": sum(result.pairs.num_rows for result in results),
+        "tensors": tensors,
         "skipped": skipped,
     }
 
@@ -292,20 +308,31 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
     return text
 
 
-def _prefix(calls: pa.Table) -> dict[str, Any]:
+def _prefix(calls: Rows) -> dict[str, Any]:
     """Return how many leading calls are the same to the bit; those of a rank's step run before those of the next.
 
     A call with inner calls ends after them: it is no obstacle to the calls before the first inner one that differs.
     """
-    same = np.asarray(pc.equal(calls["verdict"], "identical").to_numpy(zero_copy_only=False), dtype=np.bool_)
-    outer = np.zeros(len(same), np.bool_)
-    outer[pc.drop_null(calls["parent"]).to_numpy()] = True
+    same, outer = np.zeros(calls.num_rows, np.bool_), np.zeros(calls.num_rows, np.bool_)
+    begin = 0
+    for part in calls.batches(["verdict", "parent"]):
+        same[begin : begin + part.num_rows] = pc.equal(part["verdict"], "identical").to_numpy()
+        outer[pc.drop_null(part["parent"]).to_numpy()] = True
+        begin += part.num_rows
     stops = np.flatnonzero(~same & ~outer)
     if not len(stops):
         stops = np.flatnonzero(~same)
     before = np.flatnonzero(same[: stops[0]] if len(stops) else same)
-    last = calls["target_name"][int(before[-1])].as_py() if len(before) else None
-    return {"calls": len(before), "last": last}
+    return {"calls": len(before), "last": _name(calls, int(before[-1])) if len(before) else None}
+
+
+def _name(calls: Rows, row: int) -> str | None:
+    for part in calls.batches(["target_name"]):
+        if row < part.num_rows:
+            name: str | None = part["target_name"][row].as_py()
+            return name
+        row -= part.num_rows
+    return None
 
 
 def check(comparison: Comparison) -> None:

@@ -39,8 +39,8 @@ class StepResult:
 
     step: int
     rank: int
-    calls: pa.Table
-    pairs: pa.Table
+    calls: Any  # the tables; None once they were taken over
+    pairs: Any
     origins: list[PlacedOrigin]
     target_calls: int
     reference_calls: int

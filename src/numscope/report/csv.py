@@ -6,11 +6,14 @@ import os
 
 import pyarrow as pa
 
+from numscope.compare.spool import Rows
 from numscope.report.files import check_output
 
 
-def write_csv(pairs: pa.Table, path: str | os.PathLike[str]) -> None:
+def write_csv(pairs: pa.Table | Rows, path: str | os.PathLike[str]) -> None:
     """Write the table of pairs."""
     import pyarrow.csv as arrow_csv
 
-    arrow_csv.write_csv(pairs, str(check_output(path)))
+    with arrow_csv.CSVWriter(str(check_output(path)), pairs.schema) as writer:
+        for part in pairs.batches() if isinstance(pairs, Rows) else [pairs]:
+            writer.write_table(part)

@@ -7,14 +7,17 @@ import os
 
 import pyarrow as pa
 
+from numscope.compare.spool import Rows
 from numscope.core.report import Report
 from numscope.report.files import check_output
 
 
-def write_parquet(pairs: pa.Table, report: Report, path: str | os.PathLike[str]) -> None:
+def write_parquet(pairs: pa.Table | Rows, report: Report, path: str | os.PathLike[str]) -> None:
     """Write the table of pairs; `numscope.report` in the schema's metadata is the report."""
     import pyarrow.parquet as arrow_parquet
 
     text = json.dumps(report.to_dict(), ensure_ascii=False)
-    table = pairs.replace_schema_metadata({"numscope.report": text})
-    arrow_parquet.write_table(table, str(check_output(path)), compression="zstd")
+    schema = pairs.schema.with_metadata({"numscope.report": text})
+    with arrow_parquet.ParquetWriter(str(check_output(path)), schema, compression="zstd") as writer:
+        for part in pairs.batches() if isinstance(pairs, Rows) else [pairs]:
+            writer.write_table(part.cast(schema))

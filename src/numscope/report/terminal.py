@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import sentence
+from numscope.compare.spool import Rows
 from numscope.core.report import Origin
 
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
@@ -68,7 +69,7 @@ def lines(
         found += _rivals(report.suspects[1:], paint, width)
     if "graft" in report.details:
         found += ["", *_graft(report.details["graft"], paint, width)]
-    table = chosen_pairs(comparison.pairs, top, only, sort)
+    table = chosen_pairs(comparison.pair_rows, top, only, sort)
     if report.verdict == "incomparable":
         table = table.slice(0, 0)
     else:
@@ -99,7 +100,7 @@ def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     """Return the identical prefix, the origin, and where it spread."""
-    report, calls = comparison.report, comparison.calls
+    report = comparison.report
     prefix = report.prefix
     told = []
     if prefix["calls"]:
@@ -107,12 +108,16 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     origin = report.origin
     assert origin is not None
     told.append(f"  {paint('origin', '31;1')}     {origin.call}: {_error(origin)}")
-    spread = calls.filter(pc.equal(calls["verdict"], "inherited"))
-    if spread.num_rows:
-        modules = [m for m in pc.unique(spread["module"]).to_pylist() if m]
-        phases = [p for p in pc.unique(spread["phase"]).to_pylist() if p]
-        steps = len(pc.unique(spread["step"]))
-        text = f"{spread.num_rows} calls, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
+    count, seen = 0, {name: dict[Any, None]() for name in ("module", "phase", "step")}
+    for part in comparison.call_rows.batches(["verdict", *seen]):
+        spread = part.filter(pc.equal(part["verdict"], "inherited"))
+        count += spread.num_rows
+        for name, values in seen.items():
+            values.update(dict.fromkeys(pc.unique(spread[name]).to_pylist()))
+    if count:
+        modules, phases = ([word for word in seen[name] if word] for name in ("module", "phase"))
+        steps = len(seen["step"])
+        text = f"{count} calls, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
         text += ", ".join(modules[:4]) + (f" and {len(modules) - 4} more modules" if len(modules) > 4 else "")
         told.append(f"  {paint('inherited', '33')}  {_cut(text.rstrip(': '), width - 13)}")
     return told
@@ -153,18 +158,25 @@ def _estimated(row: dict[str, Any]) -> bool:
     return bool(row["estimated"]) and not row["bitwise_equal"]
 
 
-def chosen_pairs(pairs: pa.Table, top: int, only: str | None = None, sort: str = "error") -> pa.Table:
+def chosen_pairs(pairs: Rows, top: int, only: str | None = None, sort: str = "error") -> pa.Table:
     """Return the rows of `pairs` that a user asked to see: by verdict, worst first or in order."""
-    if only:
-        pairs = pairs.filter(pc.equal(pairs["verdict"], only))
-    else:
-        pairs = pairs.filter(pc.not_equal(pairs["verdict"], "identical"))
-    if sort == "error":
-        error = np.nan_to_num(pairs["relative_l2"].to_numpy(zero_copy_only=False).astype(float), nan=-1.0)
-        pairs = pairs.take(pa.array(np.argsort(-error, kind="stable")))
-    elif sort == "name":
-        pairs = pairs.sort_by("target_name")
-    return pairs.slice(0, top)
+    column = "target_name" if sort == "name" else "relative_l2"
+    best: list[tuple[Any, int]] = []  # what to sort by, and the row
+    begin = 0
+    for part in pairs.batches(["verdict", column]):
+        chosen = pc.equal(part["verdict"], only) if only else pc.not_equal(part["verdict"], "identical")
+        rows = np.flatnonzero(chosen.to_numpy())
+        keys: Any = rows + begin
+        if sort == "error":
+            error = part[column].to_numpy().astype(float)[rows]
+            keys = -np.nan_to_num(error, nan=-1.0, posinf=np.inf)
+            first = np.argsort(keys, kind="stable")[:top]
+            rows, keys = rows[first], keys[first]
+        elif sort == "name":
+            keys = part[column].take(pa.array(rows)).to_pylist()
+        best = sorted([*best, *zip(keys, (rows + begin).tolist())])[:top]
+        begin += part.num_rows
+    return pairs.take([row for _, row in best])
 
 
 def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:

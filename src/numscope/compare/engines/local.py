@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from numscope.compare.findings import History
@@ -17,13 +18,11 @@ def compare_all(
     mapping: Any,
     thresholds: Thresholds,
     progress: Any,
-) -> list[StepResult]:
+) -> Iterator[StepResult]:
     """Compare every (step, rank), in order; what a rank's earlier steps showed counts for its later ones."""
     histories: dict[int, History] = {}
-    results = []
     for number, (step, rank) in enumerate(places):
         history = histories.setdefault(rank, History())
-        results.append(compare_step(runs, noise, step, rank, mapping, thresholds, history))
+        yield compare_step(runs, noise, step, rank, mapping, thresholds, history)
         if progress is not None:
             progress(number + 1, len(places))
-    return results

@@ -49,4 +49,4 @@ def _compare_rank(
     paths: tuple[str, ...], places: list[tuple[int, int]], mapping: Any, thresholds: Thresholds
 ) -> list[StepResult]:
     target, reference, *noise = (open_run(path) for path in paths)
-    return compare_here((target, reference), noise, places, mapping, thresholds, None)
+    return list(compare_here((target, reference), noise, places, mapping, thresholds, None))
