@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.store.joins import joined_calls, joined_tensors
+from numscope.store.remote import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest
 from numscope.store.schema import TABLES
 from numscope.store.shards import Shard
@@ -39,8 +40,8 @@ class StepTables:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run; one that is still being written shows the steps that are complete now."""
-    return Run(Path(path))
+    """Open a run; one that is still being written shows the steps that are complete now. It may be a URL: s3://…"""
+    return Run(local_copy(path) if isinstance(path, str) and is_url(path) else Path(path))
 
 
 class Run:
@@ -156,7 +157,9 @@ class Run:
         if known is not None and key not in known.entries:
             known = None  # the shard has grown since
         if known is None:
-            known = self._shards[rank, shard] = Shard(self._rank(rank).directory / shard)
+            file = self._rank(rank).directory / shard
+            fetch_shard(self.path, file)
+            known = self._shards[rank, shard] = Shard(file)
         return known.array(key, dtype, shape)
 
     def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from numscope.core.errors import RunError
 from numscope.store.files import place
+from numscope.store.remote import is_url
 from numscope.store.schema import FORMAT
 
 MANIFEST = "manifest.json"
@@ -32,6 +33,8 @@ def listing(path: Path, limit: int = 4) -> str:
 
 def check(path: Path, rank: int, overwrite: bool) -> None:
     """Say early why a run could not be written to a directory; nothing is made or deleted."""
+    if is_url(f"{path}".replace(":/", "://", 1)):  # pathlib has made one slash of two
+        raise RunError(f"{path}: a run is written to a directory: give one, and copy it there when it is complete")
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose a directory for the run")
     place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
