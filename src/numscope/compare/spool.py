@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 IN_MEMORY = 128 << 20  # bytes
-_GROUP = 1 << 18  # rows that are written together
+_GROUP = 1 << 16  # rows that are written together
 
 
 class Rows:

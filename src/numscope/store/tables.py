@@ -110,7 +110,14 @@ class RankTables:
             # seen has its call and its tensor.
             found = {name: self._find(segment, name) for name in ("slots", "calls", "tensors", "stacks")}
             self._open[segment] = {name: source for name, source in found.items() if source is not None}
+            self._forget(segment)
         return self._open[segment].get(table)
+
+    def _forget(self, segment: int) -> None:
+        """Close segments that were read before this one: their pages and row groups would fill the memory."""
+        for other in [number for number in self._open if number not in (segment, self._segments[-1])]:
+            if all(isinstance(source, _Parquet) for source in self._open[other].values()):
+                del self._open[other]
 
     def _find(self, segment: int, table: str) -> _Parquet | _Stream | None:
         closed, stream = parquet_path(self.directory, segment, table), stream_path(self.directory, segment, table)
