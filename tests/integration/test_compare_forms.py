@@ -128,6 +128,11 @@ BUGS: dict[str, tuple[str, Any, str]] = {
         lambda self, y: y.reshape(y.shape[0], y.shape[2], -1),
         "transpose|reshape",
     ),
+    "heads viewed without a transpose": (
+        "heads",
+        lambda self, x: x.view(len(x), self.count, x.shape[1], -1),
+        r"Tensor\.view\.3\.",
+    ),
     "no norm": ("middle", lambda self, x: x, "layer_norm|LayerNorm"),
     "no bias": ("act", lambda self, x: F.silu(F.linear(x, self.gate.weight)) * self.up(x), "linear"),
     "a clamp": ("act", lambda self, x: F.silu(self.gate(x)).clamp(max=0.5) * self.up(x), "clamp"),
@@ -154,3 +159,77 @@ def test_another_computation_is_named(name: str, dtype: torch.dtype) -> None:
     comparison = changed(dtype, method, form)
     assert comparison.verdict == "diverged"
     assert re.search(call, comparison.origin.call), comparison.origin.reason
+
+
+def test_double_precision_inside_a_float32_model_is_no_origin() -> None:
+    def double(self, x):
+        weight, bias = self.norm2.weight.double(), self.norm2.bias.double()
+        return F.layer_norm(x.double(), (32,), weight, bias, self.norm2.eps).to(x.dtype)
+
+    comparison = changed(torch.float32, "middle", double)
+    assert comparison.verdict == "equivalent", comparison.origin.reason
+
+
+class Skip(nn.Module):
+    """Keeps a tensor for a later sum, past an activation that may work in place."""
+
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 16)
+        self.inplace = inplace
+
+    def forward(self, x):
+        kept = self.up(x)
+        return self.down(F.relu(kept, inplace=self.inplace)) + kept
+
+
+@pytest.mark.parametrize("target", [True, False])
+def test_a_call_that_writes_into_what_others_still_read_is_named(target: bool) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    comparison = ns.compare_models(Skip(target), Skip(not target), x)
+    assert comparison.origin.call == "Functional.relu.0.forward", comparison.origin.reason
+    assert "writes into" in comparison.origin.reason
+    assert comparison.origin.mechanism == "semantic"
+
+
+class Affine(nn.Module):
+    """Adds its bias in the product or after it, and may add it to each of two halves."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.weight, self.bias, self.form = nn.Parameter(torch.randn(8, 8)), nn.Parameter(torch.randn(8)), form
+
+    def forward(self, x):
+        if self.form == "after":
+            return (F.linear(x[..., :4], self.weight[:, :4]) * 3 + self.bias).tanh()
+        return (F.linear(x[..., :4], self.weight[:, :4], self.bias) * 3).tanh()
+
+
+def test_the_call_with_another_operand_is_named_before_the_call_that_is_missing_after_it() -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    comparison = ns.compare_models(Affine("inside"), Affine("after"), x)
+    assert comparison.origin.call == "Functional.linear.0.forward", comparison.origin.reason
+    assert "it is given input.2, its counterpart is not" in comparison.origin.reason
+    assert len({(s.call, s.kind) for s in comparison.suspects}) == len(comparison.suspects)
+
+
+class Scaled(nn.Module):
+    """Adds its bias in the product or after it, which is the same, and scales the sum, which may be wrong."""
+
+    def __init__(self, inside: bool, factor: float) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.inside, self.factor = nn.Linear(8, 8), inside, factor
+
+    def forward(self, x):
+        weight, bias = self.linear.weight, self.linear.bias
+        y = F.linear(x, weight, bias) if self.inside else F.linear(x, weight) + bias
+        return (y * self.factor).exp() if self.factor != 1 else y.exp()
+
+
+def test_what_is_the_same_within_a_region_that_fails_is_not_named() -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
+    comparison = ns.compare_models(Scaled(True, 0.5), Scaled(False, 1), x)
+    assert comparison.origin.call == "Tensor.mul.0.forward", comparison.origin.reason

@@ -23,7 +23,7 @@ Sizes = tuple[float, float, float]  # error, what is explained of it, error at t
 
 def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
     """Name what makes a slot's two tensors differ, though what leads into their regions is right."""
-    ahead, behind = _narrowed(ledger, row, regions)
+    ahead, behind = narrowed(ledger, row, regions)
     paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
     extra = _most_active(ledger, ledger.a, [x for x in ahead.calls if x not in paired_a])
     missing = _most_active(ledger, ledger.b, [y for y in behind.calls if y not in paired_b])
@@ -107,11 +107,10 @@ def _in_place(side: Side, call: int) -> bool:
     return op.writes_into_its_input(side.calls.name(call), side.book.words[arguments] if arguments >= 0 else "")
 
 
-def _narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
+def narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
     """Return the regions from the last intermediate results on that both sides have, whatever calls they come from."""
     t, r = ledger.tensors(row)
-    inner_a = _intermediate(ledger.flow_a, regions[0], t)
-    inner_b = _intermediate(ledger.flow_b, regions[1], r)
+    inner_a, inner_b = _results(ledger.flow_a, regions[0]), _results(ledger.flow_b, regions[1])
     if not len(inner_a) or not len(inner_b) or len(inner_a) * len(inner_b) > _MOST:
         return regions
     a, b = ledger.a.tensors, ledger.b.tensors
@@ -120,13 +119,14 @@ def _narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
     telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
     x, y = x[telling], y[telling]
     distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
-    alike = distance <= _ALIKE * b.l2[y]
+    alike = (distance <= _ALIKE * b.l2[y]) & ~((x == t) & (y == r))
     if not alike.any():
         return regions
     ends_a, ends_b = frozenset(x[alike].tolist()), frozenset(y[alike].tolist())
     return region(ledger.flow_a, t, ledger.partner_a, ends_a), region(ledger.flow_b, r, ledger.partner_b, ends_b)
 
 
-def _intermediate(flow: Flow, part: Region, end: int) -> Ints:
+def _results(flow: Flow, part: Region) -> Ints:
+    """Return the tensors that the calls of a region made."""
     made = np.flatnonzero(np.isin(flow.producer, list(part.calls))) if part.calls else np.zeros(0, np.int64)
-    return np.asarray(made[(made != end) & (flow.same[made] == made)])
+    return np.asarray(made[flow.same[made] == made])

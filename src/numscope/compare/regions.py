@@ -12,12 +12,12 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.dtypes import common_roundoff, unit_roundoff
-from numscope.compare.findings import FAILED, RIGHT, TAINTED, Status
+from numscope.compare.findings import FAILED, RIGHT, TAINTED, Finding, Status
 from numscope.compare.flow import Region, region
 from numscope.compare.gradients import forward_cause, raise_again
 from numscope.compare.ledger import Ledger
 from numscope.compare.measure import RESOLUTION
-from numscope.compare.naming import between_them
+from numscope.compare.naming import between_them, narrowed
 from numscope.compare.side import Side
 from numscope.compare.slots import OUTPUT
 
@@ -133,10 +133,18 @@ class Regions:
             # The reference lacks a call that the target has, before what first failed: another way to do it.
             if wider.kind == "extra" and wider.target < ledger.alignment.target[suspicion.at]:
                 suspicion.finding = replace(wider, note=finding.note, slot=finding.slot)
+            elif self._is_cleared(finding, row, ahead, behind):
+                suspicion.finding = wider
         if len(ahead.calls) > _GROWTH or suspicion.firm:
             t, r = ledger.tensors(row)
             return self._taint(t, r, error, cause)
         return FAILED, cause
+
+    def _is_cleared(self, finding: Finding, row: int, ahead: Region, behind: Region) -> bool:
+        """Return whether the call that is blamed led to a result that both sides have, if by other calls."""
+        inner, outer = narrowed(self.ledger, row, (ahead, behind))
+        was_there = finding.target in ahead.calls or finding.reference in behind.calls
+        return was_there and finding.target not in inner.calls and finding.reference not in outer.calls
 
     def _region_explains(self, pair: int, row: int, ahead: Region, behind: Region, front: float) -> float:
         """Return how far two ways from the same entrance may lead apart by rounding."""
