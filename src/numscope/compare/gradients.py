@@ -6,6 +6,8 @@ or one whose outputs met again in forward, but not their gradients, is named bef
 
 from __future__ import annotations
 
+import numpy as np
+
 from numscope.compare import operators as op
 from numscope.compare.findings import Finding, or_zero
 from numscope.compare.ledger import Ledger
@@ -19,6 +21,29 @@ def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: 
         return again
     lone = lone or _lone_call(ledger, "")
     return None if lone is None else _suspect_lone(ledger, pair, row, lone, error, explained)
+
+
+def cut(ledger: Ledger, row: int, error: float, explained: float) -> int | None:
+    """Return the suspicion of what keeps a parameter's gradient from one side: the first call that has one for its input
+    on one side alone."""
+    lone = _lone_call(ledger, "detach")
+    if lone is not None:
+        return _suspect_lone(ledger, int(ledger.slots.pair[row]), row, lone, error, explained)
+    found = []
+    sides = ((ledger.a, ledger.slots.alone_a, "target"), (ledger.b, ledger.slots.alone_b, "reference"))
+    for side, rows, who in sides:
+        calls = side.slots.call[rows]
+        made = np.array([side.book.words[code].startswith("output") for code in side.slots.slot[rows]], dtype=np.bool_)
+        backward = made & (side.calls.phase[calls] == side.book.code("backward"))
+        inner = backward & (side.calls.children[calls] == 0)
+        for at, slot in zip(calls[inner].tolist(), side.slots.slot[rows][inner].tolist()):
+            pair = ledger.pair_of(at if who == "target" else int(ledger.partner_b[at]))
+            if pair >= 0:
+                found.append((ledger.order(pair), pair, side.book.words[slot], who))
+    if not found:
+        return None
+    _, pair, slot, who = min(found)
+    return ledger.find("call", pair, error, explained, 0.0, slot=slot, note=f"gradient of the {who}")
 
 
 def raise_again(ledger: Ledger, pair: int) -> int | None:

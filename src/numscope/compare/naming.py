@@ -59,8 +59,9 @@ def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, note: str, *, kind: str = 
 
 
 def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
-    """Return the first call that computes, else the first at all, -1 for none."""
-    working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE]
+    """Return the first call that computes, else the first at all, -1 for none; a gradient's way is cut where it begins."""
+    backward = side.book.code("backward")
+    working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
 
 

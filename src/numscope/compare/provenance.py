@@ -51,6 +51,8 @@ class Provenance:
 
     def _check_state(self, pair: int, row: int, t: int, r: int, error: float) -> Status:
         ledger, history = self.ledger, self.ledger.history
+        if ledger.known[t] == r and ledger.wrong_a[t] and self._is_told(int(ledger.cause_a[t])):
+            return TAINTED, int(ledger.cause_a[t])
         label = self.label(pair, row)
         known = history.parameters.get(label)
         explained = 4 * ledger.roundoff(t, r) + 4 * (known or 0.0)
@@ -72,6 +74,11 @@ class Provenance:
         history.parameters[label] = error
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
+
+    def _is_told(self, cause: int) -> bool:
+        """Return whether a cause is a call of other arguments: then a parameter that it wrote is no fault of its own."""
+        finding = self.ledger.suspicions[cause].finding if cause >= 0 else None
+        return finding is not None and finding.kind == "call" and bool(finding.differences) and not finding.random
 
     def label(self, pair: int, row: int) -> str:
         """Return a parameter's or buffer's name over all steps: its module's path and its own."""

@@ -63,7 +63,7 @@ def _mechanism(finding: Finding, kind: str) -> Mechanism:
         return "parameter"
     if kind == "data" or finding.random or finding.kind == "gap":
         return "input"
-    if finding.note in ("in place", "other layout"):
+    if finding.note in ("in place", "other layout") or finding.note.startswith("gradient of"):
         return "semantic"
     if any(difference.telling for difference in finding.differences) or kind in ("missing", "extra"):
         return "semantic"
@@ -137,6 +137,9 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
         if finding.reference >= 0 and _operator(a, finding.target) != _operator(b, finding.reference):
             return f"{text}: the reference has {_operator(b, finding.reference)} in its place; what follows is off by {off}"
         return f"{text}: {_other_operands(finding, a, b)}; what follows is off by {off}"
+    if finding.note.startswith("gradient of"):
+        who, other = ("target", "reference") if finding.note.endswith("target") else ("reference", "target")
+        return f"{text}: the {who} has a gradient {finding.slot} here, the {other} has none"
     if finding.note == "other layout":
         off = number(finding.relative)
         return f"{text}: it lays its output out in another shape than its counterpart; what follows is off by {off}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Made, or_zero
+from numscope.compare.gradients import cut
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 
@@ -45,6 +46,8 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         if "output" not in rows:
             continue
         update, is_wrong = _judge_update(ledger, pair, label, rows, told)
+        if is_wrong and not tainted and _one_sided(ledger, pair, label):
+            tainted = [_cut(ledger, rows["output"], update)]
         t, r = ledger.tensors(rows["output"])
         _remember(ledger, t, label, update.error, bool(tainted) or is_wrong)
         if tainted:
@@ -64,6 +67,24 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     elif wrong:
         verdict = INHERITED
     ledger.verdict[pair] = verdict
+
+
+def _one_sided(ledger: Ledger, pair: int, label: str) -> bool:
+    """Return whether one side alone has a gradient for a parameter."""
+    slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)
+    rows = ((ledger.a, ledger.alignment.target), (ledger.b, ledger.alignment.reference))
+    has = [slot in side.slots.slot[side.slots.start[c[pair]] : side.slots.start[c[pair] + 1]] for side, c in rows]
+    return has[0] != has[1]
+
+
+def _cut(ledger: Ledger, row: int, update: _Update) -> int:
+    if ledger.anything_wrong():
+        return ledger.first_cause()
+    cause = cut(ledger, row, update.error, update.explained)
+    pair = int(ledger.slots.pair[row])
+    if cause is None:
+        return ledger.find("optimizer", pair, update.error, update.explained, update.came_in, slot=update.slot)
+    return cause
 
 
 def _remember(ledger: Ledger, t: int, label: str, error: float, wrong: bool) -> None:
