@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.compare.exact import Exact, measure_arrays
+from numscope.compare.layouts import LaidOut, Loader, Rows, lay_out
 from numscope.compare.side import Flags, Floats, Ints, Side
 
-Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
-Layouts = dict[int, Callable[[NDArray[Any]], NDArray[Any]]]  # by row of the target's tensors
+Layouts = dict[int, LaidOut]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
 RESOLUTION = 2.0**-26  # relative: what a sketch in float32 can just not see
 STATISTICS = 2.0**-20  # relative: what another tool's statistics, in float32, can just not tell apart
@@ -36,6 +36,7 @@ class Measures:
     estimated: Flags
     columns: dict[str, NDArray[Any]]  # EXACT_COLUMNS
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
+    laid_out: Flags  # brought into the reference's layout, and compared by what no layout changes
 
 
 def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layouts: Layouts | None = None) -> Measures:
@@ -63,9 +64,11 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     # Bits that differ where the sketch sees nothing differ by less than it can see.
     error = np.where(estimated & known & ~bitwise, np.fmax(error, RESOLUTION), error)
     _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
+    laid_out = np.zeros(len(t), np.bool_)
     if layouts:
-        _lay_out(a, b, t, r, layouts, load, columns, estimated, bitwise, known, error)
-    return Measures(t, r, row_of, bitwise, known | bitwise, same_shape, unlike, estimated, columns, error)
+        rows = Rows(columns, estimated, bitwise, known, unlike, error)
+        laid_out = lay_out(a, b, t, r, layouts, load, STATISTICS, rows)
+    return Measures(t, r, row_of, bitwise, known | bitwise, same_shape, unlike, estimated, columns, error, laid_out)
 
 
 def _unlike(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
@@ -219,39 +222,3 @@ def _look_through_masks(
         open_ = ~((np.abs(x) == np.abs(x).max()) & (np.abs(y) == np.abs(y).max()))
         norm = float(np.linalg.norm(y[open_]))
         error[row] = float(np.linalg.norm(x[open_] - y[open_])) / norm if norm > 0 else np.nan
-
-
-def _lay_out(
-    a: Side,
-    b: Side,
-    t: Ints,
-    r: Ints,
-    layouts: Layouts,
-    load: Loader | None,
-    columns: dict[str, NDArray[Any]],
-    estimated: Flags,
-    bitwise: Flags,
-    known: Flags,
-    error: Floats,
-) -> None:
-    """Measure, in place, the tensors that a map file brings into the reference's layout; without data nothing is known."""
-    words = a.book.words
-    for row in np.flatnonzero(np.isin(t, list(layouts))).tolist():
-        kept = a.tensors.kept[t[row]] and b.tensors.kept[r[row]]
-        arrays = load(int(t[row]), int(r[row])) if load is not None and kept else None
-        for name in EXACT_COLUMNS:
-            columns[name][row] = None if columns[name].dtype == object else np.nan
-        bitwise[row], known[row], error[row] = False, False, np.nan
-        if arrays is None:
-            continue
-        mine, theirs = layouts[int(t[row])](arrays[0]), arrays[1]
-        if mine.size != theirs.size:
-            continue
-        dtypes = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
-        found = measure_arrays(mine, theirs, dtypes if mine.dtype == arrays[0].dtype else (dtypes[1], dtypes[1]))
-        for name in EXACT_COLUMNS:
-            value = getattr(found, name)
-            columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
-        known[row], estimated[row] = True, False
-        error[row] = np.nan if found.relative_l2 is None else found.relative_l2
-        bitwise[row] = mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes()

@@ -14,7 +14,8 @@ from numscope.compare import frameworks, operators
 from numscope.compare.align import Alignment, align
 from numscope.compare.findings import History
 from numscope.compare.judge import judge
-from numscope.compare.measure import Layouts, Loader, measure
+from numscope.compare.layouts import LaidOut, Loader
+from numscope.compare.measure import Layouts, measure
 from numscope.compare.sentences import origin
 from numscope.compare.side import Codebook, Floats, Side, distinct, load
 from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
@@ -180,8 +181,24 @@ def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping:
     for pair, slot, tensor in zip(slots.pair.tolist(), slots.slot.tolist(), slots.a.tolist()):
         rule = mapping.layout(f"{a.calls.name(int(alignment.target[pair]))}.{words[slot]}")
         if rule is not None:
-            found[tensor] = partial(rule.apply, fetch=partial(run.tensor, step=a.step, rank=a.rank))
+            apply = partial(rule.apply, fetch=partial(run.tensor, step=a.step, rank=a.rank))
+            names = rule.concat[1] if rule.concat is not None else ()
+            found[tensor] = LaidOut(apply, _rows_named(a, names), rule.split is not None)
     return found
+
+
+def _rows_named(side: Side, names: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Return the rows of the tensors of these names, None where one is not in this step."""
+    if not names:
+        return ()
+    words = side.book.words
+    by_name = {
+        f"{side.calls.name(int(call))}.{words[slot]}": int(tensor)
+        for call, slot, tensor in zip(side.slots.call, side.slots.slot, side.slots.tensor)
+        if tensor >= 0
+    }
+    rows = [by_name.get(name) for name in names]
+    return tuple(row for row in rows if row is not None) if None not in rows else None
 
 
 def _noise(

@@ -174,6 +174,8 @@ def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) 
         reasons[place] = (
             f"{a.tensors.nan[x]} NaN and {inf_a} infinite against {b.tensors.nan[y]} NaN and {inf_b} infinite"
         )
+    for place in np.flatnonzero(measures.laid_out[row]).tolist():
+        reasons[place] = "laid out by the map file; without data only counts, extremes, mean and norm are compared"
     unmeasured = ~(a.tensors.measured[t] & b.tensors.measured[r]) & measures.same_shape[row]
     for place in np.flatnonzero(unmeasured).tolist():
         reasons[place] = "not measured: only the structure was kept"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,63 @@ def test_a_layout_brings_a_transposed_weight_into_place(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text('[[layout]]\ntensor = "*.parameters.weight"\ntranspose = [1, 0]\n')
     comparison = compare(a, b, map=tmp_path / "m.toml")
     assert comparison.verdict == "identical"
+
+
+WHOLE = numbers((8, 6), seed=3)
+LAYOUTS = {
+    "transpose": ("transpose = [1, 0]", {"parameters.weight": np.ascontiguousarray(WHOLE.T)}, WHOLE),
+    "reshape": ("reshape = [8, 6]", {"parameters.weight": WHOLE.reshape(4, 12)}, WHOLE),
+    "dtype": ('dtype = "float32"', {"parameters.weight": WHOLE.astype(np.float64)}, WHOLE),
+    "concat": (
+        'concat = [0, "Module.up.Linear.forward.0.parameters.more"]',
+        {"parameters.weight": WHOLE[:3].copy(), "parameters.more": WHOLE[3:].copy()},
+        WHOLE,
+    ),
+    "split": ("split = [0, 2, 1]", {"parameters.weight": WHOLE}, WHOLE[4:].copy()),
+}
+
+
+def held(weights: dict[str, Any]) -> Script:
+    script = Script()
+    x = numbers((4, 16))
+    script.call("Data.Net.0.input", made={"output.0": x})
+    given = {"input.0": x, **weights}
+    script.call("Module.up.Linear.forward.0", given, {"output.0": x}, module="up", module_class="Linear")
+    return script
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["tensors", "stats"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_compared_by_data_or_by_what_it_cannot_change(tmp_path: Path, layout: str, keep: bool) -> None:
+    rule, weights, whole = LAYOUTS[layout]
+    (tmp_path / "m.toml").write_text(f'[[layout]]\ntensor = "*.parameters.weight"\n{rule}\n')
+    a, b = (
+        held(weights).write(tmp_path / "a", keep=keep),
+        held({"parameters.weight": whole}).write(tmp_path / "b", keep=keep),
+    )
+    comparison = compare(a, b, map=tmp_path / "m.toml")
+    assert comparison.verdict in ("identical", "equivalent"), comparison.origin
+    row = next(row for row in comparison.pairs.to_pylist() if row["slot"] == "parameters.weight")
+    assert (row["estimated"], row["relative_l2"]) == (not keep, 0.0)
+    assert ("without data only counts" in row["reason"]) == (not keep)
+    other = held({"parameters.weight": whole * np.float32(1.5)}).write(tmp_path / "c", keep=keep)
+    wrong = compare(a, other, map=tmp_path / "m.toml")
+    if layout == "split" and not keep:  # a part may have any norm up to the whole's
+        other = held({"parameters.weight": whole * np.float32(9)}).write(tmp_path / "d", keep=keep)
+        wrong = compare(a, other, map=tmp_path / "m.toml")
+    assert wrong.origin is not None
+    assert wrong.origin.kind == "parameter"
+
+
+def test_a_nan_on_one_side_is_seen_through_a_layout(tmp_path: Path) -> None:
+    rule, weights, whole = LAYOUTS["transpose"]
+    (tmp_path / "m.toml").write_text(f'[[layout]]\ntensor = "*.parameters.weight"\n{rule}\n')
+    spoiled = whole.copy()
+    spoiled[1, 2] = np.nan
+    a, b = held(weights).write(tmp_path / "a"), held({"parameters.weight": spoiled}).write(tmp_path / "b")
+    comparison = compare(a, b, map=tmp_path / "m.toml")
+    assert comparison.origin is not None
+    assert comparison.origin.kind == "parameter"
 
 
 def test_modules_of_other_names_are_paired(tmp_path: Path) -> None:
