@@ -59,7 +59,13 @@ def _telling(x: Any, y: Any) -> bool:
         if min(abs(x), abs(y)) > 6e4 and (x > 0) == (y > 0):
             return False  # the least numbers of two dtypes, which mask alike
         return bool(abs(x - y) > 1e-7 * max(abs(x), abs(y)))
+    if _is_dtype(x) and _is_dtype(y):
+        return False  # what it changes shows in the outputs' dtypes and values
     return isinstance(x, str) and isinstance(y, str) and not x.startswith("<")
+
+
+def _is_dtype(x: Any) -> bool:
+    return isinstance(x, str) and x.rpartition(".")[2].rstrip("0123456789").startswith(("float", "bfloat", "complex"))
 
 
 def _is_number(x: Any) -> bool:

@@ -20,30 +20,59 @@ def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: 
     if again is not None:
         return again
     lone = lone or _lone_call(ledger, "")
-    return None if lone is None else _suspect_lone(ledger, pair, row, lone, error, explained)
+    return None if lone is None else _suspect_lone(ledger, pair, ledger.slot(row), lone, error, explained)
 
 
-def cut(ledger: Ledger, row: int, error: float, explained: float) -> int | None:
-    """Return the suspicion of what keeps a parameter's gradient from one side: the first call that has one for its input
-    on one side alone."""
+def cut(ledger: Ledger, pair: int, label: str, error: float, explained: float) -> int | None:
+    """Return the suspicion of what keeps the gradient of a parameter from one side of an optimizer's step.
+
+    It is the call that makes it on the other side, where that is paired; else the first that has a gradient for its
+    input on one side alone.
+    """
     lone = _lone_call(ledger, "detach")
     if lone is not None:
-        return _suspect_lone(ledger, int(ledger.slots.pair[row]), row, lone, error, explained)
-    found = []
-    sides = ((ledger.a, ledger.slots.alone_a, "target"), (ledger.b, ledger.slots.alone_b, "reference"))
-    for side, rows, who in sides:
-        calls = side.slots.call[rows]
-        made = np.array([side.book.words[code].startswith("output") for code in side.slots.slot[rows]], dtype=np.bool_)
-        backward = made & (side.calls.phase[calls] == side.book.code("backward"))
-        inner = backward & (side.calls.children[calls] == 0)
-        for at, slot in zip(calls[inner].tolist(), side.slots.slot[rows][inner].tolist()):
-            pair = ledger.pair_of(at if who == "target" else int(ledger.partner_b[at]))
-            if pair >= 0:
-                found.append((ledger.order(pair), pair, side.book.words[slot], who))
+        return _suspect_lone(ledger, pair, f"parameters_grad.{label}", lone, error, explained)
+    maker, who = _maker(ledger, pair, label)
+    one_sided = _one_sided(ledger)
+    found = [one for one in one_sided if one[0] == maker] if maker >= 0 else one_sided
     if not found:
         return None
-    _, pair, slot, who = min(found)
-    return ledger.find("call", pair, error, explained, 0.0, slot=slot, note=f"gradient of the {who}")
+    first, slot, who = found[0] if maker < 0 else (maker, f"for {label}", who)
+    return ledger.find("call", first, error, explained, 0.0, slot=slot, note=f"gradient of the {who}")
+
+
+def _maker(ledger: Ledger, pair: int, label: str) -> tuple[int, str]:
+    """Return the pair of calls that makes the gradient which one side alone has, -1 for none, and whose it is."""
+    slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)
+    sides = (
+        (ledger.a, ledger.flow_a, ledger.alignment.target, "target"),
+        (ledger.b, ledger.flow_b, ledger.alignment.reference, "reference"),
+    )
+    for side, flow, calls, who in sides:
+        here = slice(side.slots.start[calls[pair]], side.slots.start[calls[pair] + 1])
+        for tensor in side.slots.tensor[here][side.slots.slot[here] == slot].tolist():
+            maker = int(flow.producer[flow.same[tensor]]) if tensor >= 0 else -1
+            if maker >= 0 and maker in calls:
+                return int(np.flatnonzero(calls == maker)[0]), who
+    return -1, ""
+
+
+def _one_sided(ledger: Ledger) -> list[tuple[int, str, str]]:
+    """Return the paired backward calls that have a gradient on one side alone, in order: (pair, slot, whose)."""
+    found = []
+    sides = (
+        (ledger.a, ledger.slots.alone_a, ledger.alignment.target, "target"),
+        (ledger.b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
+    )
+    for side, rows, calls, who in sides:
+        pair_of = {int(call): pair for pair, call in enumerate(calls.tolist())}
+        backward = side.book.code("backward")
+        for call, code in zip(side.slots.call[rows].tolist(), side.slots.slot[rows].tolist()):
+            slot = side.book.words[code]
+            inner = side.calls.phase[call] == backward and side.calls.children[call] == 0
+            if inner and slot.startswith("output") and call in pair_of:
+                found.append((pair_of[call], slot, who))
+    return sorted(found)
 
 
 def raise_again(ledger: Ledger, pair: int) -> int | None:
@@ -79,13 +108,13 @@ def _lone_call(ledger: Ledger, wanted: str) -> tuple[int, int] | None:
     return None
 
 
-def _suspect_lone(ledger: Ledger, pair: int, row: int, lone: tuple[int, int], error: float, explained: float) -> int:
+def _suspect_lone(ledger: Ledger, pair: int, slot: str, lone: tuple[int, int], error: float, explained: float) -> int:
     kind = "extra" if lone[0] >= 0 else "missing"
     name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
     return ledger.suspect(
         Finding(
             kind, -1, *lone, ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, 0.0,
-            slot=ledger.slot(row), note=name,
+            slot=slot, note=name,
         ),
         firm=True,
     )  # fmt: skip

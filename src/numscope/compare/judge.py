@@ -95,6 +95,7 @@ class _Walk:
         ledger = self.ledger
         interesting = ~ledger.errors.identical
         interesting[list(ledger.differences)] = True
+        interesting |= self._uneven_optimizers()
         if not interesting.any():
             return []
         last = list(range(len(ledger.a.calls)))
@@ -110,6 +111,13 @@ class _Walk:
                 events.append((last[row] + 0.5 - row * 1e-9, pair, True))
         events.sort()
         return [(pair, is_end) for _, pair, is_end in events]
+
+    def _uneven_optimizers(self) -> Flags:
+        """Return which pairs are optimizers' steps that have a slot on one side alone: a parameter or its gradient."""
+        ledger, al = self.ledger, self.ledger.alignment
+        uneven = np.isin(al.target, ledger.a.slots.call[ledger.slots.alone_a])
+        uneven |= np.isin(al.reference, ledger.b.slots.call[ledger.slots.alone_b])
+        return np.asarray(uneven & (ledger.a.calls.kind[al.target] == ledger.a.book.code("optimizer")))
 
     # Data -----------------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ def narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
     place_a, place_b = np.nonzero(a.shape[inner_a][:, None] == b.shape[inner_b][None])
     x, y = inner_a[place_a], inner_b[place_b]
     telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
+    for one, other in ((a.nan, b.nan), (a.posinf, b.posinf), (a.neginf, b.neginf)):
+        telling &= one[x] == other[y]  # sketches leave them out
     x, y = x[telling], y[telling]
     distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
     alike = (distance <= _ALIKE * b.l2[y]) & ~((x == t) & (y == r))

@@ -140,6 +140,8 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     if finding.note.startswith("gradient of"):
         who, other = ("target", "reference") if finding.note.endswith("target") else ("reference", "target")
         return f"{text}: the {who} has a gradient {finding.slot} here, the {other} has none"
+    if finding.note.startswith("only the"):
+        return f"{text}: {finding.note} {finding.slot.partition('.')[2]} among the parameters it updates"
     if finding.note == "other layout":
         off = number(finding.relative)
         return f"{text}: it lays its output out in another shape than its counterpart; what follows is off by {off}"

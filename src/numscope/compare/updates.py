@@ -10,6 +10,7 @@ from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, 
 from numscope.compare.gradients import cut
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
+from numscope.compare.side import Side
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
 _LINEAR = ("SGD", "ASGD")
@@ -22,6 +23,7 @@ class _Update:
     explained: float
     came_in: float
     slot: str
+    note: str = ""
 
     @property
     def excess(self) -> float:
@@ -47,7 +49,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
             continue
         update, is_wrong = _judge_update(ledger, pair, label, rows, told)
         if is_wrong and not tainted and _one_sided(ledger, pair, label):
-            tainted = [_cut(ledger, rows["output"], update)]
+            tainted = [_cut(ledger, pair, update)]
         t, r = ledger.tensors(rows["output"])
         _remember(ledger, t, label, update.error, bool(tainted) or is_wrong)
         if tainted:
@@ -56,6 +58,10 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
             ledger.cause_of[pair] = tainted[0]
         elif is_wrong:
             wrong.append(update)
+    for update in _updated_alone(ledger, pair):
+        ledger.cause_of.setdefault(pair, _cut(ledger, pair, update))
+        ledger.history.wrong.add(f"parameters.{update.label}")
+        verdict = INHERITED
     if wrong and not ledger.history.diverged:
         worst = max(wrong, key=lambda update: update.excess)
         cause = ledger.find("optimizer", pair, worst.error, worst.explained, worst.came_in, slot=worst.slot)
@@ -77,14 +83,34 @@ def _one_sided(ledger: Ledger, pair: int, label: str) -> bool:
     return has[0] != has[1]
 
 
-def _cut(ledger: Ledger, row: int, update: _Update) -> int:
+def _cut(ledger: Ledger, pair: int, update: _Update) -> int:
     if ledger.anything_wrong():
         return ledger.first_cause()
-    cause = cut(ledger, row, update.error, update.explained)
-    pair = int(ledger.slots.pair[row])
+    cause = cut(ledger, pair, update.label, update.error, update.explained)
     if cause is None:
-        return ledger.find("optimizer", pair, update.error, update.explained, update.came_in, slot=update.slot)
+        return ledger.find(
+            "optimizer", pair, update.error, update.explained, update.came_in, slot=update.slot, note=update.note
+        )
     return cause
+
+
+def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
+    """Return the parameters that one side alone updates in this step, and that it does move."""
+    found = []
+    for side, alone, calls, who in (
+        (ledger.a, ledger.slots.alone_a, ledger.alignment.target, "target"),
+        (ledger.b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
+    ):
+        rows = alone[side.slots.call[alone] == calls[pair]]
+        tensors = {side.book.words[side.slots.slot[row]]: int(side.slots.tensor[row]) for row in rows.tolist()}
+        for slot, after in tensors.items():
+            head, _, label = slot.partition(".")
+            before = tensors.get(f"parameters.{label}", -1)
+            if head == "output" and min(before, after) >= 0:
+                moved = _distance(side, after, before)
+                if moved > 0:
+                    found.append(_Update(label, moved, 0.0, 0.0, slot, f"only the {who} has"))
+    return found
 
 
 def _remember(ledger: Ledger, t: int, label: str, error: float, wrong: bool) -> None:
@@ -135,7 +161,11 @@ def _moved(ledger: Ledger, rows: dict[str, int]) -> float:
     if "parameters" not in rows:
         return 1.0
     after, before = ledger.tensors(rows["output"])[1], ledger.tensors(rows["parameters"])[1]
-    tensors = ledger.b.tensors
+    return _distance(ledger.b, after, before)
+
+
+def _distance(side: Side, after: int, before: int) -> float:
+    tensors = side.tensors
     if not (tensors.sketched[after] and tensors.sketched[before] and tensors.l2[after] > 0):
         return 1.0
     return float(np.linalg.norm(tensors.sketch[after] - tensors.sketch[before]) / tensors.l2[after])
