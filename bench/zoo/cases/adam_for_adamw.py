@@ -7,7 +7,12 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, optimizer
 
-ORIGIN = Truth((optimizer("AdamW?"), optimizer("AdamW?", kinds=("extra", "missing"))), ("semantic",), step=0)
+ORIGIN = Truth(
+    (optimizer("AdamW?"), optimizer("AdamW?", kinds=("extra", "missing"))),
+    ("semantic",),
+    step=0,
+    repair=(r"AdamW in place of Adam: decoupled weight decay 0\.1",),
+)
 
 
 def main(variant):

@@ -6,7 +6,12 @@ import torch.nn.functional as F
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, data
 
-ORIGIN = Truth((call("Torch.tensor"), data(), call("Tensor.mul", marker="consumer")), ("semantic", "input"), step=0)
+ORIGIN = Truth(
+    (call("Torch.tensor"), data(), call("Tensor.mul", marker="consumer")),
+    ("semantic", "input"),
+    step=0,
+    repair=(r"t=\[0\.25, 0\.0625",),
+)
 
 
 def slopes(heads, variant):

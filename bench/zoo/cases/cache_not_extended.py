@@ -8,7 +8,11 @@ from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, extra, missing
 
 PATH = "blocks.1.attn"
-ORIGIN = Truth((missing("Torch.cat", PATH), call("Tensor.getitem", PATH), extra("Tensor.getitem", PATH)), ("semantic",))
+ORIGIN = Truth(
+    (missing("Torch.cat", PATH), call("Tensor.getitem", PATH), extra("Tensor.getitem", PATH)),
+    ("semantic",),
+    repair=(r"cat in place of getitem \(dim=2\)",),
+)
 
 
 class Attention(gpt.Attention):

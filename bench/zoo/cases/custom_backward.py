@@ -22,6 +22,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"missing: Tensor\.__rsub__",),
 )
 
 

@@ -17,6 +17,7 @@ ORIGIN = Truth(
     ),
     ("input", "semantic"),
     step=1,
+    repair=(r"the gradients zeroed before this step \(now those of step 0",),
 )
 
 

@@ -11,6 +11,7 @@ ORIGIN = Truth(
     (call("Tensor.(view|reshape)", "encoder.attention"), missing("Tensor.transpose", "encoder.attention")),
     ("semantic",),
     step=0,
+    repair=(r"size=\[4, 10, 4, -1\] \(now \[4, 4, 10, -1\]\)",),
 )
 
 

@@ -16,6 +16,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"approximate='tanh' \(now 'none'\)",),
 )
 
 

@@ -18,6 +18,7 @@ ORIGIN = Truth(
     ),
     ("input", "semantic"),
     step=1,
+    repair=(r"missing: Torch\.zeros",),
 )
 
 

@@ -9,6 +9,7 @@ ORIGIN = Truth(
     (missing("Tensor.r?mul"), call("Tensor.(add|mul|rmul)"), call("Tensor.(add|mul|rmul)", marker="missing")),
     ("semantic",),
     step=0,
+    repair=(r"missing: times 0\.1 ",),
 )
 
 

@@ -19,6 +19,7 @@ ORIGIN = Truth(
     ),
     ("semantic", "precision"),
     step=0,
+    repair=(r"minimum in place of add",),
 )
 
 

@@ -8,7 +8,10 @@ from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, missing
 
 ORIGIN = Truth(
-    (missing("Tensor.mul"), call("Tensor.add", marker="consumer"), call("Tensor.(mul|add)")), ("semantic",), step=0
+    (missing("Tensor.mul"), call("Tensor.add", marker="consumer"), call("Tensor.(mul|add)")),
+    ("semantic",),
+    step=0,
+    repair=(r"missing: Tensor\.mul",),
 )
 
 

@@ -15,6 +15,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"padding_idx=0 \(now None\)",),
 )
 
 

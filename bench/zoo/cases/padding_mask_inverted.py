@@ -7,7 +7,12 @@ from torch import nn
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, call, extra, missing
 
-ORIGIN = Truth((call("Tensor.(ne|eq)"), extra("Tensor.ne"), missing("Tensor.eq")), ("semantic", "input"), step=0)
+ORIGIN = Truth(
+    (call("Tensor.(ne|eq)"), extra("Tensor.ne"), missing("Tensor.eq")),
+    ("semantic", "input"),
+    step=0,
+    repair=(r"eq in place of ne",),
+)
 
 
 class Tagger(nn.Module):

@@ -18,6 +18,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"slice :6 \(now :3\)",),
 )
 
 

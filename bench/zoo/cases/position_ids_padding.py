@@ -16,6 +16,7 @@ ORIGIN = Truth(
     ),
     ("semantic", "input"),
     step=0,
+    repair=(r"cumsum.* in place of",),
 )
 
 

@@ -9,7 +9,9 @@ from bench.zoo.models.training import parameter_norm
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, extra
 
-ORIGIN = Truth((extra("Tensor.div_"),), ("semantic",), step=0, repair=("factor of 2 ",))
+ORIGIN = Truth(
+    (extra("Tensor.div_"),), ("semantic",), step=0, repair=("factor of 2 ", "multiplied by the number of ranks, 2 ")
+)
 
 
 def job(rank, variant):

@@ -14,6 +14,7 @@ ORIGIN = Truth(
     ("semantic",),
     step=0,
     rank=0,
+    repair=(r"bias=None \(now a tensor\)",),
 )
 
 

@@ -13,7 +13,11 @@ from bench.zoo.truth import Answer, Truth, call, data
 
 # The rows that the loader takes or puts together, or the model's first input.
 ORIGIN = Truth(
-    (data(), call("Tensor.getitem"), Answer(r"Torch\.(stack|tensor)\.\d+\.forward")), ("input",), step=0, rank=1
+    (data(), call("Tensor.getitem"), Answer(r"Torch\.(stack|tensor)\.\d+\.forward")),
+    ("input", "semantic"),
+    step=0,
+    rank=1,
+    repair=(r"index 0 \(now 10\)",),
 )
 
 

@@ -18,6 +18,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"gelu in place of relu",),
 )
 
 

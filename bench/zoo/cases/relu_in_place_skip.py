@@ -17,6 +17,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"inplace=False",),
 )
 
 

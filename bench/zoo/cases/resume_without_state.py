@@ -9,7 +9,12 @@ from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
 from bench.zoo.truth import Truth, missing, optimizer
 
-ORIGIN = Truth((optimizer("AdamW"), missing("Tensor.to")), ("input", "parameter", "semantic"), step=2)
+ORIGIN = Truth(
+    (optimizer("AdamW"), missing("Tensor.to")),
+    ("input", "parameter", "semantic"),
+    step=2,
+    repair=(r"optimizer's state of the steps before",),
+)
 
 
 def main(variant):

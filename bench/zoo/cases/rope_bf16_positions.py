@@ -9,7 +9,10 @@ from bench.zoo.truth import Truth, call, extra
 
 LINE = ("Tensor.to", "Tensor.bfloat16", "Torch.outer")
 ORIGIN = Truth(
-    (*(call(name, "rope") for name in LINE), *(extra(name, "rope") for name in LINE)), ("precision",), step=0
+    (*(call(name, "rope") for name in LINE), *(extra(name, "rope") for name in LINE)),
+    ("precision",),
+    step=0,
+    repair=(r"in float32, without the cast to bfloat16",),
 )
 
 

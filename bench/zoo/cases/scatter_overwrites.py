@@ -13,6 +13,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"index_add in place of index_copy",),
 )
 
 

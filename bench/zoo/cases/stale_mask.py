@@ -16,6 +16,7 @@ ORIGIN = Truth(
     ),
     ("input", "semantic"),
     step=1,
+    repair=(r"missing: Tensor\.ne",),
 )
 
 

@@ -11,6 +11,7 @@ ORIGIN = Truth(
     (missing("Tensor.sub"), call("Tensor.(gt|ge|lt|le)")),
     ("semantic", "input"),
     step=0,
+    repair=(r"missing: Tensor\.sub",),
 )
 
 

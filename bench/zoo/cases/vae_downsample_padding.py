@@ -20,6 +20,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"missing: Functional\.pad",),
 )
 
 

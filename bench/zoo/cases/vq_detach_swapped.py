@@ -16,6 +16,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"Functional\.embedding\.0\.forward\.output\.0 in this place",),
 )
 
 

@@ -17,6 +17,7 @@ ORIGIN = Truth(
     ),
     ("parameter", "input", "semantic"),
     step=0,
+    repair=(r"axes 0 and 1 .*transposed",),
 )
 
 

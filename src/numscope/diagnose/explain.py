@@ -73,7 +73,7 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
     case = Case(target, reference, shared, reference_values, figures.floor, figures.floor64, partners)
     mechanism = figures.mechanism()
     if unlike and not figures.native:
-        return Explanation(_of_source(pairs, target), details=details)
+        return Explanation(_of_source(pairs, target), _of_given(pairs, target, reference), details=details)
     if figures.reference_reproduced is False and figures.target_reproduced and not figures.native:
         details["note"] = (
             "the reference's recorded inputs don't give its recorded output: something wrote to them unseen"
@@ -93,7 +93,20 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
             return replace_details(between, details)
     if mechanism == "order":
         details["note"] = "the same sums in another order: rounding, not a fault"
-    return Explanation(mechanism, str(repair_found) if repair_found else None, details=details)
+    repair = str(repair_found) if repair_found else None
+    if repair is None and mechanism == "semantic":
+        repair = _ratio(pairs, place)
+    return Explanation(mechanism, repair, details=details)
+
+
+def _of_given(pairs: Pairing, target: Group, reference: Group) -> str | None:
+    """Return how what the target was given follows from what the reference was given, for one and all."""
+    found: set[str | None] = set()
+    for mine, other in list(_assumed(pairs, target, reference))[:8]:
+        told = relation(pairs.target, mine, pairs.reference, other)
+        found.add(told)
+    only = found.pop() if len(found) == 1 else None
+    return f"{only} on what it is given" if only else None
 
 
 def _ratio(pairs: Pairing, place: Place) -> str | None:
@@ -177,12 +190,19 @@ def _assumed(pairs: Pairing, target: Group, reference: Group) -> Iterator[tuple[
     except CannotReplay:
         return
     for ours, theirs in paired:
-        for a, b in zip(ours.args, theirs.args):
-            if not (isinstance(a, Given) and isinstance(b, Given)):
-                continue
+        for a, b in _given_pairs(ours.args, theirs.args):
             uncommon = a.number not in pairs.here.partner and b.number not in pairs.there.partner
             if uncommon and a.number in target.inputs and b.number in reference.inputs:
                 yield a.number, b.number
+
+
+def _given_pairs(ours: Any, theirs: Any) -> Iterator[tuple[Given, Given]]:
+    """Yield the recorded tensors that stand in the same place of two calls' arguments, those in lists too."""
+    if isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)):
+        for a, b in zip(ours, theirs):
+            yield from _given_pairs(a, b)
+    elif isinstance(ours, Given) and isinstance(theirs, Given):
+        yield ours, theirs
 
 
 def _from_outside(pairs: Pairing, place: Place, target: Group, reference: Group) -> Explanation:

@@ -51,4 +51,4 @@ def relation(ours: Record, number: int, theirs: Record, partner: int) -> str | N
     if relative(ours.data(number), theirs.data(partner)) <= lowest:
         return None
     found = fitting(case)
-    return str(found) if found else None
+    return str(found).replace(" on the output", "").replace(" of the output", " of it") if found else None

@@ -72,7 +72,24 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
     repair = _scaled(pairs, target, reference)
     if repair is None and len(changes) == 1:
         details["note"] = f"an argument differs, but could not be proven to be it: {changes[0]}"
+    if repair is None and not changes and _computes_otherwise(pairs, target, reference):
+        details["note"] = "the same parameters and gradients in its first step: the optimizer computes something else"
+        return Explanation("semantic", details=details)
     return Explanation("semantic" if repair or changes else "unknown", repair, details=details)
+
+
+def _computes_otherwise(pairs: Pairing, target: Call, reference: Call) -> bool:
+    """Tell whether an optimizer without a history gives something else by far more than rounding."""
+    first = min(pairs.target.run.rank_steps(pairs.target.rank), default=0)
+    if first != 0 or pairs.target.step != 0:
+        return False  # it has a state that was not recorded
+    ours, theirs = (r.slots(c.order, "parameters") for r, c in ((pairs.target, target), (pairs.reference, reference)))
+    if any(n is None or theirs.get(slot) is None or not pairs.same(n, theirs[slot] or 0) for slot, n in ours.items()):
+        return False
+    for label in _labels(pairs, target, reference)[:1]:
+        a, b = _output(pairs.target, target, label), _output(pairs.reference, reference, label)
+        return a is not None and b is not None and relative(a, b) > 100 * unit_roundoff(a.dtype, b.dtype)
+    return False
 
 
 def _groups(call: Call) -> dict[str, dict[str, Any]]:

@@ -8,9 +8,13 @@ from typing import Any
 from numscope.core.report import Origin
 from numscope.core.words import OriginKind
 from numscope.diagnose import collectives, optimizers, state
+from numscope.diagnose.decode import CannotReplay, decode
 from numscope.diagnose.explain import explain as explain_call
 from numscope.diagnose.explanation import Explanation, relation
+from numscope.diagnose.measures import relative, unit_roundoff, wide
 from numscope.diagnose.pairing import Pairing
+from numscope.diagnose.recorded import NotKept, Record
+from numscope.diagnose.replay import writes
 
 
 def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
@@ -26,6 +30,8 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
         found = state.explain(pairs, row["target_order"], row["reference_order"])
         if found is not None:
             return found
+    if (found := in_place(pairs, origin)) is not None:
+        return found
     if origin.kind == "data":
         return Explanation("input", _relation(pairs, origin))
     if origin.kind == "parameter":
@@ -35,7 +41,7 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
     if origin.call.startswith("Distributed."):
         return collectives.explain(pairs, origin)
     if origin.phase == "backward":
-        return gradient(pairs, origin)
+        return accumulated(pairs, origin) or gradient(pairs, origin)
     return None
 
 
@@ -52,16 +58,70 @@ def _with_other_arguments(pairs: Pairing, origin: Origin) -> list[dict[str, Any]
     ]
 
 
+def in_place(pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Explain a call that gives the right result, but writes it into its input, which is read again later."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None or row["kind"] != "api" or row["target_order"] is None or row["reference_order"] is None:
+        return None
+    ours, theirs = pairs.target.calls[row["target_order"]], pairs.reference.calls[row["reference_order"]]
+    outputs = pairs.reference.outputs(theirs.order)
+    if not all(pairs.same(n, outputs.get(slot, -1)) for slot, n in pairs.target.outputs(ours.order).items()):
+        return None
+    try:
+        mine, other = decode(pairs.target, ours), decode(pairs.reference, theirs)
+    except CannotReplay:
+        return None
+    if writes(mine) and not writes(other):
+        change = f"{other.call.op} out of place, inplace=False (now it overwrites its input, which is read again)"
+        return Explanation("semantic", f"equal to the reference with {change} in {ours.name}")
+    if writes(other) and not writes(mine):
+        change = f"{other.call.op} in place, inplace=True (now its input stays as it is)"
+        return Explanation("semantic", f"equal to the reference with {change} in {ours.name}")
+    return None
+
+
 def _relation(pairs: Pairing, origin: Origin) -> str | None:
     """Return how the target's data or parameter follows from the reference's."""
-    row = pairs.row(origin.call, origin.kind)
-    if row is None or row["target_order"] is None or row["reference_order"] is None:
+    row = pairs.row(origin.call, origin.kind) or origin.details
+    here, there = row.get("target_order"), row.get("reference_order")
+    if here is None or there is None:
         return None
-    ours, theirs = pairs.target.slots(row["target_order"]), pairs.reference.slots(row["reference_order"])
-    for slot, number in ours.items():
+    ours, theirs = pairs.target.slots(here), pairs.reference.slots(there)
+    meant = origin.details.get("slot")
+    for slot, number in sorted(ours.items(), key=lambda item: item[0] != meant):
         partner = theirs.get(slot)
         if number is not None and partner is not None and not pairs.same(number, partner):
             return relation(pairs.target, number, pairs.reference, partner)
+    return None
+
+
+def accumulated(pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Explain a parameter's gradient that holds, in one run alone, that of the step before: it was not zeroed."""
+    slot, here, there = (origin.details.get(key) for key in ("slot", "target_order", "reference_order"))
+    if not isinstance(slot, str) or not slot.startswith("parameters_grad.") or here is None or there is None:
+        return None
+    call = pairs.target.calls.get(here)
+    earlier = [step for step in pairs.target.run.rank_steps(pairs.target.rank) if step < pairs.target.step]
+    if call is None or not earlier:
+        return None
+    before = Record(pairs.target.run, earlier[-1], pairs.target.rank)
+    then = before.slots(before.by_name[call.name].order).get(slot) if call.name in before.by_name else None
+    mine, other = pairs.target.slots(here).get(slot), pairs.reference.slots(there).get(slot)
+    if mine is None or other is None or then is None:
+        return None
+    try:
+        now, wanted, left = pairs.target.data(mine), pairs.reference.data(other), before.data(then)
+    except NotKept:
+        return None
+    if now.shape != left.shape or now.shape != wanted.shape:
+        return None
+    limit = 64 * unit_roundoff(now.dtype, wanted.dtype)
+    if relative(wide(now) - wide(left), wide(wanted)) <= limit:
+        change = f"the gradients zeroed before this step (now those of step {earlier[-1]} are still in them)"
+        return Explanation("input", f"equal to the reference with {change}")
+    if relative(wide(now) + wide(left), wide(wanted)) <= limit:
+        change = f"the gradients of step {earlier[-1]} kept and added to (now they are zeroed in between)"
+        return Explanation("input", f"equal to the reference with {change}")
     return None
 
 

@@ -128,7 +128,8 @@ def _change(target: Invocation, changes: list[tuple[str, Any, Any]], name: str) 
         return f"the {kind} {spoken(float(then))} (now {spoken(float(now))}) {where}"
     label = name if not name.isdigit() else f"argument {name}"
     if operator(target.call) == "getitem" and not holds_given(then):
-        return f"the slice {text(then)} (now {text(now)}) {where}"
+        word = "index" if isinstance(then, int) and isinstance(now, int) else "slice"
+        return f"the {word} {text(then)} (now {text(now)}) {where}"
     if then is _ABSENT:
         return f"no {label} (now {text(now)}) {where}"
     shown = "the tensor" if isinstance(then, Given) else text(then)

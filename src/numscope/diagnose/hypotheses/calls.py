@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
+from numscope.diagnose.decode import Invocation
+from numscope.diagnose.hypotheses.arguments import holds_given
+from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, text
 from numscope.diagnose.measures import relative
 from numscope.diagnose.recorded import Call
 
@@ -29,7 +31,11 @@ def missing_calls(case: Case) -> Iterator[Repair]:
     """The target lacks calls that the reference makes."""
     extra, missing = case.unpaired()
     if missing and not extra and len(missing) <= _MOST and removed_gives_target(case, missing):
-        yield Repair(f"the calls that are missing: {_names(missing)}", lambda: case.wanted)
+        told = ", ".join(_with_arguments(case.reference_calls[call.order]) for call in missing)
+        yield Repair(
+            f"the call{'s' * (len(missing) > 1)} that {'are' if missing[1:] else 'is'} missing: {told}",
+            lambda: case.wanted,
+        )
 
 
 @hypothesis("extra calls")
@@ -43,6 +49,26 @@ def extra_calls(case: Case) -> Iterator[Repair]:
             lambda: case.edited(left_out) if case.reference.calls else case.wanted,
             sentence=f"equal to the reference without {_names(extra)}",
         )
+
+
+@hypothesis("other calls")
+def other_calls(case: Case) -> Iterator[Repair]:
+    """The target makes other calls than the reference, from the same inputs: what to write instead is known."""
+    extra, missing = case.unpaired()
+    if extra and missing and len(extra) + len(missing) <= _MOST and set(case.reference.inputs) <= _shared(case):
+        yield Repair(f"{_names(missing)} in place of {_names(extra)}", lambda: case.wanted)
+
+
+def _shared(case: Case) -> set[int]:
+    """Return the reference's tensors that the target has too."""
+    return set(case.reference_number.values())
+
+
+def _with_arguments(made: Invocation) -> str:
+    """Return a call's name with the arguments that are no tensors: `Tensor.add.0.forward (0.5)`."""
+    shown = [text(value) for value in made.args if not holds_given(value)]
+    shown += [f"{name}={text(value)}" for name, value in made.kwargs.items() if not holds_given(value)]
+    return f"{made.call.name} ({', '.join(shown)})" if shown else made.call.name
 
 
 def _names(calls: Sequence[Call]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from numscope.diagnose.decode import Invocation
+from numscope.diagnose.hypotheses.arguments import holds_given
 from numscope.diagnose.hypotheses.calls import removed_gives_target
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 from numscope.diagnose.hypotheses.numbers import spoken
@@ -47,9 +48,11 @@ def missing_factor(case: Case) -> Iterator[Repair]:
 def sliced(case: Case) -> Iterator[Repair]:
     """The reference takes a part: padding is left out."""
     _, missing = case.unpaired()
-    if len(missing) != 1 or operator(missing[0]) not in ("getitem", "narrow", "slice", "index_select"):
+    if len(missing) != 1 or operator(missing[0]) not in ("getitem", "narrow", "slice"):
         return
     made = case.reference_calls[missing[0].order]
+    if any(holds_given(value) for value in made.args[1:]):
+        return  # chosen by a tensor: that is no padding
     shown = ", ".join(text(value).strip("[]") for value in made.args[1:])
     if removed_gives_target(case, missing):
         yield Repair(f"the slice [{shown}] that leaves the padding out", lambda: case.wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -55,15 +56,16 @@ def selection(case: Case) -> Iterator[Repair]:
     """Both outputs are slices of one input, but not the same ones: split or interleaved otherwise."""
     for number in case.target.inputs:
         source = case.input64(number)
-        if not source.is_floating_point():
-            continue  # the slices of a mask are not distinct
+        if not source.is_floating_point() or number == case.target.output:
+            continue  # the slices of a mask are not distinct; of itself, a permutation says it better
         for axis in range(source.dim()):
             now, then = _places(source, case.given, axis), _places(source, case.wanted, axis)
             if now is None or then is None or now == then:
                 continue
             name = case.target.record.name_of(number)
             yield Repair(
-                f"another split of {name}: places {_ranges(then)} of axis {axis} (now {_ranges(now)}), interleaved or not",
+                f"another split or order of {name}: places {_ranges(then)} of axis {axis} (now {_ranges(now)})"
+                + (", interleaved" if _is_strided(then) else ""),
                 lambda source=source, axis=axis, then=then: source.index_select(axis, torch.tensor(then)),  # type: ignore[misc]
             )
 
@@ -115,6 +117,11 @@ def _places(source: torch.Tensor, selected: torch.Tensor, axis: int) -> list[int
     if None in found:
         return None
     return [place for place in found if place is not None]
+
+
+def _is_strided(places: list[int]) -> bool:
+    steps = {b - a for a, b in itertools.pairwise(places)}
+    return len(steps) == 1 and steps != {1}
 
 
 def _ranges(places: list[int]) -> str:

@@ -35,6 +35,20 @@ def wider(case: Case) -> Iterator[Repair]:
         )
 
 
+@hypothesis("rounded")
+def rounded(case: Case) -> Iterator[Repair]:
+    """The target is the reference after a way through a narrower dtype: a weight that was saved in bf16."""
+    given, wanted = case.native_given, case.native_wanted
+    if not (given.is_floating_point() and given.shape == wanted.shape and wanted.is_floating_point()):
+        return
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
+        if _WIDTH[str(dtype).removeprefix("torch.")] >= wanted.element_size():
+            continue
+        if torch.equal(given.to(wanted.dtype), wanted.to(dtype).to(wanted.dtype)):
+            name = str(dtype).removeprefix("torch.")
+            yield Repair(f"its values before they were rounded to {name} (now each is a {name} number)", lambda: wanted)
+
+
 def _narrowest(record: Record, case: Case) -> tuple[str, str] | None:
     """Return the narrowest dtype the target's group computes in, and its first call that does."""
     found: tuple[int, str, str] | None = None

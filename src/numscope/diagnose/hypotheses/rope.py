@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 
 import torch
@@ -55,3 +56,22 @@ def _turned(
             continue
         if made.shape == case.given.shape:
             yield made, there
+
+
+@hypothesis("rotary base")
+def base(case: Case) -> Iterator[Repair]:
+    """Both outputs are the frequencies of a rotary embedding, of another base."""
+    now, then = rotary_base(case.given), rotary_base(case.wanted)
+    if now is not None and then is not None and round(now) != round(then):
+        yield Repair(f"RoPE's base {then:.6g} (now {now:.6g})", lambda: case.wanted)
+
+
+def rotary_base(frequencies: torch.Tensor) -> float | None:
+    """Return the base b of frequencies b^(-i/n), i = 0 … n-1; None where they are something else."""
+    x = frequencies.double().flatten()
+    if x.numel() < 4 or frequencies.numel() != frequencies.shape[-1] or not bool((x > 0).all()) or float(x[0]) != 1.0:
+        return None
+    ratio = float(x[1])
+    if ratio >= 1 or not torch.allclose(x, ratio ** torch.arange(x.numel(), dtype=torch.float64), rtol=1e-4):
+        return None
+    return math.pow(float(x[-1]), -x.numel() / (x.numel() - 1))

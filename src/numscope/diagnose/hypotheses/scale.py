@@ -9,6 +9,8 @@ import torch
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 from numscope.diagnose.hypotheses.numbers import recognise, spoken
 
+_CHANNELS = 64  # more places than this are no channels
+
 
 def factor(given: torch.Tensor, wanted: torch.Tensor) -> float | None:
     """Return the number by which `given` has to be multiplied to be nearest to `wanted`."""
@@ -47,3 +49,31 @@ def scale_of_input(case: Case) -> Iterator[Repair]:
                 f"a scale factor of {value:g} on the input {case.target.record.name_of(number)}",
                 lambda changed=changed: case.target.run(changed, torch.float64),  # type: ignore[misc]
             )
+
+
+@hypothesis("scale and shift")
+def scale_and_shift(case: Case) -> Iterator[Repair]:
+    """The reference is the target times a number plus a number, for each place of one axis: normalised data."""
+    given, wanted = case.given, case.wanted
+    if given.shape != wanted.shape or not given.is_floating_point() or given.dim() < 2:
+        return
+    for axis in range(given.dim()):
+        rows, there = given.movedim(axis, 0).flatten(1), wanted.movedim(axis, 0).flatten(1)
+        if rows.shape[0] > _CHANNELS or rows.shape[1] < 8:
+            continue
+        centre = rows.mean(1, keepdim=True)
+        spread = (rows - centre).square().sum(1, keepdim=True)
+        slope = ((rows - centre) * there).sum(1, keepdim=True) / spread
+        shift = there.mean(1, keepdim=True) - slope * centre
+        if bool(((slope - 1).abs() < 1e-9).all() & (shift.abs() < 1e-9).all()):
+            continue
+        made = (rows * slope + shift).reshape(given.movedim(axis, 0).shape).movedim(0, axis)
+        words = f"x - {_few(-shift / slope)}"
+        if bool(((slope - 1).abs() > 1e-6).any()):
+            words = f"({words}) / {_few(1 / slope)}"
+        yield Repair(f"{words} along axis {axis} (now x: it is not normalised so)", lambda made=made: made)  # type: ignore[misc]
+
+
+def _few(values: torch.Tensor) -> str:
+    found = [f"{value:.4g}" if abs(value) > 1e-9 else "0" for value in values.flatten().tolist()]
+    return found[0] if len(set(found)) == 1 else "[" + ", ".join(found[:4]) + (", …]" if len(found) > 4 else "]")
