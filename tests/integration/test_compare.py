@@ -155,6 +155,40 @@ def test_an_optimizer_with_another_decay_is_named(tmp_path):
     assert "weight_decay 0.1 against 0.01" in comparison.origin.reason
 
 
+def test_a_parameter_that_is_frozen_on_one_side_is_named_in_its_first_step(tmp_path):
+    frozen = Net()
+    frozen.blocks[0].up.weight.requires_grad_(False)
+    comparison = ns.compare(train(tmp_path / "a", frozen), train(tmp_path / "b", Net()))
+    assert (comparison.origin.call, comparison.origin.step) == ("Functional.linear.2.backward", 0)
+    assert "the reference has a gradient for blocks.0.up.weight here, the target has none" in comparison.origin.reason
+
+
+def test_a_parameter_that_one_optimizer_does_not_have_is_named_at_its_step(tmp_path):
+    models = Net(), Net()
+    fewer = torch.optim.SGD([p for name, p in models[0].named_parameters() if "head" not in name], lr=0.1)
+    every = torch.optim.SGD(models[1].parameters(), lr=0.1)
+    a = train(tmp_path / "a", models[0], optimizer=fewer)
+    comparison = ns.compare(a, train(tmp_path / "b", models[1], optimizer=every))
+    assert (comparison.origin.call, comparison.origin.step) == ("Optimizer.SGD.step.0", 0)
+    assert "only the reference has head.weight" in comparison.origin.reason
+
+
+def test_a_model_in_bfloat16_against_float32_is_equivalent():
+    x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
+
+    class Cast(nn.Module):
+        def __init__(self, dtype):
+            super().__init__()
+            torch.manual_seed(0)
+            self.dtype, self.inner = dtype, nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 4)).to(dtype)
+
+        def forward(self, x):
+            return self.inner(x.to(self.dtype)).float()
+
+    comparison = ns.compare_models(Cast(torch.bfloat16), Cast(torch.float32), x)
+    assert comparison.verdict == "equivalent", comparison.origin.reason
+
+
 def test_two_models_in_one_process():
     model = Net()
     same = ns.compare_models(model, copy.deepcopy(model), torch.arange(8).reshape(1, 8))
