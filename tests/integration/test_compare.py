@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -294,11 +295,13 @@ def test_other(numscope_capture):
     assert "argument eps 1e-05 against 0.1" in " ".join(done.stdout.replace("E  ", " ").split())
 
 
-def test_ray_gives_the_same_answer(tmp_path):
+def test_ray_gives_the_same_answer_over_ranks_and_steps(tmp_path):
     ray = pytest.importorskip("ray")
     wrong = Net()
     wrong.blocks[1].norm.eps = 1e-3
-    a, b = train(tmp_path / "a", wrong, steps=1), train(tmp_path / "b", Net(), steps=1)
+    a, b = train(tmp_path / "a", wrong, steps=2), train(tmp_path / "b", Net(), steps=2)
+    for run in (a, b):  # a second rank, which does the same
+        shutil.copytree(run / "rank0", run / "rank1")
     import warnings
 
     with warnings.catch_warnings():
@@ -308,4 +311,7 @@ def test_ray_gives_the_same_answer(tmp_path):
             far = ns.compare(a, b, engine="ray")
         finally:
             ray.shutdown()
-    assert far.report.to_dict() == ns.compare(a, b).report.to_dict()
+    near = ns.compare(a, b)
+    assert far.report.to_dict() == near.report.to_dict()
+    assert far.calls.equals(near.calls)
+    assert set(zip(near.calls["step"].to_pylist(), near.calls["rank"].to_pylist())) == {(0, 0), (0, 1), (1, 0), (1, 1)}

@@ -15,7 +15,7 @@ from numscope.compare.align import Alignment, align
 from numscope.compare.findings import History
 from numscope.compare.judge import judge
 from numscope.compare.layouts import LaidOut, Loader
-from numscope.compare.measure import Layouts, measure
+from numscope.compare.measure import Layouts, Measures, measure
 from numscope.compare.sentences import origin
 from numscope.compare.side import Codebook, Floats, Side, distinct, load
 from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
@@ -88,40 +88,42 @@ def operators_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat", "complex"))
 
 
-def compare_step(
-    runs: tuple[Run, Run],
-    noise: list[Run],
-    step: int,
-    rank: int,
-    mapping: Any,
-    thresholds: Thresholds,
-    history: History,
-) -> StepResult:
-    """Compare one step of one rank."""
+@dataclass(frozen=True)
+class Measured:
+    """One step of one rank, aligned and measured: all that does not need to know the steps before it."""
+
+    a: Side
+    b: Side
+    alignment: Alignment
+    slots: SlotPairs
+    measures: Measures
+    noise: Floats | None
+
+
+def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, mapping: Any) -> Measured:
+    """Load, align and measure one step of one rank."""
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
-        return _compare_step(runs, noise, step, rank, mapping, thresholds, history)
+        book = Codebook()
+        a, b = (load_side(run, step, rank, book, other) for run, other in (runs, runs[::-1]))
+        alignment = align(a, b, mapping.pairs(a, b) if mapping is not None else ())
+        slots = pair_slots(a, b, alignment)
+        layouts = _layouts(runs[0], a, alignment, slots, mapping)
+        measures = measure(a, b, slots.a, slots.b, _loader(runs, a, b, rank), layouts)
+        return Measured(a, b, alignment, slots, measures, _noise(noise, b, alignment, step, rank, book))
 
 
-def _compare_step(
-    runs: tuple[Run, Run],
-    noise: list[Run],
-    step: int,
-    rank: int,
-    mapping: Any,
-    thresholds: Thresholds,
-    history: History,
-) -> StepResult:
-    book = Codebook()
-    a, b = (load_side(run, step, rank, book, other) for run, other in (runs, runs[::-1]))
-    forced = mapping.pairs(a, b) if mapping is not None else ()
-    alignment = align(a, b, forced)
-    slots = pair_slots(a, b, alignment)
+def judge_step(runs: tuple[Run, Run], found: Measured, thresholds: Thresholds, history: History) -> StepResult:
+    """Judge one step of one rank by its measures and by what the steps before it showed."""
+    with np.errstate(all="ignore"):
+        return _judge_step(runs, found, thresholds, history)
+
+
+def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Thresholds, history: History) -> StepResult:
+    a, b, alignment, slots, measures = measured.a, measured.b, measured.alignment, measured.slots, measured.measures
+    step, rank = a.step, a.rank
     if history.precisions is None:  # the first step tells for all
         history.precisions = differing_precisions(a, b, alignment, slots)
-    load = _loader(runs, a, b, rank)
-    measures = measure(a, b, slots.a, slots.b, load, _layouts(runs[0], a, alignment, slots, mapping))
-    quiet = _noise(noise, b, alignment, step, rank, book)
-    judgement = judge(a, b, alignment, slots, measures, history, history.precisions, quiet, thresholds.scale)
+    judgement = judge(a, b, alignment, slots, measures, history, history.precisions, measured.noise, thresholds.scale)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
     for label, kept in history.arguments.items():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from numscope.compare.findings import History
-from numscope.compare.steps import StepResult, compare_step
+from numscope.compare.steps import StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run
 
@@ -23,6 +23,6 @@ def compare_all(
     histories: dict[int, History] = {}
     for number, (step, rank) in enumerate(places):
         history = histories.setdefault(rank, History())
-        yield compare_step(runs, noise, step, rank, mapping, thresholds, history)
+        yield judge_step(runs, measure_step(runs, noise, step, rank, mapping), thresholds, history)
         if progress is not None:
             progress(number + 1, len(places))

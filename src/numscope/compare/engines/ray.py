@@ -1,15 +1,16 @@
-"""Compares on a Ray cluster: each rank's steps are a task of their own.
+"""Compares on a Ray cluster: each step of each rank is aligned and measured by a task of its own.
 
-The runs must lie where every node can read them. Steps of one rank stay together and in order, because what a rank's
-earlier steps showed counts for its later ones; the result is the same as the local engine's.
+The runs must lie where every node can read them. What a rank's earlier steps showed counts for its later ones, so that
+its steps are judged in order, by one more task for each rank, as their measures come in; the result is the same as the
+local engine's.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from numscope.compare.engines.local import compare_all as compare_here
-from numscope.compare.steps import StepResult
+from numscope.compare.findings import History
+from numscope.compare.steps import Measured, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import MissingExtraError
 from numscope.store.reader import Run, open_run
@@ -23,19 +24,21 @@ def compare_all(
     thresholds: Thresholds,
     progress: Any,
 ) -> list[StepResult]:
-    """Compare every (step, rank), a task for each rank."""
+    """Compare every (step, rank): a task that measures for each, and one that judges for each rank."""
     try:
         import ray
     except ImportError as error:
         raise MissingExtraError("ray", "ray", "compare --engine ray") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
-    task = ray.remote(_compare_rank)
-    by_rank: dict[int, list[tuple[int, int]]] = {}
-    for place in places:
-        by_rank.setdefault(place[1], []).append(place)
+    measure, judge = ray.remote(_measure), ray.remote(_judge)
     paths = tuple(str(run.path.absolute()) for run in (*runs, *noise))
-    waiting = [task.remote(paths, mine, mapping, thresholds) for mine in by_rank.values()]
+    by_rank: dict[int, list[Any]] = {}
+    for step, rank in places:
+        by_rank.setdefault(rank, []).append(measure.remote(paths, step, rank, mapping))
+    # In a list the references stay references: a judge takes up the first steps while the last are being measured.
+    waiting = [judge.remote(paths[:2], measured, thresholds) for measured in by_rank.values()]
+    del by_rank
     results: list[StepResult] = []
     while waiting:
         done, waiting = ray.wait(waiting)
@@ -45,8 +48,16 @@ def compare_all(
     return sorted(results, key=lambda result: (result.step, result.rank))
 
 
-def _compare_rank(
-    paths: tuple[str, ...], places: list[tuple[int, int]], mapping: Any, thresholds: Thresholds
-) -> list[StepResult]:
+def _measure(paths: tuple[str, ...], step: int, rank: int, mapping: Any) -> Measured:
     target, reference, *noise = (open_run(path) for path in paths)
-    return list(compare_here((target, reference), noise, places, mapping, thresholds, None))
+    return measure_step((target, reference), noise, step, rank, mapping)
+
+
+def _judge(paths: tuple[str, str], measured: list[Any], thresholds: Thresholds) -> list[StepResult]:
+    import ray
+
+    target, reference = (open_run(path) for path in paths)
+    history, results = History(), []
+    while measured:
+        results.append(judge_step((target, reference), ray.get(measured.pop(0)), thresholds, history))
+    return results
