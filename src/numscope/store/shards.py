@@ -31,7 +31,9 @@ _FIRST_HEADER = 128 << 10  # a short run keeps few tensors,
 _HEADER = 1 << 20  # a long one should not need many files
 _OPENING = json.dumps({"__metadata__": {"format": FORMAT}}, separators=(",", ":"))[:-1].encode()
 
-Identity = tuple[int, str, tuple[int, ...], bool]  # hash, dtype, shape, sampled: equal means bitwise equal
+# Hash, dtype, shape of a sample or number of elements, sampled: equal means bitwise equal. The hash is that of the
+# elements in row-major order, so what is only reshaped is one content; the tables know each tensor's own shape.
+Identity = tuple[int, str, tuple[int, ...] | int, bool]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class ShardWriter:
             content = item.hash
             if content is None:
                 content = int.from_bytes(hashlib.blake2b(buffer, digest_size=8).digest(), "little")
-            identity = (content, item.dtype, item.shape, item.sampled)
+            identity = (content, item.dtype, item.shape if item.sampled else item.array.size, item.sampled)
             place = self._places.get(identity)
             if place is None:
                 start = self._data_end + size

@@ -80,17 +80,19 @@ def test_torch_reads_bf16_and_fp8_of_a_shard(tmp_path: Path) -> None:
         assert file.get_tensor(places[1][1]).to(torch.float32).tolist() == [0, 1, 2, 3]
 
 
-def test_equal_content_is_stored_once_and_other_shapes_or_dtypes_apart(tmp_path: Path) -> None:
+def test_equal_content_is_stored_once_whatever_its_shape_and_other_dtypes_and_samples_apart(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path)
     value = np.arange(6, dtype=np.float32)
     same, again = writer.add([keep(value, 7), keep(value.copy(), 7)])
     assert same == again
-    assert writer.add([keep(value, 7)]) == [same]
-    other = writer.add([keep(value.reshape(2, 3), 7), keep(value.view(np.int32), 7), keep(value[:2], 7, True, (6,))])
+    assert writer.add([keep(value, 7), keep(value.reshape(2, 3), 7), keep(value.reshape(1, 6, 1), 7)]) == [same] * 3
+    other = writer.add([keep(value.view(np.int32), 7), keep(value[:2], 7, True, (6,)), keep(value[:2], 7, True, (2, 3))])
     assert len({same, *other}) == 4
     writer.close()
-    assert len(Shard(tmp_path / same[0]).keys()) == 4
-    np.testing.assert_array_equal(Shard(tmp_path / other[2][0]).array(other[2][1], "float32"), value[:2])
+    shard = Shard(tmp_path / same[0])
+    assert len(shard.keys()) == 4
+    np.testing.assert_array_equal(shard.array(same[1], "float32", (2, 3)), value.reshape(2, 3))
+    np.testing.assert_array_equal(shard.array(other[1][1], "float32"), value[:2])
 
 
 def test_a_strided_or_reversed_array_is_stored_in_its_own_order(tmp_path: Path) -> None:
