@@ -12,7 +12,7 @@ _SIMPLE = (int, float, bool, str, type(None))
 
 
 def key_of(value: Any) -> Any:
-    """Return a hashable stand-in for a non-tensor value, equal only for values that are described alike."""
+    """Return a hashable stand-in for a non-tensor value, equal only for values of its type that are described alike."""
     kind = type(value)
     if kind in (int, bool, str):
         return (kind, value)
@@ -20,6 +20,8 @@ def key_of(value: Any) -> Any:
         return (kind, "nan") if math.isnan(value) else (kind, value, math.copysign(1.0, value))
     if value is None:
         return None
+    if isinstance(value, (tuple, list)) and all(type(item) is int for item in value):
+        return tuple(value)
     return describe_text(value)
 
 

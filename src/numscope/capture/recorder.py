@@ -55,7 +55,7 @@ class Strings:
 class Series:
     """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
 
-    __slots__ = ("_backward", "_counter", "_forward", "_spare", "_strings", "_template", "epoch", "head")
+    __slots__ = ("_counter", "_spare", "_strings", "_template", "backward", "epoch", "forward", "head")
 
     def __init__(self, strings: Strings, head: str, template: str) -> None:
         self.head = head
@@ -64,8 +64,8 @@ class Series:
         self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
         self._counter = itertools.count()
         self._spare: list[int] = []
-        self._forward: list[int] = []
-        self._backward: list[int] = []
+        self.forward: list[int] = []  # interned names by number, as far as they were asked for
+        self.backward: list[int] = []
 
     def next(self, epoch: int) -> int:
         """Return the next number in this step."""
@@ -81,7 +81,7 @@ class Series:
 
     def name(self, number: int, phase: str = "forward") -> int:
         """Return the interned name of the call of that number."""
-        names = self._backward if phase == "backward" else self._forward
+        names = self.backward if phase == "backward" else self.forward
         while len(names) <= number:
             text = self._template.format(head=self.head, n=len(names), phase=phase)
             names.append(self._strings.id(text))
@@ -107,17 +107,19 @@ class Recorder:
         self._measure = measure
         self._to_numpy = to_numpy
         self._lock = threading.Lock()
-        self._orders = itertools.count()
+        self.orders = itertools.count()
         self._tensor_numbers = itertools.count()
         # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
-        self._calls: list[int] = []
-        self._slots: list[int] = []
+        # The hot path adds to them itself where `direct` says so; every flush puts new lists in their place.
+        self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
+        self.slot_rows: list[int] = []  # order, slot, tensor, note
         self._tensors: list[int] = []
         self._data: dict[int, Any] = {}
         self._data_bytes = 0
         self._shapes: dict[tuple[int, ...], int] = {}
         self._shape_list: list[list[int]] = []
-        self._direct = type(self).slot is Recorder.slot
+        kind = type(self)
+        self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
         self._flushed = False  # a part of this step was handed over
         self._handed_over = 0  # tensors with a smaller number are
 
@@ -125,7 +127,7 @@ class Recorder:
 
     def order(self) -> int:
         """Return the place of a call that begins now."""
-        return next(self._orders)
+        return next(self.orders)
 
     def call(
         self,
@@ -144,7 +146,7 @@ class Recorder:
         thread: int,
     ) -> None:
         """Record a call; a negative number is null."""
-        self._calls.extend(
+        self.call_rows.extend(
             (
                 order,
                 name,
@@ -164,12 +166,12 @@ class Recorder:
 
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Record that a call shows a tensor in a slot."""
-        self._slots.extend((order, slot, tensor, note))
+        self.slot_rows.extend((order, slot, tensor, note))
 
     def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
         """Record the slots of a call: (slot, tensor, note) each; one that is not wanted is left out."""
-        if self._direct:
-            add = self._slots.extend
+        if self.direct:
+            add = self.slot_rows.extend
             for slot, tensor, note in rows:
                 if tensor != UNWANTED:
                     add((order, slot, tensor, note))
@@ -210,15 +212,15 @@ class Recorder:
 
     def is_full(self) -> bool:
         """Tell whether a flush is due."""
-        return len(self._slots) > 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
+        return len(self.slot_rows) > 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Hand over what is buffered."""
         with self._lock:
-            calls, self._calls = self._calls, []
-            slots, self._slots = self._slots, []
+            calls, self.call_rows = self.call_rows, []
+            slots, self.slot_rows = self.slot_rows, []
             tensors, self._tensors = self._tensors, []
             data, self._data = self._data, {}
             if tensors:
@@ -261,14 +263,14 @@ class Recorder:
         self.step = step
         self.epoch += 1
         self.skipped = {}
-        self._orders = itertools.count()
+        self.orders = itertools.count()
         self._tensor_numbers = itertools.count()
         self._handed_over = 0
 
     @property
     def has_content(self) -> bool:
         """Tell whether anything was recorded since the step began or was last ended."""
-        return self._flushed or bool(self._calls or self.skipped)
+        return self._flushed or bool(self.call_rows or self.skipped)
 
     @property
     def opened(self) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from numscope.capture.torch.backward import BackwardCall, Edge, attach, edges_of, running, sequence
+from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, sequence
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
-from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.watch import Open, OwnWork, Slot, Watch
+
+_task = torch._C._current_graph_task_id
 
 
 class ApiMode(TorchFunctionMode):
@@ -26,30 +27,42 @@ class ApiMode(TorchFunctionMode):
         self._table = ApiTable()
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        api = self._table[func]
-        if api.silent and not (api.exposes or api.cuts):  # the most there are: shapes, gradients, flags
+        if kwargs is None:
+            kwargs = {}
+        api = self._table.known.get(func) or self._table[func]
+        if api.plain:  # the most there are: shapes, gradients, flags
             return func(*args, **kwargs)
         watch = self._watch
-        thread = watch.thread
-        if api.transparent and not thread.busy:
+        state = watch.thread.__dict__
+        if api.transparent and not state["busy"]:
             return self._inside(api, func, args, kwargs)
         if api.silent:
-            if thread.busy or not watch.on:
+            if state["busy"] or not watch.on:
                 return func(*args, **kwargs)
             if api.exposes and isinstance(args[0], torch.Tensor):
                 watch.tensors.distrust(args[0])
             if not (api.cuts and args[0].requires_grad):
                 return func(*args, **kwargs)
-        if thread.busy or thread.quiet or not (watch.on and watch.forward_on):
+        if state["busy"] or state["quiet"] is not None or not (watch.on and watch.forward_on) or is_tracing():
             return func(*args, **kwargs)
-        if is_tracing():
-            return func(*args, **kwargs)
-        stack = thread.stack
-        if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
+        stack = state["stack"]
+        if stack and (op := stack[-1].op) and _same_name(op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
-        work = partial(self._inside, api, func, args, kwargs) if api.composite else partial(func, *args, **kwargs)
-        return record_call(watch, api, work, args, kwargs, sys._getframe(1))
+        if api.composite:
+            return record_call(
+                watch, api, partial(self._inside, api, func, args, kwargs), args, kwargs, sys._getframe(1)
+            )
+        call = _ApiCall(watch, api)
+        wanted = call.begin(state, args, kwargs, sys._getframe(1))
+        try:
+            result = func(*args, **kwargs)
+        except Exception as error:
+            if wanted:
+                call.raised(error)
+            raise
+        if wanted:
+            call.end(state, result)
+        return result
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
         """Run a function so that the torch functions it calls are seen too."""
@@ -60,28 +73,22 @@ class ApiMode(TorchFunctionMode):
 
 
 def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
-    """Do the work of a call, recording it; a fault of ours is counted, one of the call's is the user's."""
+    """Do the work of a call, recording it and the calls inside it."""
     call = _ApiCall(watch, api)
-    own = OwnWork(watch, api.head)
-    wanted = False
-    with own:
-        wanted = call.before(args, kwargs, frame)
-    stack = watch.thread.stack
-    if api.composite:
-        stack.append(call.open() if wanted else _unrecorded(watch, api))
+    state = watch.thread.__dict__
+    wanted = call.begin(state, args, kwargs, frame)
+    stack = state["stack"]
+    stack.append(call.open() if wanted else _unrecorded(watch, api))
     try:
         result = work()
     except Exception as error:
         if wanted:
-            with own:
-                call.raised(error)
+            call.raised(error)
         raise
     finally:
-        if api.composite:
-            stack.pop()
+        stack.pop()
     if wanted:
-        with own:
-            call.after(result)
+        call.end(state, result)
     return result
 
 
@@ -103,8 +110,8 @@ class _ApiCall:
     """One call of a torch function, from before to after."""
 
     __slots__ = (
-        "_arguments", "_edges", "_first", "_first_order", "_input_tensors", "_inputs", "_name", "_number", "_parent",
-        "_phase", "_recompute", "_series", "_site", "_versions", "api", "backward", "order", "watch",
+        "_arguments", "_first", "_first_order", "_input_tensors", "_inputs", "_name", "_number", "_parent", "_phase",
+        "_recompute", "_series", "_site", "_targets", "_versions", "api", "backward", "order", "watch",
     )  # fmt: skip
 
     def __init__(self, watch: Watch, api: Api) -> None:
@@ -112,28 +119,59 @@ class _ApiCall:
         self.api = api
         self.backward: BackwardCall | None = None
 
-    def before(self, args: Any, kwargs: Any, frame: Any) -> bool:
+    def begin(self, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> bool:
+        """Do what is to be done before the call, unseen; a fault of ours is counted. Tell whether `end` is to follow."""
+        guard = state["guard"]
+        state["busy"] = True
+        guard.__enter__()
+        try:
+            return self._before(state, args, kwargs, frame)
+        except Exception as error:
+            self.watch.fault(self.api.head, error)
+            return False
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
+
+    def end(self, state: dict[str, Any], result: Any) -> None:
+        """Do what is to be done after the call."""
+        guard = state["guard"]
+        state["busy"] = True
+        guard.__enter__()
+        try:
+            self._after(result)
+        except Exception as error:
+            self.watch.fault(self.api.head, error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
+
+    def _before(self, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> bool:
         """Record the inputs as they are before the call; tell whether the call is to be recorded."""
         watch = self.watch
         recorder = watch.recorder
-        epoch = recorder.epoch
-        self._series = series = watch.series(self.api.head)
-        in_backward = torch._C._current_graph_task_id() != -1
-        self._recompute = recompute = in_backward and is_recomputing()
-        self._first_order = -1
-        stack = watch.thread.stack
-        self._parent = stack[-1] if stack else None
+        series = self.api.series
+        if series is None:
+            series = self.api.series = watch.series(self.api.head)
+        self._series = series
+        stack = state["stack"]
+        self._parent = parent = stack[-1] if stack else None
         self._phase = "forward"
-        if in_backward and self._parent is None and not recompute:
-            self._parent = running(watch)
-            self._phase = "backward" if self._parent else "forward"
-        if not recompute:
-            self._number = series.next(epoch)
-            self._name = series.name(self._number)
-            if not watch.in_scope(self._name, self._parent, "api", self._phase):
+        self._first_order = -1
+        self._recompute = False
+        if _task() != -1:  # the engine runs
+            self._recompute = torch.is_grad_enabled()
+            if parent is None and not self._recompute:
+                self._parent = parent = running(watch)
+                self._phase = "backward" if parent else "forward"
+        if not self._recompute:
+            self._number = number = series.next(recorder.epoch)
+            names = series.forward
+            self._name = names[number] if number < len(names) else series.name(number)
+            if watch.asks and not watch.in_scope(self._name, parent, "api", self._phase):
                 return False
-        self.order = recorder.order()
-        self._site = watch.site(frame)
+        self.order = order = next(recorder.orders)
+        self._site = watch.site_in(stack, frame)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots = watch.flatten("input", args, positional)
@@ -141,24 +179,24 @@ class _ApiCall:
             slots += watch.flatten_named("kwargs", kwargs, named)
         self._arguments = watch.arguments(positional, named) if positional or named else -1
         self._input_tensors = slots
-        self._inputs = watch.measure(slots, self.api.overwrites) if watch.record_forward else []
-        if recompute:
-            found = watch.executions.find(series, self._inputs)
-            self._number, self._first_order = found or (series.next(epoch), -1)
+        self._inputs = watch.rows(order, slots, self.api.overwrites) if watch.record_forward else []
+        if self._recompute:
+            found = watch.executions.find(series, self._inputs[2::4])
+            self._number, self._first_order = found or (series.next(recorder.epoch), -1)
             self._name = series.name(self._number)
-            if not watch.in_scope(self._name, self._parent, "api"):
+            if not watch.in_scope(self._name, parent, "api"):
                 return False
         else:
-            watch.executions.note(series, self._number, self.order, self._inputs)
-        watch.keep(slots, self._inputs, self._name)
+            watch.executions.note(series, self._number, order, self._inputs[2::4])
+        if watch.keeps_some and self._inputs:
+            watch.keep(slots, self._inputs, self._name)
         try:
             self._versions: list[int | None] = [tensor._version for _, tensor in slots]
         except RuntimeError:
             self._versions = [version_of(tensor) for _, tensor in slots]
-        self._edges: list[Edge] = []
-        self._first = 0
+        self._targets = None
         if watch.record_backward and torch.is_grad_enabled():
-            self._edges = edges_of(slots)
+            self._targets = Targets(watch, slots)
             self._first = sequence()
         return True
 
@@ -174,12 +212,14 @@ class _ApiCall:
         return (parent.module, parent.module_class) if parent else (self.watch.no_text, self.watch.no_text)
 
     def _backward(self, module: int, module_class: int) -> BackwardCall:
+        number, names = self._number, self._series.backward
         return BackwardCall(
-            self.watch, self._series.name(self._number, "backward"), self.watch.kinds["api"], module, module_class,
-            self.order if self.watch.record_forward else -1, self._site, self._parent.backward if self._parent else None,
+            self.watch, names[number] if number < len(names) else self._series.name(number, "backward"),
+            self.watch.api_kind, module, module_class, self.order if self.watch.record_forward else -1, self._site,
+            self._parent.backward if self._parent else None,
         )  # fmt: skip
 
-    def after(self, result: Any) -> None:
+    def _after(self, result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
         watch = self.watch
         if self.api.writes_untold:
@@ -191,15 +231,17 @@ class _ApiCall:
             return
         if watch.record_forward:
             self._row(-1)
-            watch.slots(self.order, self._inputs)
+            watch.add(self._inputs)
             if self.api.uninitialized:
-                watch.slots(self.order, watch.blank(outputs))
+                watch.blank(self.order, outputs)
             else:
-                watch.slots(self.order, watch.measure_and_keep(outputs, self._name))
-        if self._edges and any(tensor.requires_grad for _, tensor in outputs):
-            module, module_class = self._module()
-            call = self.backward or self._backward(module, module_class)
-            attach(watch, call, watch.gradient_slots(outputs), self._edges, self._first)
+                watch.record(self.order, outputs, self._name)
+        if self._targets is not None and self._targets.slots:
+            for _, tensor in outputs:
+                if tensor.requires_grad:
+                    call = self.backward or self._backward(*self._module())
+                    attach(watch, call, outputs, self._targets, self._first)
+                    break
         if watch.scope.stateful:
             watch.ended(self._name)
         watch.flush_if_full()
@@ -222,8 +264,8 @@ class _ApiCall:
     def _row(self, error: int) -> None:
         watch = self.watch
         module, module_class = self._module()
-        watch.recorder.call(
-            self.order, self._name, watch.kinds["api"], module, module_class, watch.phases[self._phase],
+        watch.call_row(
+            self.order, self._name, watch.api_kind, module, module_class, watch.phases[self._phase],
             self._parent.order if self._parent else -1, self._first_order, self._arguments, self._site, self._recompute, error,
             watch.thread_number(),
         )  # fmt: skip
@@ -232,5 +274,6 @@ class _ApiCall:
         """Record a call that raised; the user may catch it and go on."""
         if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
-        self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
-        self.watch.slots(self.order, self._inputs)
+        with OwnWork(self.watch, self.api.head):
+            self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+            self.watch.add(self._inputs)

@@ -91,9 +91,10 @@ class AtenMode(TorchDispatchMode):
             watch.phases[phase], parent.order if parent else -1, forward, watch.arguments(positional, named),
             watch.site(sys._getframe(2)) if node is None else -1, False, -1, watch.thread_number(),
         )  # fmt: skip
-        rows = watch.measure(slots, is_in_place(op))
-        watch.keep(slots, rows, name)
-        watch.slots(order, rows)
+        rows = watch.rows(order, slots, is_in_place(op))
+        if watch.keeps_some:
+            watch.keep(slots, rows, name)
+        watch.add(rows)
         return order, name, slots, [version_of(tensor) for _, tensor in slots]
 
     def _link(self, order: int, node: Any) -> int:
@@ -117,8 +118,8 @@ class AtenMode(TorchDispatchMode):
             ]
             outputs = [(watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
         if op in UNINITIALIZED:
-            watch.slots(order, watch.blank(outputs))
+            watch.blank(order, outputs)
         else:
-            watch.slots(order, watch.measure_and_keep(outputs, name))
+            watch.record(order, outputs, name)
         watch.ended(name)
         watch.flush_if_full()

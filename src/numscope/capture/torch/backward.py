@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Open, OwnWork, Watch
+from numscope.capture.torch.watch import Open, Watch
 
 _KEY = "numscope"
 _AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
@@ -60,29 +60,32 @@ class BackwardCall:
 
     def begin(self) -> int:
         """Return this call's order, recording the call when it is first asked for in a step."""
-        if not self.wanted:
-            return self.parent.begin() if self.parent is not None else -1
         recorder = self._watch.recorder
-        if self._epoch != recorder.epoch:
-            parent = self.parent.begin() if self.parent is not None else -1
-            same_step = self._epoch < 0
-            self._epoch = recorder.epoch
-            self._order = recorder.order()
-            self._seen = ()
-            recorder.call(
-                self._order, self.name, self.kind, self.module, self.module_class, self._watch.phases["backward"],
-                parent, self.forward if same_step else -1, -1, self.site, False, -1, self._watch.thread_number(),
-            )  # fmt: skip
+        if self._epoch == recorder.epoch and self.wanted:
+            return self._order
+        parent = self.parent.begin() if self.parent is not None else -1
+        if not self.wanted:
+            return parent
+        forward = self.forward if self._epoch < 0 else -1  # of the same step
+        self._epoch = recorder.epoch
+        self._order = recorder.order()
+        self._seen = ()
+        self._watch.call_row(
+            self._order, self.name, self.kind, self.module, self.module_class, self._watch.backward_phase, parent, forward,
+            -1, self.site, False, -1, self._watch.thread_number(),
+        )  # fmt: skip
         return self._order
 
     def record(self, slot: int, gradient: torch.Tensor) -> None:
         """Record one gradient."""
         watch = self._watch
         order = self._order if self._epoch == watch.recorder.epoch else self.begin()
-        if slot in self._seen:  # the graph was kept and runs again: a call of its own
+        seen = self._seen
+        if slot in seen:  # the graph was kept and runs again: a call of its own
             self._epoch = -2
             order = self.begin()
-        self._seen += (slot,)
+            seen = ()
+        self._seen = (*seen, slot)
         watch.show(order, slot, gradient, self.name)
 
 
@@ -99,7 +102,7 @@ class Sink:
         self._total: torch.Tensor | None = None
 
     def add(self, gradient: torch.Tensor | None) -> None:
-        """Take one contribution."""
+        """Take one of several contributions."""
         self._received += 1
         if gradient is not None and self._total is not None:
             with torch.no_grad():
@@ -115,51 +118,67 @@ class Sink:
 class NodeHook:
     """What is to be seen when one node has run.
 
-    The lists are flat and made when first needed: what lives as long as the graph is what Python's collector walks.
+    The tuples are flat, and there are few of them: what lives as long as the graph is what Python's collector walks.
     """
 
     __slots__ = ("_watch", "exits", "incoming", "outgoing")
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self.incoming: list[Any] = []  # call, output number, slot; and so on
-        self.outgoing: dict[int, Sink | list[Sink]] = {}  # edge number → sinks
+        self.incoming: tuple[Any, ...] = ()  # call, output number, slot; and so on
+        self.outgoing: tuple[Any, ...] = ()  # edge number, call, slot, or edge number, sink, -1; and so on
         self.exits: list[Exit] | None = None  # the edges that leave the last call whose only output node this is
 
     def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         watch = self._watch
-        if not watch.on or watch.thread.busy:
+        state = watch.thread.__dict__
+        if not watch.on or state["busy"]:
             return
-        with OwnWork(watch, "backward"):
-            incoming = self.incoming
-            for place in range(0, len(incoming), 3):
-                number = incoming[place + 1]
+        state["busy"] = True
+        guard = state["guard"]
+        guard.__enter__()
+        try:
+            parts = iter(self.incoming)
+            for call in parts:
+                number, slot = next(parts), next(parts)
                 if number < len(grad_outputs) and (gradient := grad_outputs[number]) is not None:
-                    incoming[place].record(incoming[place + 2], gradient)
-            for edge, sinks in self.outgoing.items():
+                    call.record(slot, gradient)
+            parts = iter(self.outgoing)
+            for edge in parts:
+                call, slot = next(parts), next(parts)
                 gradient = grad_inputs[edge] if edge < len(grad_inputs) else None
-                if type(sinks) is Sink:
-                    sinks.add(gradient)
-                else:
-                    for sink in sinks:  # type: ignore[union-attr]
-                        sink.add(gradient)
+                if slot < 0:
+                    call.add(gradient)
+                elif gradient is not None:
+                    call.record(slot, gradient)
             if watch.recorder.is_full():
                 watch.recorder.flush()
+        except Exception as error:
+            watch.fault("backward", error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
 
-    def lead(self, edge: int, sink: Sink) -> bool:
-        """Lead what leaves by an edge to a sink; false if it goes to one of the same call already."""
-        found = self.outgoing.get(edge)
-        if found is None:
-            self.outgoing[edge] = sink
-            return True
-        last = found[-1] if isinstance(found, list) else found
-        if last.call is sink.call:
-            return False
-        if isinstance(found, list):
-            found.append(sink)
-        else:
-            self.outgoing[edge] = [found, sink]
+    def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
+        """Lead what leaves by an edge to a slot of a call; false if it goes to one of the same call already."""
+        outgoing = self.outgoing
+        for place in range(len(outgoing) - 3, -1, -3):
+            if outgoing[place] == edge:
+                last = outgoing[place + 1]
+                if last is call or (type(last) is Sink and last.call is call):
+                    return False
+                self.outgoing = (*outgoing[: place + 3], edge, call, slot, *outgoing[place + 3 :])
+                return True
+        self.outgoing = (*outgoing, edge, call, slot)
         return True
+
+    def gather(self, edge: int, call: BackwardCall, sink: Sink) -> None:
+        """Lead what leaves by an edge to a sink instead of the call itself."""
+        outgoing = self.outgoing
+        for place in range(0, len(outgoing), 3):
+            if outgoing[place] == edge and outgoing[place + 1] is call:
+                self.outgoing = (*outgoing[: place + 1], sink, -1, *outgoing[place + 3 :])
+                return
 
 
 def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
@@ -180,80 +199,132 @@ def sequence() -> int:
     return int(torch._C._autograd._get_sequence_nr())
 
 
+class Targets:
+    """Where the gradients of a call's inputs will go; to be asked before the call, which may change its inputs."""
+
+    __slots__ = ("_held", "has_leaf", "slots")
+
+    def __init__(self, watch: Watch, slots: list[tuple[int, torch.Tensor]]) -> None:
+        self.has_leaf = False
+        self._held: list[Node] = []  # a node is known by its address, which is its own while it is held
+        # → the slot of the gradient; a list of them where a tensor is there twice. Later what `_lead` makes of it.
+        self.slots: dict[Any, Any] = {}
+        gradient_out = watch.gradient_out
+        for slot, tensor in slots:
+            if tensor.requires_grad:
+                node = tensor.grad_fn
+                if node is None:
+                    self.has_leaf = True
+                    key: Any = id(tensor)
+                else:
+                    self._held.append(node)
+                    number = tensor.output_nr
+                    key = (id(node), number) if number else id(node)
+                out = gradient_out.get(slot) or watch.gradient_slot(slot)
+                if key in self.slots:
+                    known = self.slots[key]
+                    self.slots[key] = [*known, out] if type(known) is list else [known, out]
+                else:
+                    self.slots[key] = out
+
+
 def attach(
-    watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], inputs: list[Edge], first: int
+    watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], targets: Targets, first: int
 ) -> None:
-    """Watch the backward of a call that made the nodes from number `first` on; outputs have their gradients' slots.
+    """Watch the backward of a call that made the nodes from number `first` on, as seen in its outputs.
 
     The nodes are walked from the outputs to the inputs. What an inner call has walked is not walked again: the hook of
     its output node knows the edges that leave it.
     """
-    targets: dict[Any, Sink | list[Sink]] = {}
-    has_leaf = False
-    for slot, node, number, leaf in inputs:
-        if leaf is not None:
-            key: Any = id(leaf)
-            has_leaf = True
-        else:
-            key = (id(node), number) if number else id(node)
-        sink = Sink(call, watch.gradient_slot(slot))
-        known = targets.get(key)
-        if known is None:
-            targets[key] = sink
-        elif isinstance(known, list):
-            known.append(sink)
-        else:
-            targets[key] = [known, sink]
     pending: list[Node] = []
-    visited: set[Node] = set()
+    gradient_in = watch.gradient_in
     for slot, tensor in outputs:
-        node = tensor.grad_fn
+        node: Node = tensor.grad_fn
         if node is None or node._sequence_nr() < first:
             continue
-        hook = _hook(watch, node)
-        hook.incoming += (call, tensor.output_nr, slot)
-        if node not in visited:
-            visited.add(node)
+        metadata: Any = node.metadata
+        own = metadata.get(_KEY)
+        if own is None or own._watch is not watch:
+            own = metadata[_KEY] = NodeHook(watch)
+            node.register_hook(own)
+        own.incoming += (call, tensor.output_nr, gradient_in.get(slot) or watch.incoming_slot(slot))
+        if node not in pending:
             pending.append(node)
     if not pending:
         return
     only = pending[0] if len(pending) == 1 else None
-    own = hook
+    visited = set(pending)
+    slots = targets.slots
     exits: list[Exit] = []
+    alone = True  # no node but the outputs' own was walked: its edges are known from itself
     while pending:
         node = pending.pop()
-        found = own if node is only else node.metadata.get(_KEY)
-        edges = found.exits if found is not None and found._watch is watch else None
+        if node is only:
+            hook = own
+        else:
+            hook = node.metadata.get(_KEY)
+            if hook is not None and hook._watch is not watch:
+                hook = None
+        edges = hook.exits if hook is not None else None
         if edges is None:
-            edges = [(None, index, *edge) for index, edge in enumerate(node.next_functions) if edge[0] is not None]
+            index = -1
+            edges = []
+            for following, number in node.next_functions:
+                index += 1
+                if following is not None:
+                    edges.append((None, index, following, number))
+        else:
+            alone = False
         for edge in edges:
             owner, index, following, number = edge
-            sinks = targets.get((id(following), number) if number else id(following))
-            if sinks is None:
+            key = (id(following), number) if number else id(following)
+            goal = slots.get(key)
+            if goal is None:
                 if type(following) is _AccumulateGrad:
-                    sinks = targets.get(id(following.variable)) if has_leaf else None
+                    if targets.has_leaf:
+                        key = id(following.variable)
+                        goal = slots.get(key)
                 elif following in visited:
                     continue
                 elif following._sequence_nr() >= first:
                     visited.add(following)
                     pending.append(following)
+                    alone = False
                     continue
-            if owner is None and node is not only:
-                owner = node
-                edge = (node, index, following, number)
-            elif owner is only and owner is not None:  # a hook that knew its own node would keep it alive for ever
+            if owner is None:
+                if node is not only:
+                    owner = node
+                    edge = (node, index, following, number)
+            elif owner is only:  # a hook that knew its own node would keep it alive for ever
+                owner = None
                 edge = (None, index, following, number)
             exits.append(edge)
-            if sinks is not None:
-                # The same tensor in two arguments has an edge for each, in the order of the arguments.
-                sink = sinks[0] if isinstance(sinks, list) else sinks
-                hook = own if owner is None else _hook(watch, owner)
-                if hook.lead(index, sink):
-                    sink.expected += 1
-                    if isinstance(sinks, list) and len(sinks) > 1:
-                        sinks.pop(0)
+            if goal is not None:
+                _lead(own if owner is None else _hook(watch, owner), index, call, slots, key)
     if only is not None:
-        own.exits = exits
+        own.exits = None if alone else exits
+
+
+def _lead(hook: NodeHook, edge: int, call: BackwardCall, slots: dict[Any, Any], key: Any) -> None:
+    """Lead what leaves by an edge to the input that it is the gradient of."""
+    goal = slots[key]
+    if type(goal) is int:
+        if hook.lead(edge, call, goal):
+            slots[key] = (hook, edge, goal)
+    elif type(goal) is list:  # the same tensor in two arguments has an edge for each, in the order of the arguments
+        if hook.lead(edge, call, goal[0]):
+            slot = goal.pop(0)
+            slots[key] = goal if len(goal) > 1 else goal[0] if goal else (hook, edge, slot)
+    elif type(goal) is tuple:  # a second contribution to one gradient
+        sink = Sink(call, goal[2])
+        if hook.lead(edge, call, goal[2]):
+            sink.expected = 2
+            slots[key] = sink
+            hook.gather(edge, call, sink)
+            goal[0].gather(goal[1], call, sink)
+    elif hook.lead(edge, call, goal.slot):
+        goal.expected += 1
+        hook.gather(edge, call, goal)
 
 
 def running(watch: Watch) -> Open | None:

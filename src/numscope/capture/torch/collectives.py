@@ -125,7 +125,7 @@ class Collectives:
             watch.phases[phase], parent.order if parent else -1, -1, watch.arguments([], facts),
             watch.site(sys._getframe(4)), False, -1, watch.thread_number(),
         )  # fmt: skip
-        watch.slots(order, watch.measure_and_keep(slots, call))
+        watch.record(order, slots, call)
         return order, call
 
     def _after(self, order: int, name: int, written: list[Any]) -> None:
@@ -133,7 +133,7 @@ class Collectives:
         outputs = watch.flatten("output", written, [])
         for _, tensor in outputs:
             watch.tensors.distrust(tensor)  # the backend writes without telling autograd's version counter
-        watch.slots(order, watch.measure_and_keep(outputs, name))
+        watch.record(order, outputs, name)
 
     def _guarded(self, work: Any, where: str) -> Any:
         with OwnWork(self._watch, f"collective {where}"), torch.no_grad():

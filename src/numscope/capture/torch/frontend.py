@@ -91,7 +91,7 @@ class TorchFrontend(Installed):
             watch.phases["forward"], stack[-1].order if stack else -1, -1, -1, watch.site(frame), False, -1,
             watch.thread_number(),
         )  # fmt: skip
-        watch.slots(order, watch.measure_and_keep(outputs, call))
+        watch.record(order, outputs, call)
         if grad:
             self._save_gradients(series.name(number, "backward"), order, outputs)
 

@@ -148,7 +148,7 @@ def _was_finite(guard: Any, tensor: Tensor) -> bool:
 
 def numbered(watch: Any, series: Series, tensors: list[Tensor]) -> tuple[int, bool]:
     """Return a call's number, and whether it is a recomputation, which takes the number of the first execution."""
-    inputs = [(0, _place(item), 0) for item in tensors[:2]]
+    inputs = [_place(item) for item in tensors[:2]]
     if _task() != -1 and torch.is_grad_enabled():
         found = watch.executions.find(series, inputs)
         return (found[0] if found else series.next(watch.recorder.epoch)), True

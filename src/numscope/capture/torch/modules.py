@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from numscope.capture.recorder import Series
-from numscope.capture.torch.backward import BackwardCall, attach, edges_of, sequence
+from numscope.capture.torch.backward import BackwardCall, Targets, attach, sequence
 from numscope.capture.torch.compiled import is_tracing
-from numscope.capture.torch.recompute import is_recomputing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, OwnWork, Undo, Watch
+from numscope.capture.torch.watch import Open, Undo, Watch
 
 Module = torch.nn.Module
+_task = torch._C._current_graph_task_id
 _NormBase = torch.nn.modules.batchnorm._NormBase
 
 
@@ -112,26 +112,41 @@ class Modules:
 
     def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
         watch = self._watch
-        thread = watch.thread
-        if not watch.on or not watch.forward_on or thread.busy or is_tracing():
+        state = watch.thread.__dict__
+        if not watch.on or not watch.forward_on or state["busy"] or is_tracing():
             return original(module, *args, **kwargs)
         call = _ModuleCall(watch, module)
         opened = None
-        own = OwnWork(watch, "module")
-        with own:
-            opened = call.before(self._path(module), args, kwargs, sys._getframe(2), self._backwards)
+        guard = state["guard"]
+        state["busy"] = True
+        guard.__enter__()
+        try:
+            opened = call.before(self._path(module), state, args, kwargs, sys._getframe(2), self._backwards)
+        except Exception as error:
+            watch.fault("module", error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
         if opened is None:
             return original(module, *args, **kwargs)
-        thread.stack.append(opened)
+        stack = state["stack"]
+        stack.append(opened)
         try:
             result = original(module, *args, **kwargs)
         except BaseException as error:
             call.raised(error)
             raise
         finally:
-            thread.stack.pop()
-        with own:
+            stack.pop()
+        state["busy"] = True
+        guard.__enter__()
+        try:
             call.after(result)
+        except Exception as error:
+            watch.fault("module", error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
         return result
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
@@ -140,13 +155,26 @@ class Modules:
             return
         slot = watch.slot_id("parameters_grad", name)
 
+        backwards = self._backwards
+
         def accumulated(tensor: torch.Tensor) -> None:
-            if not watch.on or watch.thread.busy or tensor.grad is None:
+            state = watch.thread.__dict__
+            if not watch.on or state["busy"]:
                 return
-            with OwnWork(watch, "parameters_grad"):
-                call = self._backwards.get(path)
-                if call is not None and call.wanted:
-                    watch.show(call.begin(), slot, tensor.grad, call.name)
+            call = backwards.get(path)
+            if call is None or not call.wanted:
+                return
+            state["busy"] = True
+            guard = state["guard"]
+            guard.__enter__()
+            try:
+                if (gradient := tensor.grad) is not None:
+                    watch.show(call.begin(), slot, gradient, call.name)
+            except Exception as error:
+                watch.fault("parameters_grad", error)
+            finally:
+                guard.__exit__(None, None, None)
+                state["busy"] = False
 
         if parameter.is_leaf:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
@@ -158,13 +186,13 @@ class _ModuleCall:
     __slots__ = (
         "_backward",
         "_buffers",
-        "_edges",
         "_first",
         "_in_scope",
         "_module",
         "_name",
         "_order",
         "_recorded",
+        "_targets",
         "_watch",
     )
 
@@ -173,85 +201,85 @@ class _ModuleCall:
         self._module = module
         self._recorded = watch.settings.level != "api"
 
-    def before(self, path: str, args: Any, kwargs: Any, frame: Any, backwards: dict[str, BackwardCall]) -> Open:
+    def before(
+        self, path: str, state: dict[str, Any], args: Any, kwargs: Any, frame: Any, backwards: dict[str, BackwardCall]
+    ) -> Open:
         """Record the call with its inputs, parameters and buffers as they are before it."""
         watch = self._watch
         recorder = watch.recorder
-        stack = watch.thread.stack
+        stack = state["stack"]
         parent = stack[-1] if stack else None
         class_name = type(self._module).__name__
-        module, module_class, series = self._known(path, class_name)
-        site = watch.site(frame)
+        module, module_class, series = watch.modules.get((path, class_name)) or self._learn(path, class_name)
+        site = watch.site_in(stack, frame)
+        if not self._recorded:
+            order = parent.order if parent else -1
+            return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots = watch.flatten("input", args, positional)
         if kwargs:
             slots += watch.flatten_named("kwargs", kwargs, named)
-        recompute = is_recomputing()
-        if not self._recorded:
-            order = parent.order if parent else -1
-            return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
+        recompute = _task() != -1 and torch.is_grad_enabled()
         if parent is None and not recompute and watch.record_forward:
             watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
-        rows = watch.measure(slots) if watch.record_forward else []
-        self._order = recorder.order()
-        number, first_order = (watch.executions.find(series, rows) if recompute else None) or (-1, -1)
+        self._order = order = next(recorder.orders)
+        rows = watch.rows(order, slots) if watch.record_forward else []
+        number, first_order = (watch.executions.find(series, rows[2::4]) if recompute else None) or (-1, -1)
         if number < 0:
             number = series.next(recorder.epoch)
-            watch.executions.note(series, number, self._order, rows)
-        self._name = series.name(number)
-        this = Open(self._order, module, module_class, path, site, "", None)
-        self._in_scope = watch.in_scope(self._name, this, "module")
-        self._backward = BackwardCall(
-            watch, series.name(number, "backward"), watch.kinds["module"], module, module_class, self._order, site,
+            watch.executions.note(series, number, order, rows[2::4])
+        self._name = name = series.name(number)
+        this = Open(order, module, module_class, path, site, "", None)
+        self._in_scope = in_scope = not watch.asks or watch.in_scope(name, this, "module")
+        this.backward = self._backward = BackwardCall(
+            watch, series.name(number, "backward"), watch.module_kind, module, module_class, order, site,
             parent.backward if parent else None,
         )  # fmt: skip
-        self._backward.wanted = self._in_scope
+        self._backward.wanted = in_scope
         if self._module._parameters or self._module._modules:  # a loss beside the model takes none of its gradients
             known = backwards.get(path) if recompute else None
             if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
                 backwards[path] = self._backward
-        if self._in_scope and watch.record_forward:
-            recorder.call(
-                self._order, self._name, watch.kinds["module"], module, module_class, watch.phases["forward"],
-                parent.order if parent else -1, first_order, watch.arguments(positional, named), site, recompute, -1,
-                watch.thread_number(),
+        if in_scope and watch.record_forward:
+            watch.call_row(
+                order, name, watch.module_kind, module, module_class, watch.forward_phase, parent.order if parent else -1,
+                first_order, watch.arguments(positional, named), site, recompute, -1, watch.thread_number(),
             )  # fmt: skip
-            watch.keep(slots, rows, self._name)
+            if watch.keeps_some:
+                watch.keep(slots, rows, name)
+            watch.add(rows)
             if watch.settings.parameters:
-                rows += watch.measure_and_keep(self._state(), self._name)
-            watch.slots(self._order, rows)
+                watch.record(order, self._state(), name)
         buffers = self._module._buffers
         self._buffers = (
             {name: version_of(item) for name, item in buffers.items() if item is not None} if buffers else None
         )
-        self._edges = []
-        self._first = 0
+        self._targets = None
         if watch.record_backward and torch.is_grad_enabled():
-            self._edges = edges_of(slots)
+            self._targets = Targets(watch, slots)
             self._first = sequence()
-        this.backward = self._backward
         return this
 
-    def _known(self, path: str, class_name: str) -> tuple[int, int, Series]:
+    def _learn(self, path: str, class_name: str) -> tuple[int, int, Series]:
         """Return the numbers of a module's path and class, and the series of its calls."""
         watch = self._watch
-        found = watch.modules.get((path, class_name))
-        if found is None:
-            strings = watch.recorder.strings
-            head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
-            series = watch.series(head, "{head}.{phase}.{n}")
-            found = watch.modules[path, class_name] = (strings.id(path), strings.id(class_name), series)
+        strings = watch.recorder.strings
+        head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
+        series = watch.series(head, "{head}.{phase}.{n}")
+        found = watch.modules[path, class_name] = (strings.id(path), strings.id(class_name), series)
         return found
 
     def _state(self) -> list[tuple[int, torch.Tensor]]:
         watch = self._watch
-        found = []
-        for group, values in (("parameters", self._module._parameters), ("buffers", self._module._buffers)):
-            for name, value in values.items():
-                if value is not None:
-                    found.append((watch.slot_id(group, name), value))
+        found: list[tuple[int, torch.Tensor]] = []
+        for name, parameter in self._module._parameters.items():
+            if parameter is not None:
+                found.append((watch.slot_id("parameters", name), parameter))
+        for name, buffer in self._module._buffers.items():
+            if buffer is not None:
+                found.append((watch.slot_id("buffers", name), buffer))
         return found
 
     def _data(self, path: str, class_name: str, slots: list[tuple[int, torch.Tensor]], site: int) -> None:
@@ -274,7 +302,7 @@ class _ModuleCall:
         for slot, tensor in slots:
             group, _, tail = recorder.strings[slot].partition(".")
             as_output.append((watch.slot_id("output", tail if group == "input" else f"{group}.{tail}"), tensor))
-        watch.slots(order, watch.measure_and_keep(as_output, name))
+        watch.record(order, as_output, name)
 
     def after(self, result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
@@ -295,10 +323,13 @@ class _ModuleCall:
                             watch.tensors.distrust(buffer)
                         written.append((watch.slot_id("output.buffers", name), buffer))
                 shown = outputs + written
-            watch.slots(self._order, watch.measure_and_keep(shown, self._name))
-        if watch.record_backward and self._in_scope and any(tensor.requires_grad for _, tensor in outputs):
-            self._backward.attached = True
-            attach(watch, self._backward, watch.gradient_slots(outputs), self._edges, self._first)
+            watch.record(self._order, shown, self._name)
+        if self._targets is not None and self._in_scope:
+            for _, tensor in outputs:
+                if tensor.requires_grad:
+                    self._backward.attached = True
+                    attach(watch, self._backward, outputs, self._targets, self._first)
+                    break
         if watch.scope.stateful:
             watch.ended(self._name)
         watch.flush_if_full()

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from numscope.capture.recorder import Series
+
 Function = Callable[..., Any]
 
 # Attributes whose getters compute a tensor; all other attributes are no calls.
@@ -66,6 +68,8 @@ class Api:
         "head",
         "op",
         "overwrites",
+        "plain",
+        "series",
         "silent",
         "transparent",
         "twin",
@@ -86,6 +90,8 @@ class Api:
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.twin = _twin(function) if isinstance(function, FunctionType) else None
         self.composite = self.twin is not None  # its inner calls are seen
+        self.plain = silent and not (self.exposes or self.cuts or self.transparent)  # nothing is to be done about it
+        self.series: Series | None = None  # the names of its calls, once there is one
 
 
 def is_in_place(op: str) -> bool:
@@ -130,11 +136,11 @@ class ApiTable:
     """Looks a function up by identity, once."""
 
     def __init__(self) -> None:
-        self._known: dict[Function, Api] = {}
+        self.known: dict[Function, Api] = {}
         self._places: dict[Any, tuple[str, str]] | None = None
 
     def __getitem__(self, function: Function) -> Api:
-        found = self._known.get(function)
+        found = self.known.get(function)
         return found if found is not None else self._learn(function)
 
     def _learn(self, function: Function) -> Api:
@@ -148,7 +154,7 @@ class ApiTable:
         else:
             prefix, op = self._place(function)
             api = Api(prefix, op, function, op in _SILENT or op.startswith("profiler.") or _is_collective(function))
-        self._known[function] = api
+        self.known[function] = api
         return api
 
     def _place(self, function: Function) -> tuple[str, str]:

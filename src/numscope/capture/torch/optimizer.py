@@ -71,7 +71,7 @@ class Optimizers:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
                         before.append((watch.slot_id(f"state.{label}", key), value))
-        watch.slots(order, watch.measure_and_keep(before, name))
+        watch.record(order, before, name)
         versions = {id(parameter): parameter._version for _, parameter in parameters}
         self._open[id(optimizer)] = (order, name, versions)
 
@@ -96,7 +96,7 @@ class Optimizers:
                     if versions.get(id(parameter)) == parameter._version:
                         watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
                 outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
-                watch.slots(order, watch.measure_and_keep(outputs, name))
+                watch.record(order, outputs, name)
                 watch.flush_if_full()
 
 

@@ -12,8 +12,6 @@ import torch
 
 from numscope.capture.recorder import Series
 
-Row = tuple[int, int, int]  # slot, tensor number, note
-
 
 def is_recomputing() -> bool:
     """Tell whether a forward call that runs now is a recomputation: the engine runs, and gradients are recorded."""
@@ -31,21 +29,20 @@ class Executions:
         self._cursor = -1
         self._task = -1
 
-    def note(self, series: Series, number: int, order: int, inputs: list[Row]) -> None:
-        """Remember a first execution."""
+    def note(self, series: Series, number: int, order: int, inputs: list[int]) -> None:
+        """Remember a first execution, with the numbers of the tensors that were its inputs."""
         numbers = self._inputs
-        for row in inputs:
-            numbers.append(row[1])
+        numbers += inputs
         self._log += (series, number, order, len(numbers))
 
-    def find(self, series: Series, inputs: list[Row]) -> tuple[int, int] | None:
+    def find(self, series: Series, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
         task = int(torch._C._current_graph_task_id())
         if task != self._task:
             self._task, self._cursor = task, -1
         self._index()
         log = self._log
-        place = self._by_inputs.get((series, tuple([row[1] for row in inputs])))
+        place = self._by_inputs.get((series, tuple(inputs)))
         if place is None and 0 <= self._cursor < len(log) and log[self._cursor] is series:
             place = self._cursor
         if place is None:

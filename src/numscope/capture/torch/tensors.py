@@ -23,8 +23,40 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn
 )  # fmt: skip
 
 
+_FORMS = 10_000  # that are remembered from step to step
+
+
 class Unmeasured(Exception):
     """This tensor cannot be measured; the message is the reason that the run will show."""
+
+
+class Form:
+    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version, pending negation.
+
+    Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
+    of that form were seen is a map from numbers to numbers.
+    """
+
+    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "seen")
+
+    def __init__(self, dtype: int, device: int, is_complex: bool) -> None:
+        self.dtype = dtype
+        self.device = device
+        self.is_complex = is_complex
+        self.seen: dict[int, int] = {}  # storage → number
+        self._conjugate: Form | None = None
+
+    def conjugate(self) -> Form:
+        """Return the same form with a conjugation that torch has put off."""
+        if self._conjugate is None:
+            self._conjugate = Form(self.dtype, self.device, True)
+        return self._conjugate
+
+    def forget(self) -> None:
+        """Forget which tensors were seen."""
+        self.seen.clear()
+        if self._conjugate is not None:
+            self._conjugate.seen.clear()
 
 
 class Tensors:
@@ -34,21 +66,18 @@ class Tensors:
         self._recorder = recorder
         self._keeps = keeps
         self._measures = measures
-        self._seen: dict[tuple[Any, ...], int] = {}
+        self._forms: dict[Any, Form] = {}
         # The same, by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
-        self._objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
+        self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
         self._sampled: set[int] = set()
         self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
-        self._layouts: dict[tuple[int, ...], int] = {}  # shapes and strides → a number for each
-        self._dtypes: dict[torch.dtype, int] = {}
-        self._devices: dict[torch.device, int] = {}
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
-        known = self._objects.get(id(tensor))
+        known = self.objects.get(id(tensor))
         if (
             known is not None
             and known[0]() is tensor
@@ -56,41 +85,52 @@ class Tensors:
             and known[2] == tensor.data_ptr()  # not given other data by `.data = …`
         ):
             return known[3]
+        return self.look_up(tensor)
+
+    def look_up(self, tensor: torch.Tensor) -> int:
+        """Return the number of a tensor whose Python object does not tell it."""
         placement = -1
         original = tensor
         if type(tensor) not in _PLAIN:
             tensor, placement = self._unwrap(tensor)
-        dtype = tensor.dtype
         try:
             storage = tensor.untyped_storage()
             address = storage._cdata
             version = tensor._version
-            shape, stride = tensor.shape, tensor.stride()
-            # Numbers in the place of shape and stride: two tuples a tensor would be two more for Python's collector.
-            key: tuple[Any, ...] = (
-                address,
-                tensor.storage_offset(),
-                self._layouts.get(shape) or self._layouts.setdefault(shape, len(self._layouts) + 1),
-                self._layouts.get(stride) or self._layouts.setdefault(stride, len(self._layouts) + 1),
-                dtype,
-                version,
-                tensor.is_neg(),
-            )
-            if dtype.is_complex:
-                key += (tensor.is_conj(),)
+            lies = None if tensor.is_contiguous() else tensor.stride()
+            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version, tensor.is_neg())
+            known = self._forms.get(form)
+            if known is None:
+                known = self._learn(tensor, form)
+            if known.is_complex and tensor.is_conj():
+                known = known.conjugate()
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
             raise Unmeasured(_why(tensor, error)) from None
-        found = self._seen.get(key)
-        trusted = address not in self._untrusted and not (self._blank and self._blank.get(address) == version)
+        found = known.seen.get(address)
+        trusted = not (self._untrusted and address in self._untrusted) and not (
+            self._blank and self._blank.get(address) == version
+        )
         if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
-            found = self._seen[key] = self._measure(tensor, placement)
+            found = known.seen[address] = self._recorder.tensor(
+                tensor, known.dtype, tensor.shape, known.device, placement
+            )
         if trusted and original is tensor:
-            self._objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
+            self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
         return found
+
+    def _learn(self, tensor: torch.Tensor, form: Any) -> Form:
+        """Return a new form; raise Unmeasured where nothing of the kind can be measured."""
+        device = tensor.device
+        if tensor.layout is not torch.strided or device.type == "meta" or tensor.is_quantized:
+            raise Unmeasured(_why(tensor, None))
+        text = self._recorder.strings.id
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        known = self._forms[form] = Form(text(dtype), text(str(device)), tensor.is_complex())
+        return known
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
         """Keep a copy of the tensor's data, once; return the tensor's number, a new one if its row is written already."""
@@ -132,7 +172,7 @@ class Tensors:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
-        self._objects.clear()
+        self.objects.clear()
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
@@ -159,8 +199,11 @@ class Tensors:
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
-        self._seen.clear()
-        self._objects.clear()
+        if len(self._forms) > _FORMS:
+            self._forms.clear()
+        for known in self._forms.values():
+            known.forget()
+        self.objects.clear()
         self._untrusted.clear()
         self._blank.clear()
         self._kept.clear()
@@ -170,18 +213,11 @@ class Tensors:
             torch.UntypedStorage._free_weak_ref(reference)
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
-        dtype = self._dtypes.get(tensor.dtype)
-        if dtype is None:
-            name = str(tensor.dtype).removeprefix("torch.")
-            dtype = self._dtypes[tensor.dtype] = -1 if tensor.is_quantized else self._recorder.strings.id(name)
-        place = tensor.device
-        device = self._devices.get(place)
-        if device is None:
-            device = self._recorder.strings.id(str(place)) if place.type != "meta" else -1
-            self._devices[place] = device
-        if tensor.layout is not torch.strided or device < 0 or dtype < 0:
+        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
             raise Unmeasured(_why(tensor, None))
-        return self._recorder.tensor(tensor, dtype, tensor.shape, device, placement)
+        text = self._recorder.strings.id
+        dtype = text(str(tensor.dtype).removeprefix("torch."))
+        return self._recorder.tensor(tensor, dtype, tensor.shape, text(str(tensor.device)), placement)
 
     def _unwrap(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         """Return the plain tensor inside a subclass, and where it lies in the whole."""

@@ -106,9 +106,11 @@ class Watch:
         self._slot_ids: dict[tuple[str, int], int] = {}
         self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
-        self._gradient_in: dict[int, int] = {}
-        self._gradient_out: dict[int, int] = {}
+        self.gradient_in: dict[int, int] = {}
+        self.gradient_out: dict[int, int] = {}
         self.scope = Scope(settings.scope, settings.exclude)
+        self._stacks = settings.stacks
+        self._intern = recorder.sites.intern
         self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
         self.record_forward = settings.phase != "backward"
         self.record_backward = settings.backward and settings.phase != "forward"
@@ -119,14 +121,22 @@ class Watch:
         self._data_wanted = any_of(settings.tensors)
         self._keep_all = settings.keep == "tensors"
         self._samples = settings.keep == "sample"
-        self._keeps_some = self._keep_all or self._samples or bool(settings.tensors)
+        self.keeps_some = self._keep_all or self._samples or bool(settings.tensors)
+        # There is more to do with a slot than to measure its tensor and write it down.
+        self.restless = self._restricted or self.keeps_some or not recorder.direct
         self._in_scope: dict[int, bool] = {}
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
         self.no_text = strings.id("")
         self._uninitialized = strings.id("uninitialised memory")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
+        self._first_output = self.slot_id("output", 0)
+        self.call_row = recorder.call
+        self.api_kind = self.kinds["api"]
+        self.module_kind = self.kinds["module"]
         self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
+        self.forward_phase = self.phases["forward"]
+        self.backward_phase = self.phases["backward"]
 
     # Names --------------------------------------------------------------------------------------------------------
 
@@ -166,6 +176,11 @@ class Watch:
         if self.scope.stateful:
             self.scope.ended(self.recorder.strings[name])
 
+    @property
+    def asks(self) -> bool:
+        """Tell whether `in_scope` must be asked: not every call is wanted, or something is to be done before the next."""
+        return self.before_call is not None or not self.scope.everything
+
     def thread_number(self) -> int:
         """Return this thread's number: 0 for the first one seen."""
         if self.thread.number < 0:
@@ -175,10 +190,13 @@ class Watch:
 
     def site(self, frame: FrameType | None) -> int:
         """Return the number of the stack above our own frames."""
-        if not self.settings.stacks:
+        return self.site_in(self.thread.stack, frame)
+
+    def site_in(self, stack: list[Open], frame: FrameType | None) -> int:
+        """Return the same, inside these open calls."""
+        if not self._stacks:
             return -1
-        stack = self.thread.stack
-        return self.recorder.sites.intern(frame, stack[-1].site if stack else -1)
+        return self._intern(frame, stack[-1].site if stack else -1)
 
     # Values -------------------------------------------------------------------------------------------------------
 
@@ -186,9 +204,16 @@ class Watch:
         """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
         found: list[Slot] = []
         ids = self._positions.get(group) or self._learn_positions(group)
-        for index, value in enumerate(values):
-            if isinstance(value, torch.Tensor):
-                found.append((ids[index] if index < len(ids) else self.slot_id(group, index), value))
+        index = -1
+        for value in values:
+            index += 1
+            kind = type(value)
+            if kind in _PLAIN:
+                found.append((ids[index] if index < _POSITIONS else self.slot_id(group, index), value))
+            elif kind in _SIMPLE:
+                others.append((_NUMBERS[index] if index < _POSITIONS else str(index), value))
+            elif isinstance(value, torch.Tensor):
+                found.append((self.slot_id(group, index), value))
             elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
                 found.extend(self._nested(f"{group}.{index}", value, others, 0))
             else:
@@ -196,9 +221,7 @@ class Watch:
         return found
 
     def _learn_positions(self, group: str) -> list[int]:
-        if group not in ("input", "output"):
-            return []
-        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(8)])
+        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(_POSITIONS)])
 
     def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
         """Return the tensors among keyword values with their slots."""
@@ -224,8 +247,10 @@ class Watch:
 
     def flatten_output(self, value: Any) -> list[Slot]:
         """Return the tensors of a result with their slots."""
-        if isinstance(value, torch.Tensor):
-            return [((self._positions.get("output") or self._learn_positions("output"))[0], value)]
+        if type(value) in _PLAIN or isinstance(value, torch.Tensor):
+            return [(self._first_output, value)]
+        if value is None:
+            return []
         if isinstance(value, (list, tuple)):
             return self.flatten("output", value, [])
         if isinstance(value, dict):
@@ -238,12 +263,12 @@ class Watch:
         """Return the interned JSON of a call's non-tensor arguments, or -1."""
         if not positional and not named:
             return -1
+        parts: list[Any] = [len(positional)]
         try:
-            parts: list[Any] = [len(positional)]
-            for name, value in positional:
-                parts += (name, key_of(value))
-            for name, value in named:
-                parts += (name, key_of(value))
+            for pairs in (positional, named):
+                for name, value in pairs:
+                    kind = type(value)
+                    parts += (name, kind, value if kind in _EXACT else key_of(value))
             key = tuple(parts)
             found = self._argument_ids.get(key)
         except Exception:
@@ -260,42 +285,75 @@ class Watch:
 
     # Recording ----------------------------------------------------------------------------------------------------
 
-    def blank(self, slots: list[Slot]) -> list[tuple[int, int, int]]:
-        """Return rows for results whose memory is not written yet: there is nothing to measure."""
-        for _, tensor in slots:
+    def blank(self, order: int, slots: list[Slot]) -> None:
+        """Record results whose memory is not written yet: there is nothing to measure."""
+        rows: list[int] = []
+        for slot, tensor in slots:
             self.tensors.mark_blank(tensor)
-        return [(slot, -1, self._uninitialized) for slot, _ in slots]
+            rows += (order, slot, -1, self._uninitialized)
+        self.add(rows)
 
-    def measure(
-        self, slots: list[Slot], overwritten: bool = False, backward: bool = False
-    ) -> list[tuple[int, int, int]]:
-        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place.
+    def rows(self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False) -> list[int]:
+        """Measure the tensors of a call; return a row of each, one after the other: order, slot, tensor, note.
 
-        `overwritten`: the call writes to its first tensor; if that holds nothing yet, nothing is measured.
+        A tensor that can't be measured has a note in its place. `overwritten`: the call writes to its first tensor; if
+        that holds nothing yet, nothing is measured.
         """
-        rows = []
-        if not self._restricted and not overwritten:
-            number = self.tensors.number
+        rows: list[int] = []
+        if not overwritten and not self._restricted:
+            tensors = self.tensors
+            objects = tensors.objects
             try:
                 for slot, tensor in slots:
-                    rows.append((slot, number(tensor), -1))
+                    known = objects.get(id(tensor))  # as in Tensors.number: most tensors were seen before
+                    if (
+                        known is not None
+                        and known[0]() is tensor
+                        and known[1] == tensor._version
+                        and known[2] == tensor.data_ptr()
+                    ):
+                        rows += (order, slot, known[3], -1)
+                    else:
+                        rows += (order, slot, tensors.look_up(tensor), -1)
                 return rows
             except Unmeasured:
-                slots = slots[len(rows) :]
+                slots = slots[len(rows) // 4 :]
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
-                rows.append((slot, UNWANTED, -1))
+                rows += (order, slot, UNWANTED, -1)
                 continue
             if overwritten and self.tensors.is_blank(tensor):
-                rows.append((slot, -1, self._uninitialized))
+                rows += (order, slot, -1, self._uninitialized)
                 continue
             overwritten = False
             try:
-                rows.append((slot, self.tensors.number(tensor), -1))
+                rows += (order, slot, self.tensors.number(tensor), -1)
             except Unmeasured as why:
                 self.recorder.skip(str(why))
-                rows.append((slot, -1, self.recorder.strings.id(str(why))))
+                rows += (order, slot, -1, self.recorder.strings.id(str(why)))
         return rows
+
+    def add(self, rows: list[int]) -> None:
+        """Record rows that `rows` has returned; one that is not wanted is left out."""
+        recorder = self.recorder
+        if recorder.direct and not self._restricted:
+            recorder.slot_rows.extend(rows)
+            return
+        for place in range(0, len(rows), 4):
+            if rows[place + 2] != UNWANTED:
+                recorder.slot(*rows[place : place + 4])
+
+    def record(self, order: int, slots: list[Slot], name: int, backward: bool = False) -> None:
+        """Record the tensors of a call of this name, and keep the data of those that are wanted."""
+        rows = self.rows(order, slots, backward=backward)
+        if self.keeps_some:
+            self.keep(slots, rows, name)
+        self.add(rows)
+
+    def measure(self, slots: list[Slot]) -> list[tuple[int, int, int]]:
+        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
+        rows = self.rows(0, slots)
+        return list(zip(rows[1::4], rows[2::4], rows[3::4]))
 
     def _wants_slot(self, slot: int, backward: bool) -> bool:
         wanted = self._slot_wanted.get(slot)
@@ -312,42 +370,37 @@ class Watch:
         self._counts[backward] += 1
         return True
 
-    def measure_and_keep(self, slots: list[Slot], name: int, backward: bool = False) -> list[tuple[int, int, int]]:
-        """Measure the tensors of a call of this name, and keep the data of those that are wanted."""
-        rows = self.measure(slots, backward=backward)
-        self.keep(slots, rows, name)
-        return rows
-
-    def keep(self, slots: list[Slot], rows: list[tuple[int, int, int]], name: int) -> None:
+    def keep(self, slots: list[Slot], rows: list[int], name: int) -> None:
         """Keep the data of those tensors of a call that are wanted."""
-        if not self._keeps_some:
-            return
-        for index, ((slot, tensor), (_, number, note)) in enumerate(zip(slots, rows)):
-            if number < 0:
-                continue
-            if self._wants_data(name, slot):
-                rows[index] = (slot, self.tensors.keep(number, tensor), note)
-            elif self._samples:
-                self.tensors.keep_sample(number, tensor, self.settings.sample)
+        place = 2
+        for slot, tensor in slots:
+            number = rows[place]
+            if number >= 0:
+                if self._wants_data(name, slot):
+                    rows[place] = self.tensors.keep(number, tensor)
+                elif self._samples:
+                    self.tensors.keep_sample(number, tensor, self.settings.sample)
+            place += 4
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
         """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
-        found = []
-        for slot, tensor in slots:
-            known = self._gradient_in.get(slot)
-            if known is None:
-                tail = self.recorder.strings[slot].partition(".")[2]
-                known = self._gradient_in[slot] = self.slot_id("input", tail)
-            found.append((known, tensor))
-        return found
+        return [(self.incoming_slot(slot), tensor) for slot, tensor in slots]
+
+    def incoming_slot(self, slot: int) -> int:
+        """Return the slot that the gradient of an output has in the call's backward: `input`."""
+        known = self.gradient_in.get(slot)
+        if known is None:
+            tail = self.recorder.strings[slot].partition(".")[2]
+            known = self.gradient_in[slot] = self.slot_id("input", tail)
+        return known
 
     def gradient_slot(self, slot: int) -> int:
         """Return the slot that the gradient of an input has in the call's backward: `output`."""
-        known = self._gradient_out.get(slot)
+        known = self.gradient_out.get(slot)
         if known is None:
             text = self.recorder.strings[slot]
             group, _, tail = text.partition(".")
-            known = self._gradient_out[slot] = self.slot_id("output", tail if group == "input" else text)
+            known = self.gradient_out[slot] = self.slot_id("output", tail if group == "input" else text)
         return known
 
     def _wants_data(self, name: int, slot: int) -> bool:
@@ -366,14 +419,18 @@ class Watch:
 
     def show(self, order: int, slot: int, tensor: torch.Tensor, name: int) -> None:
         """Record one gradient in its slot of a backward call."""
-        if self._restricted or self._keeps_some:
-            self.recorder.slots(order, self.measure_and_keep([(slot, tensor)], name, True))
+        if self.restless:
+            self.record(order, [(slot, tensor)], name, True)
+            return
+        known = self.tensors.objects.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == tensor.data_ptr():
+            self.recorder.slot_rows.extend((order, slot, known[3], -1))
             return
         try:
-            self.recorder.slot(order, slot, self.tensors.number(tensor))
+            self.recorder.slot_rows.extend((order, slot, self.tensors.look_up(tensor), -1))
         except Unmeasured as why:
             self.recorder.skip(str(why))
-            self.recorder.slot(order, slot, -1, self.recorder.strings.id(str(why)))
+            self.recorder.slot_rows.extend((order, slot, -1, self.recorder.strings.id(str(why))))
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full."""
@@ -399,6 +456,19 @@ class Watch:
             self._counts = [0, 0]
 
 
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
+_EXACT = {
+    int,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+}  # equal values are described alike
+_POSITIONS = 16
+_NUMBERS = [str(index) for index in range(_POSITIONS)]
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
 
 
