@@ -19,7 +19,7 @@ from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.store.writer import Batch, RunWriter, Sample
 
-FLUSH_SLOTS = 60_000
+FLUSH_SLOTS = 16_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 FLUSH_BYTES = 64 << 20
 

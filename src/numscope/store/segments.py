@@ -80,7 +80,8 @@ class SegmentWriter:
 
 
 def _to_parquet(stream: Path, path: Path) -> None:
-    with pa.memory_map(str(stream)) as source, pa.ipc.open_stream(source) as reader:
+    # Read, not mapped: pages of a mapped file that were read count as this process's memory.
+    with pa.OSFile(str(stream)) as source, pa.ipc.open_stream(source) as reader:
         schema = reader.schema
         codecs = {leaf: "NONE" if leaf.startswith("sketch") else "ZSTD" for leaf in _leaves(schema)}
         with pq.ParquetWriter(

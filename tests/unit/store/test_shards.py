@@ -86,7 +86,9 @@ def test_equal_content_is_stored_once_whatever_its_shape_and_other_dtypes_and_sa
     same, again = writer.add([keep(value, 7), keep(value.copy(), 7)])
     assert same == again
     assert writer.add([keep(value, 7), keep(value.reshape(2, 3), 7), keep(value.reshape(1, 6, 1), 7)]) == [same] * 3
-    other = writer.add([keep(value.view(np.int32), 7), keep(value[:2], 7, True, (6,)), keep(value[:2], 7, True, (2, 3))])
+    other = writer.add(
+        [keep(value.view(np.int32), 7), keep(value[:2], 7, True, (6,)), keep(value[:2], 7, True, (2, 3))]
+    )
     assert len({same, *other}) == 4
     writer.close()
     shard = Shard(tmp_path / same[0])

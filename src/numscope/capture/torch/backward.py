@@ -151,8 +151,7 @@ class NodeHook:
                     call.add(gradient)
                 elif gradient is not None:
                     call.record(slot, gradient)
-            if watch.recorder.is_full():
-                watch.recorder.flush()
+            watch.flush_if_full()
         except Exception as error:
             watch.fault("backward", error)
         finally:

@@ -52,6 +52,12 @@ class Form:
             self._conjugate = Form(self.dtype, self.device, True)
         return self._conjugate
 
+    def forget_those(self, storages: set[int]) -> None:
+        """Forget the tensors of these storages."""
+        for seen in (self.seen, self._conjugate.seen if self._conjugate is not None else self.seen):
+            for address in seen.keys() & storages:
+                del seen[address]
+
     def forget(self) -> None:
         """Forget which tensors were seen."""
         self.seen.clear()
@@ -196,6 +202,23 @@ class Tensors:
             return self._blank.get(tensor.untyped_storage()._cdata) == tensor._version
         except (RuntimeError, NotImplementedError):
             return False
+
+    def sweep(self) -> None:
+        """Forget what is gone, so that a long step needs no more memory than what lives in it.
+
+        A storage that is gone is forgotten together with all that was seen in it: its address may then be another's.
+        """
+        self.objects = {key: known for key, known in self.objects.items() if known[0]() is not None}
+        expired = torch.UntypedStorage._expired
+        gone = [address for address, reference in self._storages.items() if expired(reference)]
+        for address in gone:
+            torch.UntypedStorage._free_weak_ref(self._storages.pop(address))
+        dead = set(gone)
+        self._untrusted -= dead
+        for address in dead & self._blank.keys():
+            del self._blank[address]
+        for form in self._forms.values():
+            form.forget_those(dead)
 
     def forget(self) -> None:
         """Forget all: a new step begins."""

@@ -436,6 +436,7 @@ class Watch:
         """Hand over to the writer where the buffers are full."""
         if self.recorder.is_full():
             self.recorder.flush()
+            self.tensors.sweep()
 
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of our own; training goes on unless the user wants it raised."""
