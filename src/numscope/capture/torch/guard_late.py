@@ -128,6 +128,14 @@ class LateFlags:
         """Return the look at a gradient: as what a call has made, but no graph will ever hang on it."""
         return self.known(tensor) or self._new(tensor, "", True, plain=not tensor.requires_grad)
 
+    def passing(self, tensor: Tensor) -> Look:
+        """Return the look at a gradient on its way to a parameter: taken at once, because the parameter gets it whole."""
+        look = self.known(tensor)
+        if look is None:
+            look = self._new(tensor, "", False, plain=True)
+            look.tensor = None
+        return look
+
     def given(self, tensor: Tensor, name: Any, version: int | None = None) -> Look:
         """Return the look at what a call was given, at the version that it then had; `name` names parameters."""
         found = self._by_id.get(id(tensor))

@@ -70,12 +70,20 @@ class Later:
         looks = [(texts[slot], guard.late.given(t, guard.parameter, before.get(id(t)))) for slot, t in given]
         return looks, numbers(constants)
 
-    def gradients(self, seen: Seen, incoming: list[tuple[Any, Tensor]], outgoing: list[tuple[Any, Tensor]]) -> Looks:
+    def gradients(
+        self,
+        seen: Seen,
+        incoming: list[tuple[Any, Tensor]],
+        outgoing: list[tuple[Any, Tensor]],
+        passing: list[tuple[Any, Tensor]] | None = None,
+    ) -> Looks:
         """Look at gradients that came into a node, and went out of it; return the looks at the former."""
         late = self._guard.late
         before = late.held
         given = [(slot, late.gradient(tensor)) for slot, tensor in incoming]
-        self.backward(seen, given, [(slot, late.gradient(tensor)) for slot, tensor in outgoing], before)
+        made = [(slot, late.gradient(tensor)) for slot, tensor in outgoing]
+        made += [(slot, late.passing(tensor)) for slot, tensor in passing or ()]
+        self.backward(seen, given, made, before)
         return given
 
     def backward(self, seen: Seen, given: Looks, made: Looks, before: int) -> None:

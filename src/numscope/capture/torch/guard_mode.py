@@ -27,6 +27,8 @@ from numscope.capture.torch.watch import Open
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
 _KEY = "numscope.guard"
+# Nodes between an operator and a parameter whose gradient is finite exactly where theirs is.
+_TURNS = frozenset(["TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0"])
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
 
@@ -176,11 +178,12 @@ def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> 
             slot = -1
             if following is not None:
                 sequence = following._sequence_nr()
-                if sequence == _LEAF:
-                    variable = following.variable
+                variable = _leaf_behind(following, sequence)
+                if variable is not None and guard.is_late(variable):
                     slot = next((index for index, _, _, leaf in edges if leaf is variable), -1)
-                    if guard.is_late(variable):
-                        leaves[len(slots)] = variable
+                    leaves[len(slots)] = variable
+                elif sequence == _LEAF:
+                    slot = next((index for index, _, _, leaf in edges if leaf is following.variable), -1)
                 else:
                     for index, source, output, _ in edges:
                         if source is following and output == number:
@@ -191,6 +194,18 @@ def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> 
                             pending.append(following)
             slots.append(slot)
         node.register_hook(NodeHook(guard, seen, slots, leaves))
+
+
+def _leaf_behind(node: Any, sequence: int) -> Tensor | None:
+    """Return the parameter that a node gives its gradient to, as it is or through one that only turns it round."""
+    if sequence != _LEAF:
+        if type(node).__name__ not in _TURNS:
+            return None
+        following = node.next_functions
+        node = following[0][0] if len(following) == 1 else None
+        if node is None or node._sequence_nr() != _LEAF:
+            return None
+    return node.variable  # type: ignore[no-any-return]
 
 
 class NodeHook:
@@ -236,10 +251,16 @@ class NodeHook:
             for i, gradient in enumerate(outgoing[: len(slots)])
             if gradient is not None and i not in leaves
         ]
-        given = self._guard.later.gradients(self._seen, [(i, g) for i, g in enumerate(incoming) if g is not None], made)
-        for index, variable in leaves.items():
-            if outgoing[index] is not None:
-                self._guard.leaf(self._seen, f"output.{max(slots[index], 0)}", given, variable)
+        guard = self._guard
+        taken = [(i, g) for i, g in enumerate(incoming) if g is not None]
+        sent = [(f"output.{max(slots[i], 0)}", outgoing[i], v) for i, v in leaves.items() if outgoing[i] is not None]
+        if guard.judge.world > 1:  # when the pass is over, other ranks' gradients are in the parameter's
+            guard.later.gradients(self._seen, taken, made, [(slot, gradient) for slot, gradient, _ in sent])
+            return
+        given = guard.later.gradients(self._seen, taken, made)
+        for slot, gradient, variable in sent:
+            guard.late.before_write(gradient)  # what is added to the parameter's gradient later is added in place
+            guard.leaf(self._seen, slot, given, variable)
 
     def _name(self, index: int) -> str:
         """Return the slot of what leaves through an edge; edges inside the call have no argument's number."""
