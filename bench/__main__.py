@@ -14,9 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from bench import limits
 from bench.machine import about
-from bench.parts import PARTS, Bench
+from bench.parts import PARTS
 from bench.table import lines
+from bench.work import Bench
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -48,11 +50,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="numscope-bench-") as scratch:
         bench = Bench(Path(scratch), msprobe, args.quick)
         for name in args.part or PARTS:
+            at = time.monotonic()
             found = PARTS[name](bench)
-            result = {"format": "numscope.bench/1", "about": facts, "rows": found}
+            for row in found:
+                row["limits"] = limits.as_json(row)
+            taken = round(time.monotonic() - at)
+            print(f"  {name}: {taken} s", file=sys.stderr, flush=True)
+            result = {"format": "numscope.bench/1", "about": {**facts, "seconds": taken}, "rows": found}
             (args.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
             rows += found
     print("\n".join(lines(rows)))
+    held = [limit for row in rows for limit in row["limits"]]
+    print(f"{sum(limit['kept'] for limit in held)} of {len(held)} limits are kept")
     print(f"({time.monotonic() - began:.0f} s; written to {os.path.relpath(args.results)})", file=sys.stderr)
     return 0
 

@@ -24,7 +24,11 @@ CHOSEN = {
         "Medium: mix tensors",
         "TinyLM, 2 layers: stopped",
     ],
-    "compare": ["compare TinyLM, 12 layers: stats", "compare Medium: tensors"],
+    "guard": ["TinyLM, 2 layers: guard, mix"],
+    "compare": ["compare TinyLM, 56 layers: stats", "compare Medium: tensors"],
+    "measures": ["measures of float32", "measures of bfloat16", "measures of float16"],
+    "scale": ["compare 100,000 calls with 100,000", "compare runs of 10 million slots"],
+    "growth": ["growth"],
     "start": ["numscope --help"],
 }
 
@@ -46,7 +50,8 @@ def figures() -> str:
                 about = result["about"]
     text = ""
     if lines:
-        head = ["| on a CPU | numscope | msprobe | numscope / msprobe | written in one step |", "|---|---|---|---|---|"]
+        head = ["| on a CPU | numscope | msprobe | numscope / msprobe | limit (✗: missed) | written, read |"]
+        head.append("|---|---|---|---|---|---|")
         text += "\n".join([*head, *lines]) + "\n\n"
         text += f"{about['date']}, {about['processor']}, {about['cores']} cores, torch {about['torch']}.\n"
     return text + gpu_figures()

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-HEADER = ("", "numscope", "msprobe", "numscope / msprobe", "written")
+from bench import limits
+
+HEADER = ("", "numscope", "msprobe", "numscope / msprobe", "limit (✗: missed)", "written, read")
 
 
-def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """One line: what was measured, both tools, their ratio, and what was written."""
+def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
+    """One line: what was measured, both tools, their ratio, the limit, and what was written or read."""
+    what, ours, peer, quotient, more = figures(row)
+    return (what, ours, peer, quotient, limits.text(row), more)
+
+
+def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    """One line without the limit."""
     ours, peer = row["numscope"], row.get("msprobe", {})
     if "error" in ours:
         return (row["what"], "failed", times(peer) or wall(peer), "", ours["error"][:80])
@@ -19,8 +27,11 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
         return (row["what"], f"{ours['ratio']:.3f} ×", ratio(peer["ratio"]) if "ratio" in peer else "", "", "")
     if "seconds" in ours:
         quotient = ours["seconds"] / peer["seconds"] if "seconds" in peer else None
-        slots = f"{ours['calls']} calls, {ours['slots']} slots" if "calls" in ours else ""
-        return (row["what"], wall(ours), wall(peer), share(quotient), slots)
+        slots = f"{ours['calls']:,} calls, {ours['slots']:,} slots" if "calls" in ours else ""
+        memory = f", {ours['memory_mb']:.0f} MB of memory" if row["mode"] in ("wide", "long") else ""
+        return (row["what"], wall(ours), wall(peer), share(quotient), slots + memory)
+    if "gb_per_second" in ours:
+        return (row["what"], f"{ours['gb_per_second']:.2f} GB/s", "", "", "both sides counted, one core")
     costs = [f"{ours[key]['microseconds']:.1f}" for key in ours if key.isdigit()]
     numbers = ", ".join(f"{int(key):,}" for key in ours if key.isdigit())
     return (
@@ -28,7 +39,7 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
         ", ".join(costs),
         "",
         "",
-        f"{ours['memory_mb']:.0f} MB more memory",
+        f"{ours['structure']:.1f} µs without the fingerprint; {ours['memory_mb']:.0f} MB more memory",
     )
 
 
@@ -52,7 +63,7 @@ def extra(ours: dict[str, Any], peer: dict[str, Any]) -> str:
     """numscope's time besides the plain step, over msprobe's."""
     if "captured" not in peer:
         return ""
-    return share((ours["captured"] - ours["plain"]) / (peer["captured"] - peer["plain"]))
+    return share(limits.extra(ours, peer))
 
 
 def share(quotient: float | None) -> str:
@@ -62,6 +73,8 @@ def share(quotient: float | None) -> str:
 
 
 def storage(ours: dict[str, Any], peer: dict[str, Any]) -> str:
+    if not ours.get("files"):
+        return ""
     text = f"{size(ours['bytes'])} in {ours['files']} files"
     return f"{text}; {size(peer['bytes'])} in {peer['files']}" if "bytes" in peer else text
 
@@ -79,9 +92,3 @@ def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
     table = [HEADER, *map(cells, rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]
-
-
-def markdown(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The table for the README."""
-    head = ["| " + " | ".join(HEADER) + " |", "|" + "---|" * len(HEADER)]
-    return head + ["| " + " | ".join(cells(row)) + " |" for row in rows]
