@@ -25,7 +25,7 @@ def build(kind):
     return fully_shard(model, mesh=mesh)
 
 
-def train(kind, out):
+def train(kind, out, name=None):
     model = build(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
@@ -46,7 +46,7 @@ def train(kind, out):
         step()
         step()
     else:
-        with ns.capture(os.path.join(out, kind), model, keep="tensors", on_error="raise") as cap:
+        with ns.capture(os.path.join(out, name or kind), model, keep="tensors", on_error="raise") as cap:
             for _ in range(2):
                 step()
                 cap.step()
@@ -61,6 +61,7 @@ def work(rank, world, port, out):
     for kind in ("ddp", "fsdp2"):
         plain, captured = train(kind, None), train(kind, out)
         assert all(torch.equal(a, b) for a, b in zip(plain, captured)), kind
+        train(kind, out, f"{kind}-again")
     dist.destroy_process_group()
 
 

@@ -372,3 +372,24 @@ def test_running_statistics_and_unscaled_gradients_are_measured_after_they_are_w
     assert (run.tensor(f"{name}.1.buffers.running_mean") == middle.numpy()).all()
     assert (run.tensor(f"{name}.1.output.buffers.running_mean") == norm.running_mean.numpy()).all()
     assert (run.tensor("Tensor.sin.0.forward.input.0") == 4.0).all()
+
+
+def test_memory_that_nothing_was_written_to_is_not_measured_however_it_is_looked_at(tmp_path):
+    with ns.capture(tmp_path / "run", None, keep="tensors", on_error="raise"):
+        memory = torch.empty(6)
+        memory.view(2, 3)[0]
+        torch.add(torch.ones(3), 1, out=memory.view(2, 3)[1])
+        filled = torch.empty(3)
+        filled.numpy()[:] = 7  # torch does not know of this
+        filled.view(3) * 2
+    run = ns.open_run(tmp_path / "run")
+    notes = {row["name"]: row["note"] for row in run.tensors.to_pylist()}
+    for name in (
+        "Tensor.view.0.forward.input.0",
+        "Tensor.view.0.forward.output.0",
+        "Tensor.__getitem__.0.forward.output.0",
+    ):
+        assert notes[name] == "uninitialised memory"
+    assert run.tensor("Torch.add.0.forward.output.0").tolist() == [2, 2, 2]
+    assert run.tensor("Tensor.view.2.forward.output.0").tolist() == [7, 7, 7]
+    assert run.tensor("Tensor.mul.0.forward.input.0").tolist() == [7, 7, 7]

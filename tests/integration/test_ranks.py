@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return {kind: ns.open_run(out / kind) for kind in ("ddp", "fsdp2")}
+    return {kind: ns.open_run(out / kind) for kind in ("ddp", "fsdp2", "ddp-again", "fsdp2-again")}
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
@@ -36,6 +36,11 @@ def test_each_process_is_a_rank_of_one_run(kind, runs):
     assert run.ranks == [0, 1]
     assert run.steps == [0, 1]
     assert run.manifest["world_size"] == 2
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_the_same_job_twice_is_identical_whatever_its_memory_held(kind, runs):
+    assert ns.compare(runs[f"{kind}-again"], runs[kind]).verdict == "identical"
 
 
 def test_a_collectives_result_is_as_it_is_after_wait(runs):

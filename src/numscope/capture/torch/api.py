@@ -10,6 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, sequence
+from numscope.capture.torch.blank import passes_blank
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.tensors import version_of
@@ -40,7 +41,7 @@ class ApiMode(TorchFunctionMode):
             if state["busy"] or not watch.on:
                 return func(*args, **kwargs)
             if api.exposes and isinstance(args[0], torch.Tensor):
-                watch.tensors.distrust(args[0])
+                watch.tensors.distrust(args[0], storage_only=api.op in ("storage", "untyped_storage"))
             if not (api.cuts and args[0].requires_grad):
                 return func(*args, **kwargs)
         if state["busy"] or state["quiet"] is not None or not (watch.on and watch.forward_on) or is_tracing():
@@ -231,11 +232,18 @@ class _ApiCall:
             return
         if watch.record_forward:
             self._row(-1)
-            watch.add(self._inputs)
             if self.api.uninitialized:
+                watch.add(self._inputs)
                 watch.blank(self.order, outputs)
             else:
-                watch.record(self.order, outputs, self._name)
+                measured = outputs
+                if watch.tensors.any_blank:
+                    measured = passes_blank(watch, self.api, self._input_tensors, self._versions, self._inputs, outputs)
+                watch.add(self._inputs)
+                watch.record(self.order, measured, self._name)
+                if measured is not outputs:
+                    holding = {slot for slot, _ in measured}
+                    watch.empty(self.order, [item for item in outputs if item[0] not in holding])
         if self._targets is not None and self._targets.slots:
             for _, tensor in outputs:
                 if tensor.requires_grad:

@@ -38,6 +38,16 @@ _ALIASES = {"dsmm": "mm", "hsmm": "mm", "spmm": "mm"}
 
 UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"}
 
+# These look at memory in another way, and compute nothing.
+_VIEWS = {
+    "view", "view_as", "reshape", "reshape_as", "narrow", "split", "split_with_sizes", "tensor_split", "chunk", "unbind",
+    "select", "as_strided", "__getitem__", "t", "T", "mT", "transpose", "swapaxes", "permute", "movedim", "expand",
+    "expand_as", "squeeze", "unsqueeze", "flatten", "unflatten", "ravel", "contiguous", "detach", "unfold", "diagonal",
+}  # fmt: skip
+
+# This fills a rank's own part of the memory that it returns; a collective will fill the rest.
+FILLS_A_PART = {"all_gather_copy_in"}
+
 # These give away the memory itself, or a tensor whose version is another: it may be written to unseen.
 _EXPOSES = {
     "data",
@@ -64,6 +74,7 @@ class Api:
         "composite",
         "cuts",
         "exposes",
+        "fills_a_part",
         "foreign",
         "head",
         "op",
@@ -74,6 +85,7 @@ class Api:
         "transparent",
         "twin",
         "uninitialized",
+        "views",
         "writes_untold",
     )
 
@@ -82,6 +94,8 @@ class Api:
         self.op = op
         self.silent = silent
         self.uninitialized = op in UNINITIALIZED
+        self.views = op in _VIEWS
+        self.fills_a_part = op.rpartition(".")[2] in FILLS_A_PART
         self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
         self.exposes = op in _EXPOSES

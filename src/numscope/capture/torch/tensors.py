@@ -79,7 +79,7 @@ class Tensors:
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
         self._sampled: set[int] = set()
-        self._blank: dict[int, int] = {}  # storages of `empty` and its like, with the version they were made at
+        self._blank: dict[int, int | None] = {}  # storages of `empty` and its like, with the version they were made at
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
@@ -168,8 +168,11 @@ class Tensors:
             copy = flat.clone() if flat.data_ptr() == tensor.data_ptr() else flat
         self._recorder.keep(number, copy, copy.numel() * copy.element_size(), sampled=True)
 
-    def distrust(self, tensor: torch.Tensor) -> None:
-        """Measure this tensor's storage anew each time: something may write to it unseen."""
+    def distrust(self, tensor: torch.Tensor, *, storage_only: bool = False) -> None:
+        """Measure this tensor's storage anew each time: something may write to it unseen.
+
+        With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
+        """
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
@@ -179,6 +182,10 @@ class Tensors:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
         self.objects.clear()
+        if not storage_only:
+            self._blank.pop(address, None)
+        elif storage.nbytes() == 0 and tensor.numel():
+            self._blank[address] = version_of(tensor)
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
@@ -196,12 +203,22 @@ class Tensors:
 
     def is_blank(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
-        if not self._blank:
-            return False
-        try:
-            return self._blank.get(tensor.untyped_storage()._cdata) == tensor._version
-        except (RuntimeError, NotImplementedError):
-            return False
+        return bool(self._blank) and self.was_blank(tensor, version_of(tensor))
+
+    def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
+        """Tell whether a tensor's memory was not written when it had this version."""
+        address = address_of(tensor)
+        return address in self._blank and self._blank[address] == version
+
+    @property
+    def any_blank(self) -> bool:
+        """Tell whether there is memory that was not written yet."""
+        return bool(self._blank)
+
+    def written(self, tensor: torch.Tensor) -> None:
+        """A call has given this tensor: its memory is written now, whatever its version says."""
+        if self._blank and (address := address_of(tensor)) is not None:
+            self._blank.pop(address, None)
 
     def sweep(self) -> None:
         """Forget what is gone, so that a long step needs no more memory than what lives in it.
@@ -271,6 +288,14 @@ class Tensors:
         if type(plain) is torch.Tensor and plain.layout is torch.strided:
             return plain, -1
         raise Unmeasured(f"subclass {name}")
+
+
+def address_of(tensor: torch.Tensor) -> int | None:
+    """Return what a tensor's storage is known by, or None where it has none."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

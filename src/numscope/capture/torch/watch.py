@@ -128,7 +128,7 @@ class Watch:
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
         self.no_text = strings.id("")
-        self._uninitialized = strings.id("uninitialised memory")
+        self.uninitialized = strings.id("uninitialised memory")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
         self._first_output = self.slot_id("output", 0)
         self.call_row = recorder.call
@@ -287,11 +287,13 @@ class Watch:
 
     def blank(self, order: int, slots: list[Slot]) -> None:
         """Record results whose memory is not written yet: there is nothing to measure."""
-        rows: list[int] = []
-        for slot, tensor in slots:
+        for _, tensor in slots:
             self.tensors.mark_blank(tensor)
-            rows += (order, slot, -1, self._uninitialized)
-        self.add(rows)
+        self.empty(order, slots)
+
+    def empty(self, order: int, slots: list[Slot]) -> None:
+        """Record slots whose tensors hold nothing yet."""
+        self.add([number for slot, _ in slots for number in (order, slot, -1, self.uninitialized)])
 
     def rows(self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False) -> list[int]:
         """Measure the tensors of a call; return a row of each, one after the other: order, slot, tensor, note.
@@ -323,7 +325,7 @@ class Watch:
                 rows += (order, slot, UNWANTED, -1)
                 continue
             if overwritten and self.tensors.is_blank(tensor):
-                rows += (order, slot, -1, self._uninitialized)
+                rows += (order, slot, -1, self.uninitialized)
                 continue
             overwritten = False
             try:
