@@ -410,6 +410,36 @@ def test_the_record_is_a_run_with_the_last_calls_and_the_origins_tensors(tmp_pat
     assert run.manifest["guard"]["origin"]["call"] == "Torch.log.0.forward"
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_each_call_of_the_record_is_in_its_own_step_and_the_origin_is_the_last(deferred: bool, tmp_path: Path) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def job() -> None:
+        for step in range(4):
+            optimizer.zero_grad()
+            torch.log(model(torch.ones(2, 4)) * (step < 2) + (step < 2) * 10).sum().backward()
+            optimizer.step()
+
+    with pytest.raises(ns.NonFiniteError), ns.guard(model, record=tmp_path / "run", deferred=deferred):
+        job()
+    run = ns.open_run(tmp_path / "run")
+    assert run.steps == [0, 1, 2]
+    steps, names = run.calls["step"].to_pylist(), run.calls["name"].to_pylist()
+    assert (steps[-1], names[-1]) == (2, "Torch.log.0.forward")
+    assert steps == sorted(steps)
+    assert [step for step, name in zip(steps, names) if name == "Torch.log.0.forward"] == [0, 1, 2]
+
+
+def test_a_warning_stands_at_the_users_line() -> None:
+    def job() -> None:
+        torch.log(torch.zeros(2))  # origin
+
+    with pytest.warns(RuntimeWarning) as told, ns.guard(action="warn", record=None):
+        job()
+    assert (Path(told[0].filename).name, told[0].lineno) == (HERE, marked(job))
+
+
 def test_a_second_strike_has_a_record_of_its_own(tmp_path: Path, struck: Struck) -> None:
     struck(None, lambda: torch.log(torch.zeros(2)), tmp_path / "run")
     with pytest.raises(ns.NonFiniteError, match="run-2"), ns.guard(record=tmp_path / "run"):

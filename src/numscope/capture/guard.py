@@ -28,6 +28,7 @@ from typing import Any
 
 from numscope.capture import ranks
 from numscope.capture.session import models_of
+from numscope.capture.sites import is_user
 from numscope.core.errors import NonFiniteError, SettingsError
 from numscope.core.report import Origin
 from numscope.store import manifest
@@ -171,7 +172,7 @@ class Guard:
             self._write(strike, origin.reason)
         text = self._message(origin)
         if not last or self.settings.action == "warn":
-            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            _warn(text, origin)
         if not last:
             return
         self._tripped = True
@@ -179,7 +180,7 @@ class Guard:
         if self.settings.action == "raise" and self._error is None:
             raise NonFiniteError(text, origin.to_dict())
         if self.settings.action == "stop":
-            warnings.warn(f"{text}; the guard stops here", RuntimeWarning, stacklevel=2)
+            _warn(f"{text}; the guard stops here", origin)
 
     def open_writer(self) -> RunWriter:
         """Open the record's directory."""
@@ -218,10 +219,8 @@ class Guard:
         calls = self._frontend.judge.inherited_ranks
         if len(calls) > self._told == 0:
             self._told = len(calls)
-            warnings.warn(
-                f"values that are not finite came in from another rank through {calls[0]}: its guard names their origin",
-                RuntimeWarning,
-                stacklevel=4,
+            _warn(
+                f"values that are not finite came in from another rank through {calls[0]}: its guard names their origin"
             )
 
     def _message(self, origin: Origin) -> str:
@@ -297,6 +296,17 @@ def _frontend(owner: Guard, models: dict[str, Any]) -> Any:
             owner.settings, models, owner.found, owner.open_writer, owner.optimizer_stepped, owner.skipped
         )
     raise SettingsError("cannot tell what to guard: pass an nn.Module, or import torch before ns.guard")
+
+
+def _warn(text: str, origin: Origin | None = None) -> None:
+    """Warn at the origin's line, or at the user's line that runs now."""
+    if origin is not None and origin.source is not None:
+        warnings.warn_explicit(text, RuntimeWarning, origin.source.file, origin.source.line)
+        return
+    frame = sys._getframe()
+    while frame.f_back is not None and not is_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    warnings.warn_explicit(text, RuntimeWarning, frame.f_code.co_filename, frame.f_lineno)
 
 
 def _free(path: Path, rank: int) -> Path:

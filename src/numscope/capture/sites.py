@@ -63,7 +63,7 @@ class Sites:
         for index in range(len(key) - 2, 0, -2):
             if frame := self._describe(self._codes[key[index]], key[index + 1]):
                 frames.append(frame)
-        user = next((index for index in range(len(frames) - 1, -1, -1) if _is_user(frames[index]["file"])), None)
+        user = next((index for index in range(len(frames) - 1, -1, -1) if is_user(frames[index]["file"])), None)
         number = len(self._frames)
         self._frames.append(frames)
         self._users.append(user)
@@ -112,7 +112,7 @@ def _line(code: CodeType, lasti: int) -> int:
     return line_number
 
 
-def _is_user(file: str) -> bool:
+def is_user(file: str) -> bool:
     """Tell whether a file is the user's own: not the framework's, not the standard library's, not ours."""
     if file.startswith(("<", _OWN)):
         return False

@@ -18,7 +18,7 @@ import paddle
 
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
 from numscope.capture.paddle.watch import Open, Slot, Undo, Watch
-from numscope.capture.sites import _is_user as is_user_file
+from numscope.capture.sites import is_user as is_user_file
 
 Function = Callable[..., Any]
 

@@ -114,7 +114,7 @@ class Marks:
 class Entry:
     """A call in the ring. On the CPU it has its tensors, with the versions they had; elsewhere the looks at them."""
 
-    __slots__ = ("constants", "inputs", "outputs", "phase", "seen", "size", "window")
+    __slots__ = ("constants", "inputs", "outputs", "phase", "seen", "size", "step", "window")
 
     def __init__(
         self, seen: Seen, phase: str, inputs: Any, outputs: Any, size: int, window: Any = None, constants: Any = ()
@@ -126,6 +126,7 @@ class Entry:
         self.size = size  # bytes that it keeps alive
         self.window = window  # None: it was judged on the spot
         self.constants = constants
+        self.step = 0  # the ring knows it
 
     @property
     def judged(self) -> bool:
@@ -163,12 +164,13 @@ class Ring:
         self._holding: deque[Entry] = deque()
         self._calls = calls
         self.room = size
-        self.let_go = 0  # calls whose tensors had to go before they were judged
+        self.step = 0  # of the calls that are added
         self._held = 0
 
     def add(self, entry: Entry) -> None:
         """Take a call in; the oldest make room."""
         entries, holding = self._entries, self._holding
+        entry.step = self.step
         entries.append(entry)
         if entry.size:
             holding.append(entry)
@@ -176,7 +178,6 @@ class Ring:
             while self._held > self.room and (len(holding) > 1 or entry.window is not None):
                 oldest = holding.popleft()
                 self._held -= oldest.size
-                self.let_go += not oldest.judged
                 if oldest is entries[0] and oldest.judged:
                     entries.popleft()
                 oldest.let_go()

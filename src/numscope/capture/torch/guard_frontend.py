@@ -89,6 +89,7 @@ class TorchGuard(Installed):
     def new_step(self, step: int) -> None:
         """Number calls anew, and send the flags of the step that ended to the host; those of the one before are read."""
         self.recorder.begin_step(step)
+        self.ring.step = step
         self.watch.executions.forget()
         self.judge.marks.forget()
         self.end_pass()

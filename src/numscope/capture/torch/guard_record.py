@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -29,30 +30,39 @@ def write(guard: Any, strike: Strike | None) -> int:
     """
     recorder = Recorder(guard.open_writer, TorchBatch(), to_numpy)
     recorder.strings, recorder.sites = guard.recorder.strings, guard.recorder.sites
-    recorder.begin_step(strike.origin.step if strike is not None else guard.judge.step)
     watch = Watch(recorder, CaptureSettings())
+    entries = _entries(guard, strike)
     missing = 0
     with guard.unseen(), torch.no_grad():
-        entries = [
-            entry
-            for entry in guard.ring
-            if strike is None or entry.seen is not strike.seen or entry.phase != strike.phase
-        ]
-        if strike is not None:
-            entries = [*entries[max(len(entries) - guard.settings.calls + 1, 0) :], _entry_of(strike)]
-        for entry in entries:
-            missing = _call(watch, entry, keep=strike is not None and entry is entries[-1])
-        recorder.end_step()
+        for step, calls in groupby(entries, key=lambda entry: entry.step):
+            recorder.begin_step(step)
+            for entry in calls:
+                missing = _call(watch, entry, keep=strike is not None and entry is entries[-1])
+            recorder.end_step()
+            watch.new_step()
         recorder.close()
-        watch.new_step()
     return missing if strike is not None else 0
+
+
+def _entries(guard: Any, strike: Strike | None) -> list[Entry]:
+    """Return the calls of the record in their order: the last ones, or those up to the origin, with the origin's tensors."""
+    entries: list[Entry] = list(guard.ring)
+    if strike is None:
+        return entries[-guard.settings.calls :]
+    origin = _entry_of(strike)
+    places = [at for at, entry in enumerate(entries) if entry.seen is strike.seen and entry.phase == strike.phase]
+    before = sum(entry.step <= origin.step for entry in entries)
+    entries = entries[: places[0] if places else before]
+    return [*entries[max(len(entries) - guard.settings.calls + 1, 0) :], origin]
 
 
 def _entry_of(strike: Strike) -> Entry:
     """Return the origin's call with the tensors that are at hand."""
     inputs, outputs = ([_held(item) for item in side] for side in (strike.inputs, strike.outputs))
     window = next((item.look.window for item in strike.outputs if item.look is not None), None)
-    return Entry(strike.seen, strike.phase, inputs, outputs, 0, window)
+    entry = Entry(strike.seen, strike.phase, inputs, outputs, 0, window)
+    entry.step = strike.origin.step
+    return entry
 
 
 def _held(item: Item) -> tuple[str, Any, int | None]:
