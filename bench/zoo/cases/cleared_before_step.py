@@ -30,8 +30,7 @@ def main(variant):
         for layer in net[:-1]:
             h = F.relu(layer(h))
         loss = F.mse_loss(net[-1](h), x[:, :2])
-        if number == 0 or variant == "reference":
-            optimizer_.zero_grad(set_to_none=False)
+        optimizer_.zero_grad(set_to_none=False)
         loss.backward()
         if number > 0 and variant == "target":
             optimizer_.zero_grad(set_to_none=False)  # origin
