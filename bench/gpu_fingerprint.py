@@ -214,6 +214,14 @@ def check_streams_and_order(batch: TorchBatch) -> list[str]:
     many = batch.collect()
     if len(many) != 10_060 or len(set(many.hash[:10_000].tolist())) != 1 or len(set(many.hash[10_000:].tolist())) != 1:
         failures.append("rows were lost or mixed when the buffers turned over")
+    sizes = [3, 64, 1000, 70_001, 300_000, 2_000_000] * 60
+    mixed = [torch.randn(size, device=DEVICE).to((torch.float32, torch.bfloat16)[size % 2]) for size in sizes]
+    alone = [batch.add(tensor) for tensor in mixed]
+    with batch.together():
+        together = [batch.add(tensor) for tensor in mixed]
+    both = batch.collect()
+    if (both.hash[alone] != both.hash[together]).any() or (both.sketch[alone] != both.sketch[together]).any():
+        failures.append("measured together, tensors are not what they are alone")
     other = torch.randn(5_000_000, device=DEVICE)
     for turn in range(3):  # other contents in the same lines: a result of the turn before would show
         pair = (value, other) if turn % 2 else (other, value)
@@ -356,6 +364,13 @@ def launch() -> dict[str, float]:
             batch.collect()
         result[name] = round(best * 1e6, 2)
         print(f"add {name:24s} {best * 1e6:6.2f} us of host time", flush=True)
+    several = [torch.randn(1024, device=DEVICE) for _ in range(300)]
+    start = time.perf_counter()
+    with batch.together():
+        for tensor in several:
+            batch.add(tensor)
+    result["each of 300 together"] = round((time.perf_counter() - start) / 300 * 1e6, 2)
+    print(f"add of 300 together {result['each of 300 together']} us of host time each", flush=True)
     tensor = torch.randn(1024, device=DEVICE)
     for _ in range(2000):
         batch.add(tensor)

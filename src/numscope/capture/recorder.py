@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ class Recorder:
         self._writer: RunWriter | None = None
         self._measure = measure
         self._to_numpy = to_numpy
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.orders = itertools.count()
         self._tensor_numbers = itertools.count()
         # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
@@ -195,6 +196,13 @@ class Recorder:
             row = self._measure.add(tensor)
             self._tensors.extend((number, dtype, shape_id, device, row, placement))
         return number
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Measure the tensors recorded inside at its end, all at once where their device gains by it."""
+        gather = getattr(self._measure, "together", None)
+        with self._lock, gather() if gather is not None else nullcontext():
+            yield
 
     def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
         """Keep a tensor's data, or a sample of it; `data` is the recorder's own copy."""

@@ -7,7 +7,8 @@ where it is there and works; those of others by torch operations.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import memmove
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,7 @@ class TorchBatch:
         self._arena = Arena(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
         self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
+        self._later: dict[int, tuple[list[int], list[torch.Tensor]]] | None = None  # put off, by device
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
@@ -79,16 +81,19 @@ class TorchBatch:
                 typed[place, :elements].view(tensor.shape).copy_(tensor.detach())
         return row
 
-    def add_many(self, tensors: Sequence[torch.Tensor]) -> list[int]:
-        """Measure the tensors as they are now; CUDA's small ones with one launch for many."""
-        cuda = self._cuda.get(tensors[0].get_device()) if tensors and tensors[0].is_cuda else None
-        if cuda is None or not all(_plain_cuda(tensor, cuda.index) for tensor in tensors):
-            return [self.add(tensor) for tensor in tensors]
-        with self._lock:
-            rows = range(self._rows.count, self._rows.count + len(tensors))
-            self._rows.count = rows.stop
-            cuda.add_many(rows, tensors)
-        return list(rows)
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Measure the tensors added inside at its end, CUDA's small ones with one launch for many.
+
+        None of them may change before, and no other thread may add or collect.
+        """
+        self._later = {}
+        try:
+            yield
+        finally:
+            later, self._later = self._later, None
+            for index, (rows, tensors) in later.items():
+                self._cuda[index].add_many(rows, tensors)
 
     def _add_cuda(self, tensor: torch.Tensor) -> int | None:
         """Measure a tensor of a CUDA device that has Triton; None where that is not so, or where it has no data."""
@@ -98,7 +103,12 @@ class TorchBatch:
         with self._lock:
             row = self._rows.count
             self._rows.count = row + 1
-            cuda.add(row, tensor)
+            if self._later is None:
+                cuda.add(row, tensor)
+            else:
+                rows, tensors = self._later.setdefault(cuda.index, ([], []))
+                rows.append(row)
+                tensors.append(tensor)
         return row
 
     def _add_any(self, tensor: torch.Tensor) -> int:

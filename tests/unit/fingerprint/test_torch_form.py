@@ -181,3 +181,14 @@ def test_pieces_of_more_than_2_31_elements_follow_one_another() -> None:
     tensor = torch.ones(1, dtype=torch.uint8).expand(3, 2**30, 2)  # all in one place: only the indices are large
     pieces = [piece.shape for piece in _pieces(tensor, 2**29)]
     assert pieces == [(2**28, 2)] * 12
+
+
+def test_tensors_measured_together_are_those_measured_one_by_one() -> None:
+    batch = TorchBatch()
+    tensors = [torch.randn(size) for size in (3, 1000, 70_000)] + [torch.arange(5), torch.randn(4, 6).T]
+    alone = [batch.add(tensor) for tensor in tensors]
+    with batch.together():
+        many = [batch.add(tensor) for tensor in tensors]
+    found = batch.collect()
+    assert found.hash[alone].tolist() == found.hash[many].tolist()
+    assert many == list(range(len(tensors), 2 * len(tensors)))

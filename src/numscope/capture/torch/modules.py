@@ -224,6 +224,8 @@ class _ModuleCall:
         if parent is None and not recompute and watch.record_forward:
             watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
+            if watch.settings.parameters and not watch.asks:
+                watch.measure_ahead(self._module)
         self._order = order = next(recorder.orders)
         rows = watch.rows(order, slots) if watch.record_forward else []
         number, first_order = (watch.executions.find(series, rows[2::4]) if recompute else None) or (-1, -1)

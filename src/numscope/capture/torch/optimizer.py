@@ -71,7 +71,8 @@ class Optimizers:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
                         before.append((watch.slot_id(f"state.{label}", key), value))
-        watch.record(order, before, name)
+        with recorder.together():
+            watch.record(order, before, name)
         versions = {id(parameter): parameter._version for _, parameter in parameters}
         self._open[id(optimizer)] = (order, name, versions)
 
@@ -96,7 +97,8 @@ class Optimizers:
                     if versions.get(id(parameter)) == parameter._version:
                         watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
                 outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
-                watch.record(order, outputs, name)
+                with watch.recorder.together():
+                    watch.record(order, outputs, name)
                 watch.flush_if_full()
 
 

@@ -115,6 +115,7 @@ class Watch:
         self.record_forward = settings.phase != "backward"
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
+        self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
         self._slot_wanted: dict[int, bool] = {}
@@ -334,6 +335,17 @@ class Watch:
                 self.recorder.skip(str(why))
                 rows += (order, slot, -1, self.recorder.strings.id(str(why)))
         return rows
+
+    def measure_ahead(self, model: torch.nn.Module) -> None:
+        """Measure a model's parameters together, once a step, before its modules ask for them one by one."""
+        step = self.recorder.step
+        if self._restricted or self._ahead.get(id(model)) == step:
+            return
+        self._ahead[id(model)] = step
+        first = next(model.parameters(), None)
+        if first is not None and first.is_cuda:  # elsewhere it gains nothing
+            with self.recorder.together():
+                self.rows(0, [(0, parameter) for parameter in model.parameters()])
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
