@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import numscope as ns
+from numscope.diagnose.decode import Given
 from numscope.diagnose.group import Common, Group, upstream
 from numscope.diagnose.hypotheses import FAMILIES, fitting
-from numscope.diagnose.hypotheses.case import Case
+from numscope.diagnose.hypotheses.case import Case, text
 from numscope.diagnose.hypotheses.masks import allowed_band
 from numscope.diagnose.hypotheses.numbers import recognise, spoken
+from numscope.diagnose.hypotheses.rope import rotary_base
 from numscope.diagnose.recorded import Record
 
 Work = Callable[..., torch.Tensor]
@@ -67,6 +69,7 @@ W = torch.randn(8, 8)
 B = torch.randn(8)
 ANGLES = torch.randn(6, 8)
 
+MASK = (torch.rand(64, 64, generator=torch.Generator().manual_seed(2)) > 0.25).float()
 FAULTS: dict[str, tuple[Work, Work, dict[str, torch.Tensor], str]] = {
     "argument": (lambda x: x.softmax(0), lambda x: x.softmax(1), {"x": X}, r"dim=1 \(now 0\)"),
     "two arguments": (
@@ -116,6 +119,36 @@ FAULTS: dict[str, tuple[Work, Work, dict[str, torch.Tensor], str]] = {
         lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
         {"x": X},
         r"is_causal=False",
+    ),
+    "rounded": (
+        lambda x: x.to(torch.bfloat16).to(torch.float32) * 1.0,
+        lambda x: x * 1.0,
+        {"x": X},
+        "without the cast to bfloat16|before they were rounded to bfloat16",
+    ),
+    "rotary base": (
+        lambda i: 10000.0 ** (-i / 16),
+        lambda i: 500000.0 ** (-i / 16),
+        {"i": torch.arange(16.0)},
+        r"500000.*\(now 1e\+?0?4|500000 \(now 10000\)",
+    ),
+    "dropout": (
+        lambda x: F.relu(x.exp()) * MASK / 0.75,
+        lambda x: F.relu(x.exp()),
+        {"x": torch.randn(64, 64)},
+        r"dropout off, training=False \(now on with p=0.25\)",
+    ),
+    "missing call with its argument": (
+        lambda x: x * 2.0,
+        lambda x: (x * 2.0).add(0.5),
+        {"x": X},
+        r"the call that is missing: Tensor.add.0.forward \(0.5\)",
+    ),
+    "other calls": (
+        lambda x: torch.sigmoid(x),
+        lambda x: x.cos().exp(),
+        {"x": X},
+        r"Tensor.cos.0.forward, Tensor.exp.0.forward in place of Torch.sigmoid.0.forward",
     ),
     "off by one": (
         lambda x: torch.roll(x, 1, 0) * 1.0,
@@ -180,3 +213,27 @@ def test_a_band_is_told_from_its_mask(low: int, high: int) -> None:
         additive = torch.zeros(8, 8).masked_fill(~mask, -1e9)
         assert allowed_band(additive) == (low, high)
     assert allowed_band(torch.rand(8, 8) > 0.5) is None
+
+
+def test_the_base_of_a_rotary_embedding_is_read_from_its_frequencies() -> None:
+    frequencies = 500000.0 ** (-torch.arange(0, 64, 2).double() / 64)
+    assert rotary_base(frequencies) == pytest.approx(500000.0)
+    assert rotary_base(torch.linspace(1, 0.1, 32)) is None
+    assert rotary_base(torch.ones(8)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (1e-6, "1e-06"),
+        ((slice(None), slice(1, 17)), "[:, 1:17]"),
+        ((..., slice(None, None, 2)), "[..., ::2]"),
+        ([Given(3), Given(4)], "[a tensor, a tensor]"),
+        ((2, 0), "(2, 0)"),
+        (torch.float32, "float32"),
+        ("tanh", "'tanh'"),
+        (-3.4028234663852886e38, "-3.4028234663852886e+38"),
+    ],
+)
+def test_a_value_is_shown_in_words(value: object, shown: str) -> None:
+    assert text(value) == shown

@@ -54,6 +54,8 @@ def scale_of_input(case: Case) -> Iterator[Repair]:
 @hypothesis("scale and shift")
 def scale_and_shift(case: Case) -> Iterator[Repair]:
     """The reference is the target times a number plus a number, for each place of one axis: normalised data."""
+    if case.target.calls or case.reference.calls:
+        return  # what calls do is said by calls
     given, wanted = case.given, case.wanted
     if given.shape != wanted.shape or not given.is_floating_point() or given.dim() < 2:
         return
