@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("task")
     parser.add_argument("level")
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="0: two steps are dumped, and nothing is timed")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
@@ -35,13 +35,13 @@ def main() -> None:
 
 def measure(name: str, task: str, level: str, steps: int, out: Path) -> dict[str, object]:
     model, step = build(name)
-    many(step, 5)
-    plain = many(step, max(10, steps))
+    around = max(10, steps) if steps else 0
+    plain = many(step, 5 + around)[5:] if steps else []
 
     from msprobe.pytorch import PrecisionDebugger
 
     debugger = PrecisionDebugger(task=task, dump_path=str(out), level=level)
-    idle = many(step, max(10, steps))
+    idle = many(step, around)
 
     def recorded() -> None:
         debugger.start(model=model)
@@ -51,8 +51,10 @@ def measure(name: str, task: str, level: str, steps: int, out: Path) -> dict[str
 
     first = seconds(recorded)
     wrote = written(out)
-    captured = many(recorded, steps)
-    after = many(step, max(10, steps))
+    captured = many(recorded, max(steps, 1))
+    if not steps:
+        return {"dumped": written(out)["bytes"]}
+    after = many(step, around)
     return {
         "plain": median(plain),
         "captured": median(captured),

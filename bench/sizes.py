@@ -30,7 +30,7 @@ def compare(bench: Bench) -> list[Row]:
             row["numscope"] = {**made, **timed(command, repeats, answers=(0, 1)), "bytes": written(out)["bytes"]}
         if bench.msprobe:
             task = "tensor" if keep == "tensors" else "statistics"
-            row["msprobe"] = bench.peer(model, task, "mix", 1)
+            row["msprobe"] = bench.peer(model, task, "mix", 0)
             if "error" not in row["msprobe"]:
                 out, program = bench.scratch / "msprobe", str(bench.msprobe.with_name("msprobe"))
                 paths = ["--target_path", str(out / "step1"), "--golden_path", str(out / "step0")]
