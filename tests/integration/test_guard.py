@@ -474,6 +474,31 @@ def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
     assert "SIGTERM" in run.manifest["guard"]["reason"]
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("raise ValueError('bad batch')", "ValueError: bad batch"),
+        ("os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt"),
+    ],
+)
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_crash_that_no_with_block_sees_leaves_a_record(end: str, reason: str, deferred: bool, tmp_path: Path) -> None:
+    code = f"""
+        import os, signal, torch, numscope as ns
+        guard = ns.guard(record={str(tmp_path / "run")!r}, deferred={deferred})
+        guard.start()
+        torch.ones(3).mul(2)
+        {end}
+        torch.ones(3).mul(3)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert done.returncode != 0
+    run = ns.open_run(tmp_path / "run")
+    assert run.calls["name"].to_pylist() == ["Torch.ones.0.forward", "Tensor.mul.0.forward"]
+    assert run.tensors.num_rows == 3
+    assert reason in run.manifest["guard"]["reason"]
+
+
 def test_everything_is_undone() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     before = (nn.Module.__call__, torch.autograd.Function.apply, torch.amp.GradScaler.step, sys.excepthook)

@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow", action="append", metavar="PATTERN", help="with --guard: what these make is meant; may be repeated"
     )
+    parser.add_argument(
+        "--latency", type=int, metavar="N", help="with --guard, on a device: wait for the flags after every N calls"
+    )
     parser.add_argument("script", nargs=argparse.REMAINDER, metavar="-- script.py args …", help="what to run")
 
 
@@ -73,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     if args.guard:
         from numscope.capture.guard import GuardSettings
 
-        watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or []}
+        watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or [], "latency": args.latency}
         settings["guard"] = {**watch, **({"level": args.level} if args.level else {})}
         GuardSettings.of(**settings["guard"])
     from numscope.capture.job import run_script

@@ -132,7 +132,10 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             for tensor in outputs:
                 guard.judge.marks.set(tensor, key_of(tensor), "blank")
             return result
-        if guard.waits or not outputs[0].is_cpu or any(not tensor.is_cpu for tensor in tensors):
+        late = guard.waits or not outputs[0].is_cpu
+        for tensor in tensors:
+            late = late or not tensor.is_cpu
+        if late:
             thread.last = None
             fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
         else:

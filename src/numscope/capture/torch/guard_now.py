@@ -42,9 +42,13 @@ class Now:
         thread.last = outputs[0]
         if bad and fresh:
             self._judge(api, seen, args, kwargs, tensors, versions, outputs, clean)
-        # What the ring holds must not keep the graph alive.
-        held = [(index, item.detach(), version) for index, (item, version) in enumerate(zip(tensors, versions))]
+        # What the ring holds must not keep a graph alive; the result of the call before is held already.
+        held = [
+            (index, item if item.grad_fn is None else thread.held if item is last else item.detach(), version)
+            for index, (item, version) in enumerate(zip(tensors, versions))
+        ]
         made = [(index, item.detach(), version_of(item)) for index, item in enumerate(outputs)]
+        thread.held = made[0][1]
         guard.ring.add(Entry(seen, "forward", held, made, size))
         return fresh
 

@@ -27,6 +27,7 @@ class GuardOptimizers:
         self._guard = guard
         self._after_step = after_step
         self._open: dict[int, tuple[Seen, list[Item]]] = {}
+        self._finite: dict[int, int] = {}  # parameters that were finite after their last step → their version
         self.stepped = False
 
     def install(self) -> Undo:
@@ -73,6 +74,8 @@ class GuardOptimizers:
                         continue
                     if guard.is_late(tensor):
                         late.append((f"{group}.{label}", tensor, label if tensor is parameter else ""))
+                    elif tensor is parameter and self._finite.get(id(tensor)) == tensor._version:
+                        continue  # as the step before has left it
                     elif not is_finite(tensor):
                         given.append(guard.now.item(f"{group}.{label}", tensor)._replace(parameter=""))
                     elif marks:
@@ -107,7 +110,10 @@ class GuardOptimizers:
             for label, parameter in self._parameters(optimizer):
                 if guard.is_late(parameter):
                     late.append((label, parameter))
-                elif not is_finite(parameter):
+                elif is_finite(parameter):
+                    self._finite[id(parameter)] = parameter._version
+                else:
+                    self._finite.pop(id(parameter), None)
                     made.append(guard.now.item(f"output.{label}", parameter))
             if late:
                 looks = guard.late.again([(parameter, label) for label, parameter in late])

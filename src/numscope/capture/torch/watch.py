@@ -50,6 +50,7 @@ class ThreadState(threading.local):
         self.switches = 0  # how often dynamo has switched itself in that frame
         self.number = -1
         self.last: Any = None  # what the guard looked at last
+        self.held: Any = None  # and what it holds of that
 
     def begin_quiet(self) -> None:
         """Let no mode see what follows, up to `end_quiet`."""
