@@ -60,6 +60,8 @@ class Exact:
 
 def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
     """Return the exact measures of two arrays of the same number of elements."""
+    if np.iscomplexobj(target) != np.iscomplexobj(reference):  # a real number is a complex one with no imaginary part
+        target, reference = _complex(target), _complex(reference)
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         total = _measure(target, reference, dtypes)
         if total is not None and total.delicate():
@@ -85,6 +87,12 @@ def _measure(
 def _flat(array: NDArray[Any]) -> NDArray[Any]:
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(flat.real.dtype) if np.iscomplexobj(flat) else flat
+
+
+def _complex(array: NDArray[Any]) -> NDArray[Any]:
+    if np.iscomplexobj(array):
+        return array
+    return array.astype(np.complex64 if array.dtype.itemsize < 8 else np.complex128)
 
 
 def _tolerance(dtype: str) -> tuple[float, float]:

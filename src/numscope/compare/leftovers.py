@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.pairing import NEAR, PATH, SEQUENCE, VALUE, Pairing, linked
-from numscope.compare.side import Ints, Side
-from numscope.compare.tokens import join, occurrences
+from numscope.compare.side import Ints, Side, Words
+from numscope.compare.tokens import Tokens, join, occurrences
 from numscope.compare.trees import walk
 
 _GAP = 48  # a gap with more calls than this on a side is not searched by value: it would cost more than it tells
@@ -43,19 +43,25 @@ def pair_reordered(work: Pairing) -> None:
 
 
 def pair_by_value(work: Pairing) -> None:
-    left_a, left_b = left(work)
-    bits_a, bits_b = work.tokens_a.bits[left_a], work.tokens_b.bits[left_b]
-    told_a, told_b = left_a[bits_a > 0], left_b[bits_b > 0]
-    phase_a = work.a.calls.phase[told_a].astype(np.uint64)
-    phase_b = work.b.calls.phase[told_b].astype(np.uint64)
-    got_a, got_b = join(
-        occurrences(work.tokens_a.bits[told_a] + phase_a), occurrences(work.tokens_b.bits[told_b] + phase_b)
-    )
-    work.pair(told_a[got_a], told_b[got_b], VALUE)
+    """Pair what made the same bits, calls of a kind before others; then, within gaps, what made nearly the same values."""
+    for kinds in (True, False):
+        left_a, left_b = left(work)
+        told_a, told_b = left_a[work.tokens_a.bits[left_a] > 0], left_b[work.tokens_b.bits[left_b] > 0]
+        got_a, got_b = join(
+            occurrences(_content(work.a, work.tokens_a, told_a, kinds)),
+            occurrences(_content(work.b, work.tokens_b, told_b, kinds)),
+        )
+        work.pair(told_a[got_a], told_b[got_b], VALUE)
     for gap_a, gap_b in work.gaps:
         gap_a, gap_b = gap_a[work.partner_a[gap_a] < 0], gap_b[work.partner_b[gap_b] < 0]
         if 0 < len(gap_a) <= _GAP and 0 < len(gap_b) <= _GAP:
             _pair_gap(work, gap_a, gap_b)
+
+
+def _content(side: Side, tokens: Tokens, rows: Ints, kinds: bool) -> Words:
+    """Return a number for what each call made, in its phase, and by what kind of call if that counts."""
+    apart = side.calls.phase[rows] + (side.calls.kind[rows] << 20) * kinds
+    return np.asarray(tokens.bits[rows] + apart.astype(np.uint64))
 
 
 def _pair_gap(work: Pairing, gap_a: Ints, gap_b: Ints) -> None:

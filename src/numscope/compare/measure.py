@@ -50,7 +50,10 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     measured = ta.measured[t] & tb.measured[r]
     bitwise = measured & same_dtype & same_shape & (ta.hash[t] == tb.hash[r])
     elements = ta.elements[t]
-    known = measured & (elements == tb.elements[r]) & ta.sketched[t] & tb.sketched[r]
+    # A complex number counts as two real ones: the sketch of a complex tensor tells nothing about one that is not.
+    pairs = np.array([word.startswith("complex") for word in a.book.words] + [False])
+    alike = pairs[ta.dtype[t]] == pairs[tb.dtype[r]]
+    known = measured & (elements == tb.elements[r]) & ta.sketched[t] & tb.sketched[r] & alike
     unlike = measured & (elements == tb.elements[r]) & _unlike(a, b, t, r)
     bounded = ~known & ~bitwise & (elements == tb.elements[r]) & _has_statistics(a, t) & _has_statistics(b, r)
     unlike |= bounded & _one_side_nonfinite(a, b, t, r)

@@ -150,7 +150,7 @@ def _judge_update(ledger: Ledger, pair: int, label: str, rows: dict[str, int], t
     if known == 0.0:
         share = 4e-6
     else:
-        share = min(2.0, 8.0 * known) + 1e-4 if name in _LINEAR else 1.5
+        share = 8.0 * known + 1e-4 if name in _LINEAR else 1.5
     explained = 4 * roundoff + 2 * before + moved * share
     limit = 2 * before + 2 * roundoff if told and known == 0.0 else explained
     return _Update(label, error, explained, max(gradient, before), ledger.slot(row)), error > limit

@@ -165,3 +165,12 @@ def test_structure_says_where_the_error_lies(where: Any, name: str) -> None:
     a = b.copy()
     a[where] += np.float32(0.5)
     assert measured(a, b).structure == name
+
+
+def test_a_complex_tensor_is_measured_against_a_real_one() -> None:
+    real = np.arange(12, dtype=np.float32).reshape(3, 4)
+    same = measure_arrays(real.astype(np.complex64), real, ("complex64", "float32"))
+    assert same.relative_l2 == 0.0
+    off = measure_arrays(real, real + np.complex64(1j), ("float32", "complex64"))
+    assert off.max_abs_err == 1.0
+    assert off.worst_index is not None
