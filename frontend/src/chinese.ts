@@ -104,6 +104,9 @@ export const CHINESE: Record<string, string> = {
   Recorded: '已记录',
   'This run has values that are not finite.': '此运行中有非有限值。',
   'Every value of this run is finite.': '此运行的所有值都有限。',
+  'Nothing of this run was measured.': '此运行没有任何测量值。',
+  'It has names, shapes and arguments alone: capture it with keep="stats" for numbers.':
+    '只记录了名称、形状和参数：用 keep="stats" 捕获才有数值。',
   'The first is born at': '最先产生于',
   'No call gave a NaN or an infinity. Give a second run to compare it with.': '没有调用产生 NaN 或无穷。可再给一个运行与之比较。',
   'How it spread': '传播路径',

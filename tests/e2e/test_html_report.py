@@ -60,7 +60,9 @@ def test_names_from_a_run_cannot_become_code(page: Any, comparison: Any, tmp_pat
     calls = calls.set_column(calls.column_names.index("target_name"), "target_name", names)
     origin = dataclasses.replace(comparison.report.origin, call=NASTY, reason=NASTY, module=NASTY)
     nasty = dataclasses.replace(
-        comparison, calls=calls, report=dataclasses.replace(comparison.report, origin=origin, suspects=(origin,))
+        comparison,
+        call_rows=Rows.of(calls),
+        report=dataclasses.replace(comparison.report, origin=origin, suspects=(origin,)),
     )
     path = tmp_path / "report.html"
     write_html(nasty, path)

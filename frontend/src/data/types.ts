@@ -44,6 +44,7 @@ export interface Check {
   origin: Origin | null;
   chain: string[];
   chain_rows?: number[];
+  measured?: boolean;
 }
 
 export interface RunAbout {

@@ -333,18 +333,27 @@ function span(numbers: number[]): string {
 function Overview({ about }: { about: Summary }) {
   const check = about.check;
   const found = Boolean(check?.found && check.origin);
+  const measured = check?.measured !== false;
   return (
     <Main>
       <section class={`card verdict v-${found ? 'origin' : 'identical'}`} data-testid="verdict">
-        <h1>{found ? t('This run has values that are not finite.') : t('Every value of this run is finite.')}</h1>
+        <h1>
+          {found
+            ? t('This run has values that are not finite.')
+            : measured
+              ? t('Every value of this run is finite.')
+              : t('Nothing of this run was measured.')}
+        </h1>
         <p>
           {found ? (
             <>
               {t('The first is born at')} <code>{check!.origin!.call}</code>
               {t('.')}
             </>
-          ) : (
+          ) : measured ? (
             t('No call gave a NaN or an infinity. Give a second run to compare it with.')
+          ) : (
+            t('It has names, shapes and arguments alone: capture it with keep="stats" for numbers.')
           )}
         </p>
       </section>

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from typing import Any
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import MissingExtraError, SettingsError
 
 HELP = "the first call at which two runs stop agreeing"
 _VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched")
@@ -68,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("json", "csv", "parquet", "xlsx", "html"):
         if getattr(args, name):
             check_output(getattr(args, name))
+    if args.xlsx and find_spec("xlsxwriter") is None:
+        raise MissingExtraError("xlsxwriter", "xlsx", "compare --xlsx")
     if args.top < 0:
         raise SettingsError("--top must be at least 0")
     from numscope.compare.comparison import compare

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import NumscopeError, SettingsError
 
 HELP = "why they stop agreeing: replay the suspects"
 
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     for name in ("json", "repro"):
         if getattr(args, name):
             check_output(getattr(args, name))
+    if find_spec("torch") is None and find_spec("paddle") is None:
+        raise NumscopeError("diagnose replays calls with PyTorch, which is not installed here: pip install torch")
     if args.dtype and not args.confirm:
         raise SettingsError("--dtype belongs to --confirm CMD: give both")
     from numscope.compare.comparison import compare

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import numscope.commands.compare
+import numscope.commands.diagnose  # noqa: F401
 from numscope.__main__ import main
 from tests.unit.store.batches import write_run
 
@@ -63,3 +65,18 @@ def test_what_is_not_measured_is_not_said_to_be_finite(tmp_path: Path, capsys: p
 def test_estimates_are_explained_only_where_one_is_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", "run", "run"]) == 0
     assert "estimated" not in capsys.readouterr().out
+
+
+def test_what_is_missing_is_said_before_the_work(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("compare", "diagnose"):
+        monkeypatch.setattr(f"numscope.commands.{module}.find_spec", lambda name: None)
+    assert main(["compare", "run", "run", "--xlsx", "x.xlsx", "--json", "x.json"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "numscope: compare --xlsx needs the package xlsxwriter: pip install 'numscope[xlsx]'\n",
+    )
+    assert not Path("x.json").exists()
+    assert main(["diagnose", "run", "run"]) == 2
+    assert "which is not installed here: pip install torch" in capsys.readouterr().err
