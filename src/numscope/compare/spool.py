@@ -6,11 +6,11 @@ the other, asks for `batches`; `table` is for those who need everything at once.
 
 from __future__ import annotations
 
-import mmap
+import os
 import tempfile
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ class Rows:
         self._limit = in_memory
         self._parts: list[pa.Table] = []
         self._bytes = self._waiting = 0
-        self._file: IO[bytes] | None = None
+        self._path: str | None = None
         self._writer: pq.ParquetWriter | None = None
         self._whole: pa.Table | None = None
 
@@ -57,9 +57,10 @@ class Rows:
         import pyarrow.parquet as pq
 
         strings = [field.name for field in self.schema if pa.types.is_string(field.type)]
-        self._file = tempfile.TemporaryFile(prefix="numscope-")  # noqa: SIM115 - it lives as long as these rows
-        weakref.finalize(self, self._file.close)
-        self._writer = pq.ParquetWriter(self._file, self.schema, compression="lz4", use_dictionary=strings)
+        handle, self._path = tempfile.mkstemp(prefix="numscope-", suffix=".parquet")
+        os.close(handle)
+        weakref.finalize(self, os.unlink, self._path)
+        self._writer = pq.ParquetWriter(self._path, self.schema, compression="lz4", use_dictionary=strings)
 
     def _write(self) -> None:
         assert self._writer is not None
@@ -77,7 +78,7 @@ class Rows:
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """Give all rows, some at a time, of those columns only where they are given."""
         names = list(columns or self.schema.names)
-        if self._file is None or self._whole is not None:
+        if self._path is None or self._whole is not None:
             yield from (part.select(names) for part in ([self._whole] if self._whole is not None else self._parts))
             return
         source = self._read()
@@ -87,14 +88,12 @@ class Rows:
     def _read(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
-        assert self._file is not None
-        self._file.flush()
-        held: Any = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
-        return pq.ParquetFile(pa.BufferReader(pa.py_buffer(held)))
+        # By path, not by a Python object: Arrow's threads may let go of it when the interpreter is gone.
+        return pq.ParquetFile(self._path, memory_map=True)
 
     def take(self, rows: Sequence[int]) -> pa.Table:
         """Return some rows, in the order given."""
-        if self._file is None or self._whole is not None:
+        if self._path is None or self._whole is not None:
             parts = [self._whole] if self._whole is not None else self._parts
             groups = [(part.num_rows, part) for part in parts]
         else:
