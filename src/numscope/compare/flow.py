@@ -73,8 +73,9 @@ def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
         return same
     order = made[np.argsort(producer[made], kind="stable")]
     makers: dict[tuple[int, int, int], int] = {}
-    wanted = set(tensors.hash[orphans].tolist())
-    for tensor in order[np.isin(tensors.hash[order], list(wanted))].tolist():
+    wanted = np.sort(tensors.hash[orphans])
+    place = np.searchsorted(wanted, tensors.hash[order]).clip(max=len(wanted) - 1)
+    for tensor in order[wanted[place] == tensors.hash[order]].tolist():
         makers.setdefault((int(tensors.hash[tensor]), int(tensors.dtype[tensor]), int(tensors.shape[tensor])), tensor)
     for tensor in orphans.tolist():
         twin = makers.get((int(tensors.hash[tensor]), int(tensors.dtype[tensor]), int(tensors.shape[tensor])))
