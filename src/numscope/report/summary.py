@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _WORST = ("identical", "equivalent", "unmatched", "inherited", "origin")
 FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
-_NOT_TOLD = ("created", "started", "finished", "ended", "time", "pid", "path", "out", "settings.path", "id", "host")
+# Facts that are others in every job.
+_TIMES = ("created", "started", "finished", "ended", "time")
+_NOT_TOLD = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host")
 
 
 def about(run: Run | None, name: str = "") -> dict[str, Any]:

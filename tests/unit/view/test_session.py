@@ -12,6 +12,7 @@ import numscope as ns
 from numscope.check.checking import check
 from numscope.core.errors import SettingsError
 from numscope.core.report import plain
+from numscope.report.summary import manifest_differences
 from numscope.report.tables import Filter
 from numscope.store import manifest
 from numscope.store.writer import RunWriter
@@ -154,3 +155,10 @@ def test_a_run_without_steps_is_shown_as_empty(tmp_path: Path) -> None:
     assert len(session.calls) == 0
     assert session.summary["check"]["found"] is False
     assert session.heat()["steps"] == []
+
+
+def test_what_is_another_in_every_job_is_no_difference_at_the_start(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        RunWriter(tmp_path / name, rank=0, manifest={"job": name, "pid": seed, "seeds": {"torch": seed}}).close()
+    told = manifest_differences(ns.open_run(tmp_path / "a"), ns.open_run(tmp_path / "b"))
+    assert [row["name"] for row in told] == ["seeds.torch"]
