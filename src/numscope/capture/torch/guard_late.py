@@ -167,13 +167,13 @@ class LateFlags:
 
     def again(self, tensors: Iterable[tuple[Tensor, str]]) -> list[Look]:
         """Look at tensors whose versions do not tell what was written, at once and in one launch."""
-        found = [self._new(tensor, name, True, fresh=True) for tensor, name in tensors]
+        found = [self._new(tensor, name, True, fresh=True, plain=True) for tensor, name in tensors]
         self.launch()
         return found
 
     def all(self, tensors: Iterable[tuple[Tensor, str]]) -> list[Look]:
         """Return the looks at tensors, those that are new in one launch."""
-        found = [self.known(tensor) or self._new(tensor, name, True) for tensor, name in tensors]
+        found = [self.known(tensor) or self._new(tensor, name, True, plain=True) for tensor, name in tensors]
         self.launch()
         return found
 
