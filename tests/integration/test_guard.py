@@ -511,15 +511,19 @@ def test_everything_is_undone() -> None:
     assert torch.overrides._get_current_function_mode_stack() == []
 
 
-def test_training_is_the_same_to_the_bit_under_the_guard() -> None:
+@pytest.mark.parametrize("level", ["mix", "module"])
+@pytest.mark.parametrize("deferred", [False, True])
+def test_training_is_the_same_to_the_bit_under_the_guard(deferred: bool, level: str) -> None:
     def trained(guarded: bool) -> tuple[list[float], list[torch.Tensor]]:
         torch.manual_seed(0)
         model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
         optimizer = torch.optim.AdamW(model.parameters())
         losses = []
-        with ns.guard(model, record=None) if guarded else warnings.catch_warnings():
-            for _ in range(3):
-                optimizer.zero_grad()
+        guard = ns.guard(model, record=None, deferred=deferred, level=level)
+        with guard if guarded else warnings.catch_warnings():
+            for step in range(4):
+                if step != 2:  # gradients of two steps are added up
+                    optimizer.zero_grad(set_to_none=step == 1)
                 loss = model(torch.randn(2, 5, 16)).square().mean()
                 loss.backward()
                 optimizer.step()
