@@ -218,6 +218,10 @@ def _from_outside(pairs: Pairing, place: Place, target: Group, reference: Group)
         now, then = pairs.target.name_of(place.target), pairs.target.name_of(wanted)
         return Explanation("semantic", f"equal to the reference with {then} in this place (now {now})", details=details)
     repair = relation(pairs.target, target.output, pairs.reference, reference.output)
+    if place.slot.startswith("parameters_grad.") and place.target_maker is not None:
+        # The suspect's own inputs agree, or it would be none: what else adds to this gradient is not the same.
+        details["note"] = "the gradients that come in are the same: another path adds to this one, in one run alone"
+        return Explanation("semantic", repair, details=details)
     return Explanation(_of_source(pairs, target), repair, details=details)
 
 
