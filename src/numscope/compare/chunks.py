@@ -38,7 +38,6 @@ class Work:
     def __init__(self, dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], length: int, precise: bool = False) -> None:
         narrow = _fits_float32(dtype_a) and _fits_float32(dtype_b)
         self.dtype = np.dtype(np.float32 if narrow else np.float64)
-        self.bits = np.dtype(np.uint32 if narrow else np.uint64)
         self.short = narrow and dtype_a.itemsize <= 2 and dtype_b.itemsize <= 2 and not precise
         self._doubtful = _HALF in (dtype_a, dtype_b)
         self._a, self._b = (
@@ -46,7 +45,7 @@ class Work:
         )
         self._read_a, self._read_b = _reader(dtype_a, self.dtype), _reader(dtype_b, self.dtype)
         self.d, self.size, self.rel = (np.empty(length, self.dtype) for _ in range(3))
-        self.mask = np.empty(length, self.bits)
+        self.zero = np.empty(length, self.dtype)
         self.flag, self.other = np.empty(length, np.bool_), np.empty(length, np.bool_)
         self._ones = np.ones(_SHORT_ROW if self.short else _ROW, np.float32 if self.short else np.float64)
         self._row_of_ones = np.ones(_SHORT_ROW, self.dtype)
@@ -68,15 +67,18 @@ class Work:
         """Return whether a part may hold an infinity or NaN that `read` did not show as such."""
         return self._doubtful and not (sums.bb < _HALF_LARGE and sums.dd < _HALF_LARGE)
 
-    def total(self, values: NDArray[Any]) -> float:
-        """Return the sum of values of the work's dtype, none of them negative."""
-        ones = self._row_of_ones
-        rest = len(values) % len(ones)
+    def total(self, values: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
+        """Return the sum of values of the work's dtype, none of them negative; of their products with weights if given."""
+        row = self._row_of_ones
+        rest = len(values) % len(row)
         end = len(values) - rest
-        total = float(np.dot(values[end:], ones[:rest])) if rest else 0.0
+        last, rows = row[:rest], row
+        if weights is not None:
+            last, rows = weights[end:], weights[:end].reshape(-1, len(row))
+        total = float(np.dot(values[end:], last)) if rest else 0.0
         if end:
-            found = np.empty(end // len(ones), values.dtype)
-            _dots(values[:end].reshape(-1, len(ones)), ones, found)
+            found = np.empty(end // len(row), values.dtype)
+            _dots(values[:end].reshape(-1, len(row)), rows, found)
             total += float(found.sum(dtype=np.float64))
         return total
 

@@ -198,22 +198,22 @@ class _Totals:
     def _at_zeros(self, work: Work, d: NDArray[Any], b: NDArray[Any]) -> tuple[float, int]:
         """Take the reference's zeros out of the relative errors; return the largest of the rest, and how many zeros differ."""
         n = len(d)
-        rel, flag, other, mask = work.rel[:n], work.flag[:n], work.other[:n], work.mask[:n]
+        rel, flag, other, zero = work.rel[:n], work.flag[:n], work.other[:n], work.zero[:n]
+        size = np.abs(b, out=work.size[:n])
         np.equal(b, 0, out=flag)
         zeros = int(np.count_nonzero(flag))
-        np.logical_and(np.not_equal(d, 0, out=other), flag, out=other)
-        wrong = int(np.count_nonzero(other)) if zeros else 0
         self.zeros += zeros
-        self.near1 -= wrong
-        self.near5 -= wrong
-        if wrong:
-            self.max_rel = math.inf
-        # Divided by infinity they are 0. A choice per element would be slow: infinity's bits are put over those of zero.
-        size = np.abs(b, out=work.size[:n])
+        wrong = 0
         if zeros:
-            np.copyto(mask, flag)
-            np.multiply(mask, np.array(np.inf, work.dtype).view(work.bits)[()], out=mask)
-            np.bitwise_or(size.view(work.bits), mask, out=size.view(work.bits))
+            # A choice per element would be slow: divided by 1 instead of 0, a zero that is right has no error.
+            np.copyto(zero, flag)
+            np.add(size, zero, out=size)
+            if work.total(d, zero) != 0:
+                wrong = int(np.count_nonzero(np.logical_and(np.not_equal(d, 0, out=other), flag, out=other)))
+                np.putmask(size, other, np.inf)
+                self.near1 -= wrong
+                self.near5 -= wrong
+                self.max_rel = math.inf
         np.divide(d, size, out=rel)
         return float(rel.max()), wrong
 

@@ -37,16 +37,18 @@ class Ulps:
         """Look at the elements from `begin` on whose relative error, `most` at most, may be further off than any so far."""
         if not self.known:
             return
-        end = begin + len(relative)
-        if self.a.dtype.itemsize == 2:  # few bits: look at all of them
-            found = _furthest_of_16_bits(self.a[begin:end], self.b[begin:end])
-        elif self.a.dtype.itemsize == 1:
-            found = _furthest_of_8_bits(self.a[begin:end], self.b[begin:end])
-        elif most * self.scale <= self.top:
+        end, size = begin + len(relative), self.a.dtype.itemsize
+        many_digits = self.scale > 1024
+        if many_digits and most * self.scale <= self.top:
             return
+        far = relative > self.top / self.scale if many_digits else None
+        if far is not None and (size > 2 or np.count_nonzero(far) < len(far) // 64):
+            places = begin + np.flatnonzero(far)
+            found = float(_distance(self.a[places], self.b[places]).max(initial=0))
+        elif size == 2:  # few bits: look at all of them
+            found = _furthest_of_16_bits(self.a[begin:end], self.b[begin:end])
         else:
-            far = begin + np.flatnonzero(relative > self.top / self.scale)
-            found = float(_distance(self.a[far], self.b[far]).max(initial=0))
+            found = _furthest_of_8_bits(self.a[begin:end], self.b[begin:end])
         self.top = max(self.top, found)
 
     def result(self) -> Statistics:
