@@ -393,3 +393,19 @@ def test_memory_that_nothing_was_written_to_is_not_measured_however_it_is_looked
     assert run.tensor("Torch.add.0.forward.output.0").tolist() == [2, 2, 2]
     assert run.tensor("Tensor.view.2.forward.output.0").tolist() == [7, 7, 7]
     assert run.tensor("Tensor.mul.0.forward.input.0").tolist() == [7, 7, 7]
+
+
+def test_parameters_gradients_are_seen_in_every_recorded_step_and_hooks_are_there_only_then(tmp_path):
+    model = torch.nn.Linear(3, 3)
+    cap = ns.capture(tmp_path / "run", model, steps=[0, 2], on_error="raise")
+    hooked = []
+    assert not model.weight._post_accumulate_grad_hooks
+    with cap:
+        for _ in range(4):
+            hooked.append(bool(model.weight._post_accumulate_grad_hooks))
+            model(torch.ones(2, 3)).sum().backward()
+            cap.step()
+    assert hooked == [True, False, True, False]
+    rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
+    seen = {(row["step"], row["slot"]) for row in rows if row["slot"].startswith("parameters_grad")}
+    assert seen == {(step, f"parameters_grad.{name}") for step in (0, 2) for name in ("weight", "bias")}

@@ -31,15 +31,17 @@ class Strings:
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
         self._texts: list[str] = []
+        self._lock = threading.Lock()
         self._array: pa.Array = pa.array([], pa.string())
 
     def id(self, text: str) -> int:
         """Return the number of a text."""
         found = self._ids.get(text)
         if found is None:
-            found = self._ids.setdefault(text, len(self._texts))
-            if found == len(self._texts):
-                self._texts.append(text)
+            with self._lock:  # two threads with a new text each must not take the same number
+                found = self._ids.setdefault(text, len(self._texts))
+                if found == len(self._texts):
+                    self._texts.append(text)
         return found
 
     def __getitem__(self, number: int) -> str:
@@ -56,36 +58,39 @@ class Strings:
 class Series:
     """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
 
-    __slots__ = ("_counter", "_spare", "_strings", "_template", "backward", "epoch", "forward", "head")
+    __slots__ = ("_lock", "_now", "_strings", "_template", "backward", "forward", "head")
 
     def __init__(self, strings: Strings, head: str, template: str) -> None:
         self.head = head
-        self.epoch = -1
         self._strings = strings
         self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
-        self._counter = itertools.count()
-        self._spare: list[int] = []
+        self._lock = threading.Lock()  # threads that begin the same call at once have a number each
+        self._now: tuple[int, Iterator[int], list[int]] = (-1, itertools.count(), [])  # step, numbers, those given back
         self.forward: list[int] = []  # interned names by number, as far as they were asked for
         self.backward: list[int] = []
 
     def next(self, epoch: int) -> int:
         """Return the next number in this step."""
-        if self.epoch != epoch:
-            self.epoch = epoch
-            self._counter = itertools.count()
-            self._spare.clear()
-        return self._spare.pop() if self._spare else next(self._counter)
+        now = self._now
+        if now[0] != epoch:
+            with self._lock:
+                if self._now[0] != epoch:
+                    self._now = (epoch, itertools.count(), [])
+                now = self._now
+        return now[2].pop() if now[2] else next(now[1])
 
     def give_back(self, number: int) -> None:
         """Give a number back that no call will have."""
-        self._spare.append(number)
+        self._now[2].append(number)
 
     def name(self, number: int, phase: str = "forward") -> int:
         """Return the interned name of the call of that number."""
         names = self.backward if phase == "backward" else self.forward
-        while len(names) <= number:
-            text = self._template.format(head=self.head, n=len(names), phase=phase)
-            names.append(self._strings.id(text))
+        if number >= len(names):
+            with self._lock:
+                while len(names) <= number:
+                    text = self._template.format(head=self.head, n=len(names), phase=phase)
+                    names.append(self._strings.id(text))
         return names[number]
 
 
@@ -186,9 +191,10 @@ class Recorder:
         number = next(self._tensor_numbers)
         shape_id = self._shapes.get(shape)
         if shape_id is None:
-            shape_id = self._shapes.setdefault(shape, len(self._shapes))
-            if shape_id == len(self._shape_list):
-                self._shape_list.append(list(shape))
+            with self._lock:
+                shape_id = self._shapes.setdefault(shape, len(self._shape_list))
+                if shape_id == len(self._shape_list):
+                    self._shape_list.append(list(shape))
         if self._measure is None:
             self._tensors.extend((number, dtype, shape_id, device, -1, placement))
             return number

@@ -26,6 +26,7 @@ class ApiMode(TorchFunctionMode):
         super().__init__()
         self._watch = watch
         self._table = ApiTable()
+        watch.recorder.sites.boundary(record_call.__code__)  # the stack outside of a composite is the composite's own
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if kwargs is None:

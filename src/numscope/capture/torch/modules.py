@@ -30,7 +30,8 @@ class Modules:
         self._watch = watch
         self._paths: dict[int, tuple[weakref.ref[Module], str]] = {}
         self._parameters: dict[int, tuple[str, str]] = {}  # id of a parameter → module path, its name there
-        self._handles: list[Any] = []
+        self._installed = False
+        self._handles: list[Any] = []  # of the hooks on parameters, while installed
         self._backwards: dict[str, BackwardCall] = {}
         self._roots = 0
         self._prefixes: set[str] = set()
@@ -46,7 +47,8 @@ class Modules:
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._parameters:
                     self._parameters[id(parameter)] = (path, name)
-                    self._watch_gradient(parameter, path, name)
+                    if self._installed:
+                        self._watch_gradient(parameter, path, name)
 
     def known(self) -> dict[str, Module]:
         """Return the modules that are alive, by path; of one that stands in several places, the first."""
@@ -56,7 +58,10 @@ class Modules:
     def parameter_name(self, parameter: torch.Tensor) -> str | None:
         """Return the dotted name of a parameter, or None where it is no model's."""
         found = self._parameters.get(id(parameter))
-        return ".".join(part for part in found if part) if found else None
+        if found is None:
+            return None
+        path, name = found
+        return f"{path}.{name}" if path else name
 
     def install(self, mode: Any) -> Undo:
         """Replace `nn.Module.__call__`; return what puts it back.
@@ -78,10 +83,18 @@ class Modules:
             finally:
                 thread.entered = False
 
-        self._watch.recorder.sites.boundary(__call__.__code__)
+        sites = self._watch.recorder.sites
+        sites.boundary(__call__.__code__)
+        sites.boundary(Module._call_impl.__code__)  # what lies between the two is torch's, and always the same
         Module.__call__ = __call__  # type: ignore[method-assign]
+        self._installed = True
+        for found, path in list(self._paths.values()):
+            for name, parameter in found()._parameters.items() if found() is not None else ():  # type: ignore[union-attr]
+                if parameter is not None and self._parameters.setdefault(id(parameter), (path, name)) == (path, name):
+                    self._watch_gradient(parameter, path, name)
 
         def undo() -> None:
+            self._installed = False
             if Module.__call__ is __call__:
                 Module.__call__ = original  # type: ignore[method-assign]
             for handle in self._handles:

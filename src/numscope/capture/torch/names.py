@@ -11,6 +11,7 @@ import torch
 from numscope.capture.recorder import Series
 
 Function = Callable[..., Any]
+_FUNCTIONAL = torch.nn.functional.__name__
 
 # Attributes whose getters compute a tensor; all other attributes are no calls.
 _TENSOR_PROPERTIES = {"T", "H", "mT", "mH", "real", "imag"}
@@ -63,6 +64,12 @@ _EXPOSES = {
 # These write to some of their arguments without telling the version counter: running statistics, gradients, parameters.
 _WRITES_UNTOLD = {"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"}
 
+# Functions of nn.functional that are written in Python and call nothing but the operator of their own name.
+_SINGLE = {
+    "dropout", "elu", "group_norm", "layer_norm", "leaky_relu", "log_softmax", "relu", "relu6", "rms_norm", "selu", "silu",
+    "softmax",
+}  # fmt: skip
+
 # The engine runs inside these; they are no calls, but what happens within is seen.
 TRANSPARENT = {"backward"}
 
@@ -102,7 +109,8 @@ class Api:
         self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
         self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
-        self.twin = _twin(function) if isinstance(function, FunctionType) else None
+        inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
+        self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None
         self.composite = self.twin is not None  # its inner calls are seen
         self.plain = silent and not (self.exposes or self.cuts or self.transparent)  # nothing is to be done about it
         self.series: Series | None = None  # the names of its calls, once there is one
