@@ -16,7 +16,7 @@ ORIGIN = Truth(
     ),
     ("parameter", "semantic"),
     step=0,
-    repair=(r"base 500000 \(now 10000\)",),
+    repair=(r"(base |=)500000 \(now 10000\)",),
 )
 
 

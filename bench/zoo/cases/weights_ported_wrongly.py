@@ -17,7 +17,7 @@ ORIGIN = Truth(
     ),
     ("parameter", "input", "semantic"),
     step=0,
-    repair=(r"axes 0 and 1 .*transposed",),
+    repair=(r"axes 0 and 1 .*transposed", r"dims=\[3, 2, 0, 1\] \(now \[2, 3, 0, 1\]\)"),
 )
 
 

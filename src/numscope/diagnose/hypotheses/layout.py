@@ -65,7 +65,7 @@ def selection(case: Case) -> Iterator[Repair]:
             name = case.target.record.name_of(number)
             yield Repair(
                 f"another split or order of {name}: places {_ranges(then)} of axis {axis} (now {_ranges(now)})"
-                + (", interleaved" if _is_strided(then) else ""),
+                + (", interleaved or not" if _is_strided(then) or _is_strided(now) else ""),
                 lambda source=source, axis=axis, then=then: source.index_select(axis, torch.tensor(then)),  # type: ignore[misc]
             )
 
