@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from numscope.compare import operators as op
 from numscope.compare.findings import FAILED, INHERITED, ORIGIN, PLAIN, RIGHT, TAINTED, Finding, or_zero
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
-from numscope.compare.side import Floats
+from numscope.compare.side import Floats, distinct
 from numscope.compare.slots import OUTPUT
 
 
@@ -17,8 +18,13 @@ class Leaves:
     def __init__(self, ledger: Ledger, provenance: Provenance, limits: Floats) -> None:
         self.ledger, self.provenance, self.limits = ledger, provenance, limits
         self.uses = np.zeros(len(ledger.a.tensors.hash), np.int64)
-        given = (ledger.flow_a.role != OUTPUT) & (ledger.a.slots.tensor >= 0)
-        np.add.at(self.uses, ledger.a.slots.tensor[given], 1)
+        slots = ledger.a.slots
+        codes, place = distinct(ledger.a.calls.op)
+        names = [ledger.a.book.words[code] if code >= 0 else "" for code in codes.tolist()]
+        # `ones_like` asks for a shape: it does not read what it is given.
+        reads = np.array([op.classify(name) != op.CREATE and name not in op.FILLS for name in names], dtype=np.bool_)
+        given = (ledger.flow_a.role != OUTPUT) & (slots.tensor >= 0) & reads[place[slots.call]]
+        np.add.at(self.uses, slots.tensor[given], 1)
 
     def judge(self, pair: int) -> None:
         ledger = self.ledger

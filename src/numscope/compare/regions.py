@@ -84,13 +84,16 @@ class Regions:
         Two ways that meet again do so at once; an error that only fades on the way is no agreement.
         """
         ledger = self.ledger
+        # One number that agrees as far as bf16 or fp16 can tell, a loss, proves nothing.
+        weak = ledger.a.tensors.elements[ledger.slots.a[row]] == 1 and near > 1e-4
+        telling = ledger.is_telling(row) and not weak
         for cause in sorted(causes):
             suspicion = ledger.suspicions[cause]
             faint = error > min(near, 0.05 * min(1.0, suspicion.last))
-            if suspicion.firm or (ledger.is_telling(row) and faint):
+            if suspicion.firm or (telling and faint):
                 if suspicion.stands:
                     return cause
-            elif ledger.is_telling(row):
+            elif telling:
                 suspicion.healed_at = ledger.order(pair)
         return None
 
