@@ -77,8 +77,8 @@ def permutation(case: Case) -> Iterator[Repair]:
         if case.given.shape[axis] < 2 or case.given.shape != case.wanted.shape:
             continue
         order = _places(case.given, case.wanted, axis)
-        if order is None or order == sorted(order):
-            continue
+        if order is None or order == sorted(order) or 2 * len(set(order)) <= len(order):
+            continue  # where most slices are alike, as in a mask, any order fits
         kind = "permuted"
         if involves(case, "repeat", "repeat_interleave", "expand", "tile"):
             kind = "permuted: each copied in its place (interleaved), not all copied after another"
