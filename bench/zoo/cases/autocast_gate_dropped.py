@@ -16,6 +16,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"missing: Functional\.linear\.5",),
 )
 
 

@@ -17,6 +17,7 @@ ORIGIN = Truth(
     ),
     ("input", "semantic"),
     step=0,
+    repair=(r"missing: Torch\._foreach_clamp_min_\.0\.forward \(-0\.02\)",),
 )
 
 

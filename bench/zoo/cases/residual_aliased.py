@@ -15,6 +15,7 @@ ORIGIN = Truth(
     ),
     ("semantic", "input"),
     step=0,
+    repair=(r"inplace=False",),
 )
 
 

@@ -14,6 +14,7 @@ ORIGIN = Truth(
     ),
     ("semantic",),
     step=0,
+    repair=(r"without Functional\.softmax\.0",),
 )
 
 
