@@ -14,7 +14,9 @@ from numscope.capture.torch.blank import passes_blank
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, OwnWork, Slot, Watch
+from numscope.capture.torch.thread import Open, OwnWork
+from numscope.capture.torch.values import Slot
+from numscope.capture.torch.watch import Watch
 
 _task = torch._C._current_graph_task_id
 

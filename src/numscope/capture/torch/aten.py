@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.names import UNINITIALIZED, is_in_place
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import OwnWork, Watch
+from numscope.capture.torch.thread import OwnWork
+from numscope.capture.torch.watch import Watch
 
 _SILENT = {
     "detach",

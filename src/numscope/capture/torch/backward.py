@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Open, Watch
+from numscope.capture.torch.thread import Open
+from numscope.capture.torch.watch import Watch
 
 _KEY = "numscope"
 _AccumulateGrad = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.tensors import address_of
-from numscope.capture.torch.watch import Slot, Watch
+from numscope.capture.torch.values import Slot
+from numscope.capture.torch.watch import Watch
 
 
 def passes_blank(

@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import OwnWork, Slot, Undo, Watch
+from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.values import Slot
+from numscope.capture.torch.watch import Watch
 
 # Method of ProcessGroup → the function users know, positions of what is read, positions of what is written.
 _METHODS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.watch import Undo, Watch
+from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.watch import Watch
 
 # The frame that runs a region in torch 2.13 first switches dynamo off, then notes which dispatch keys are on, and puts them
 # back at the end of the region: a mode must be off before that, and must not come back before it.

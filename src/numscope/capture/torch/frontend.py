@@ -20,7 +20,8 @@ from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.tensors import to_numpy
-from numscope.capture.torch.watch import OwnWork, Undo, Watch
+from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 

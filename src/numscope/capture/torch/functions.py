@@ -11,7 +11,8 @@ import torch
 from numscope.capture.torch.api import record_call
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api
-from numscope.capture.torch.watch import Undo, Watch
+from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.watch import Watch
 
 # Functions of torch's own that are no operator of the user's.
 _TRANSPARENT = {"CheckpointFunction", "_NoopSaveInputs", "BackwardHookFunction"}

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from numscope.capture.recorder import Series
-from numscope.capture.torch.watch import Open
+from numscope.capture.torch.thread import Open
 from numscope.core.nonfinite import Counts, State
 
 Tensor = torch.Tensor

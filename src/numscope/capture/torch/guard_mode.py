@@ -22,7 +22,7 @@ from numscope.capture.torch.guard_edges import ModuleBackward, attach
 from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.modules import Module, Modules
 from numscope.capture.torch.names import Api
-from numscope.capture.torch.watch import Open
+from numscope.capture.torch.thread import Open
 
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad

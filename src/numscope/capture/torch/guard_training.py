@@ -14,7 +14,8 @@ from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Item, Seen, key_of
 from numscope.capture.torch.optimizer import _outside_torch
-from numscope.capture.torch.watch import Slot, Undo
+from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.values import Slot
 
 Tensor = torch.Tensor
 _MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _di
 
 from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.modules import Modules
-from numscope.capture.torch.watch import Undo, Watch
+from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.watch import Watch
 
 
 class Installed:

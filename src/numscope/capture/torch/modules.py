@@ -16,7 +16,8 @@ from numscope.capture.recorder import Series
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, sequence
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.watch import Open, Undo, Watch
+from numscope.capture.torch.thread import Open, Undo
+from numscope.capture.torch.watch import Watch
 
 Module = torch.nn.Module
 _task = torch._C._current_graph_task_id

@@ -9,7 +9,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from numscope.capture.torch.modules import Modules
-from numscope.capture.torch.watch import OwnWork, Slot, Undo, Watch
+from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.values import Slot
+from numscope.capture.torch.watch import Watch
 
 
 class Optimizers:

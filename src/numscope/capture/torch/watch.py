@@ -2,97 +2,26 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import torch
 
-from numscope.capture.arguments import describe, key_of
 from numscope.capture.recorder import UNWANTED, Recorder, Series
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors, Unmeasured
+from numscope.capture.torch.thread import Open, ThreadState
+from numscope.capture.torch.values import Slot, Values
 from numscope.core.settings import CaptureSettings
 
-Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
 
-
-class Open:
-    """A call that has begun and not ended: a module, or a composite function."""
-
-    __slots__ = ("backward", "module", "module_class", "op", "order", "path", "site")
-
-    def __init__(
-        self, order: int, module: int, module_class: int, path: str, site: int, op: str, backward: Any
-    ) -> None:
-        self.order = order
-        self.module = module
-        self.module_class = module_class
-        self.path = path
-        self.site = site
-        self.op = op  # of a composite function; empty for a module
-        self.backward = backward
-
-
-class ThreadState(threading.local):
-    """What is open in this thread."""
-
-    def __init__(self) -> None:
-        self.stack: list[Open] = []
-        self.busy = False  # our own code runs
-        self.guard = torch._C.DisableTorchFunction()  # around it; it is never inside itself
-        self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
-        self.entered = False  # the mode is on in this thread
-        self.compiled = 0  # it was, until the compiled region of this frame began
-        self.switches = 0  # how often dynamo has switched itself in that frame
-        self.number = -1
-        self.last: Any = None  # what the guard looked at last
-        self.held: Any = None  # and what it holds of that
-
-    def begin_quiet(self) -> None:
-        """Let no mode see what follows, up to `end_quiet`."""
-        if self.quiet is None:
-            self.quiet = torch._C.DisableTorchFunction()
-            self.quiet.__enter__()
-
-    def end_quiet(self) -> None:
-        """Let modes see again."""
-        if self.quiet is not None:
-            self.quiet.__exit__(None, None, None)
-            self.quiet = None
-
-
-class OwnWork:
-    """A stretch of our own code inside the user's job: nothing of it is seen, and a fault in it is only counted."""
-
-    __slots__ = ("_guard", "_watch", "_where")
-
-    def __init__(self, watch: Watch, where: str) -> None:
-        self._watch = watch
-        self._where = where
-
-    def __enter__(self) -> None:
-        thread = self._watch.thread
-        thread.busy = True
-        self._guard = thread.guard
-        self._guard.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        self._guard.__exit__(None, None, None)
-        self._watch.thread.busy = False
-        if error is None or not isinstance(error, Exception):
-            return False
-        self._watch.fault(self._where, error)
-        return True
-
-
-class Watch:
+class Watch(Values):
     """Records torch's calls into a recorder, while it is on."""
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
+        super().__init__(recorder.strings)
         self.recorder = recorder
         self.settings = settings
         self.on = False  # calls are recorded
@@ -104,11 +33,6 @@ class Watch:
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
         self.modules: dict[tuple[str, str], tuple[int, int, Series]] = {}  # path, class → their numbers, names of calls
-        self._slot_ids: dict[tuple[str, int], int] = {}
-        self._positions: dict[str, list[int]] = {}  # the first of these
-        self._argument_ids: dict[Any, int] = {}
-        self.gradient_in: dict[int, int] = {}
-        self.gradient_out: dict[int, int] = {}
         self.scope = Scope(settings.scope, settings.exclude)
         self._stacks = settings.stacks
         self._intern = recorder.sites.intern
@@ -132,7 +56,6 @@ class Watch:
         self.no_text = strings.id("")
         self.uninitialized = strings.id("uninitialised memory")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
-        self._first_output = self.slot_id("output", 0)
         self.call_row = recorder.call
         self.api_kind = self.kinds["api"]
         self.module_kind = self.kinds["module"]
@@ -148,14 +71,6 @@ class Watch:
         if found is None:
             new = Series(self.recorder.strings, head or key, template or "{head}.{n}.{phase}")
             found = self._series.setdefault(key, new)
-        return found
-
-    def slot_id(self, group: str, index: int | str) -> int:
-        """Return the interned slot name `group.index`."""
-        key = (group, index)
-        found = self._slot_ids.get(key)  # type: ignore[arg-type]
-        if found is None:
-            found = self._slot_ids[key] = self.recorder.strings.id(f"{group}.{index}")  # type: ignore[index]
         return found
 
     def in_scope(self, name: int, parent: Open | None, kind: str, phase: str = "forward") -> bool:
@@ -199,91 +114,6 @@ class Watch:
         if not self._stacks:
             return -1
         return self._intern(frame, stack[-1].site if stack else -1)
-
-    # Values -------------------------------------------------------------------------------------------------------
-
-    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
-        """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
-        found: list[Slot] = []
-        ids = self._positions.get(group) or self._learn_positions(group)
-        index = -1
-        for value in values:
-            index += 1
-            kind = type(value)
-            if kind in _PLAIN:
-                found.append((ids[index] if index < _POSITIONS else self.slot_id(group, index), value))
-            elif kind in _SIMPLE:
-                others.append((_NUMBERS[index] if index < _POSITIONS else str(index), value))
-            elif isinstance(value, torch.Tensor):
-                found.append((self.slot_id(group, index), value))
-            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
-                found.extend(self._nested(f"{group}.{index}", value, others, 0))
-            else:
-                others.append((str(index), value))
-        return found
-
-    def _learn_positions(self, group: str) -> list[int]:
-        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(_POSITIONS)])
-
-    def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
-        """Return the tensors among keyword values with their slots."""
-        found: list[Slot] = []
-        for name, value in values.items():
-            if isinstance(value, torch.Tensor):
-                found.append((self.slot_id(group, name), value))
-            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
-                found.extend(self._nested(f"{group}.{name}", value, others, 0))
-            else:
-                others.append((name, value))
-        return found
-
-    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> Iterator[Slot]:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
-            if isinstance(item, torch.Tensor):
-                yield self.slot_id(path, key), item
-            elif isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item):
-                yield from self._nested(f"{path}.{key}", item, others, depth + 1)
-            else:  # beside a tensor, as the slices of an index: without it the call can't be replayed
-                others.append((f"{path}.{key}".partition(".")[2], item))
-
-    def flatten_output(self, value: Any) -> list[Slot]:
-        """Return the tensors of a result with their slots."""
-        if type(value) in _PLAIN or isinstance(value, torch.Tensor):
-            return [(self._first_output, value)]
-        if value is None:
-            return []
-        if isinstance(value, (list, tuple)):
-            return self.flatten("output", value, [])
-        if isinstance(value, dict):
-            return self.flatten_named("output", value, [])
-        if hasattr(value, "__dataclass_fields__"):
-            return self.flatten_named("output", dict(vars(value)), [])
-        return []
-
-    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
-        """Return the interned JSON of a call's non-tensor arguments, or -1."""
-        if not positional and not named:
-            return -1
-        parts: list[Any] = [len(positional)]
-        try:
-            for pairs in (positional, named):
-                for name, value in pairs:
-                    kind = type(value)
-                    parts += (name, kind, value if kind in _EXACT else key_of(value))
-            key = tuple(parts)
-            found = self._argument_ids.get(key)
-        except Exception:
-            return -1
-        if found is None:
-            import json
-
-            shape = {
-                **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
-                **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
-            }
-            found = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
-        return found
 
     # Recording ----------------------------------------------------------------------------------------------------
 
@@ -397,27 +227,6 @@ class Watch:
                     self.tensors.keep_sample(number, tensor, self.settings.sample)
             place += 4
 
-    def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
-        """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
-        return [(self.incoming_slot(slot), tensor) for slot, tensor in slots]
-
-    def incoming_slot(self, slot: int) -> int:
-        """Return the slot that the gradient of an output has in the call's backward: `input`."""
-        known = self.gradient_in.get(slot)
-        if known is None:
-            tail = self.recorder.strings[slot].partition(".")[2]
-            known = self.gradient_in[slot] = self.slot_id("input", tail)
-        return known
-
-    def gradient_slot(self, slot: int) -> int:
-        """Return the slot that the gradient of an input has in the call's backward: `output`."""
-        known = self.gradient_out.get(slot)
-        if known is None:
-            text = self.recorder.strings[slot]
-            group, _, tail = text.partition(".")
-            known = self.gradient_out[slot] = self.slot_id("output", tail if group == "input" else text)
-        return known
-
     def _wants_data(self, name: int, slot: int) -> bool:
         if self._keep_all:
             return True
@@ -472,30 +281,4 @@ class Watch:
             self._counts = [0, 0]
 
 
-_PLAIN = {torch.Tensor, torch.nn.Parameter}
-_SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
-_EXACT = {
-    int,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-}  # equal values are described alike
-_POSITIONS = 16
-_NUMBERS = [str(index) for index in range(_POSITIONS)]
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
-
-
-def _holds_tensor(value: Any, depth: int = 0) -> bool:
-    items = value.values() if isinstance(value, dict) else value
-    for item in items:
-        if isinstance(item, torch.Tensor):
-            return True
-        if isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item, depth + 1):
-            return True
-    return False
-
-
-Undo = Callable[[], None]

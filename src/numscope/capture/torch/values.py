@@ -1,0 +1,162 @@
+"""The tensors and the other values of a call: found in its arguments and results, and named by their slots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from numscope.capture.arguments import describe, key_of
+from numscope.capture.recorder import Strings
+
+Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
+
+
+class Values:
+    """Finds and names the values of calls; what it has learned of names it keeps."""
+
+    def __init__(self, strings: Strings) -> None:
+        self._strings = strings
+        self._slot_ids: dict[tuple[str, int | str], int] = {}
+        self._positions: dict[str, list[int]] = {}  # the first of these
+        self._argument_ids: dict[Any, int] = {}
+        self.gradient_in: dict[int, int] = {}
+        self.gradient_out: dict[int, int] = {}
+        self._first_output = self.slot_id("output", 0)
+
+    def slot_id(self, group: str, index: int | str) -> int:
+        """Return the interned slot name `group.index`."""
+        key = (group, index)
+        found = self._slot_ids.get(key)
+        if found is None:
+            found = self._slot_ids[key] = self._strings.id(f"{group}.{index}")
+        return found
+
+    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
+        found: list[Slot] = []
+        ids = self._positions.get(group) or self._learn_positions(group)
+        index = -1
+        for value in values:
+            index += 1
+            kind = type(value)
+            if kind in _PLAIN:
+                found.append((ids[index] if index < _POSITIONS else self.slot_id(group, index), value))
+            elif kind in _SIMPLE:
+                others.append((_NUMBERS[index] if index < _POSITIONS else str(index), value))
+            elif isinstance(value, torch.Tensor):
+                found.append((self.slot_id(group, index), value))
+            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
+                found.extend(self._nested(f"{group}.{index}", value, others, 0))
+            else:
+                others.append((str(index), value))
+        return found
+
+    def _learn_positions(self, group: str) -> list[int]:
+        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(_POSITIONS)])
+
+    def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors among keyword values with their slots."""
+        found: list[Slot] = []
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                found.append((self.slot_id(group, name), value))
+            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
+                found.extend(self._nested(f"{group}.{name}", value, others, 0))
+            else:
+                others.append((name, value))
+        return found
+
+    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> Iterator[Slot]:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            if isinstance(item, torch.Tensor):
+                yield self.slot_id(path, key), item
+            elif isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item):
+                yield from self._nested(f"{path}.{key}", item, others, depth + 1)
+            else:  # beside a tensor, as the slices of an index: without it the call can't be replayed
+                others.append((f"{path}.{key}".partition(".")[2], item))
+
+    def flatten_output(self, value: Any) -> list[Slot]:
+        """Return the tensors of a result with their slots."""
+        if type(value) in _PLAIN or isinstance(value, torch.Tensor):
+            return [(self._first_output, value)]
+        if value is None:
+            return []
+        if isinstance(value, (list, tuple)):
+            return self.flatten("output", value, [])
+        if isinstance(value, dict):
+            return self.flatten_named("output", value, [])
+        if hasattr(value, "__dataclass_fields__"):
+            return self.flatten_named("output", dict(vars(value)), [])
+        return []
+
+    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
+        """Return the interned JSON of a call's non-tensor arguments, or -1."""
+        if not positional and not named:
+            return -1
+        parts: list[Any] = [len(positional)]
+        try:
+            for pairs in (positional, named):
+                for name, value in pairs:
+                    kind = type(value)
+                    parts += (name, kind, value if kind in _EXACT else key_of(value))
+            key = tuple(parts)
+            found = self._argument_ids.get(key)
+        except Exception:
+            return -1
+        if found is None:
+            shape = {
+                **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
+                **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
+            }
+            found = self._argument_ids[key] = self._strings.id(json.dumps(shape))
+        return found
+
+    def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
+        """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
+        return [(self.incoming_slot(slot), tensor) for slot, tensor in slots]
+
+    def incoming_slot(self, slot: int) -> int:
+        """Return the slot that the gradient of an output has in the call's backward: `input`."""
+        known = self.gradient_in.get(slot)
+        if known is None:
+            tail = self._strings[slot].partition(".")[2]
+            known = self.gradient_in[slot] = self.slot_id("input", tail)
+        return known
+
+    def gradient_slot(self, slot: int) -> int:
+        """Return the slot that the gradient of an input has in the call's backward: `output`."""
+        known = self.gradient_out.get(slot)
+        if known is None:
+            text = self._strings[slot]
+            group, _, tail = text.partition(".")
+            known = self.gradient_out[slot] = self.slot_id("output", tail if group == "input" else text)
+        return known
+
+
+_PLAIN = {torch.Tensor, torch.nn.Parameter}
+_SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
+_EXACT = {
+    int,
+    bool,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+}  # equal values are described alike
+_POSITIONS = 16
+_NUMBERS = [str(index) for index in range(_POSITIONS)]
+
+
+def _holds_tensor(value: Any, depth: int = 0) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    for item in items:
+        if isinstance(item, torch.Tensor):
+            return True
+        if isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item, depth + 1):
+            return True
+    return False
