@@ -39,6 +39,7 @@ class Finding:
     note: str = ""
     random: bool = False
     dtypes: tuple[str, str] | None = None
+    given: str = ""  # what is known of its inputs, where that is not how far they are apart
     ready: Any = None  # an origin of an earlier step, already in words
 
 

@@ -10,6 +10,7 @@ from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Floats, distinct
 from numscope.compare.slots import OUTPUT
+from numscope.compare.unseen import lone_before
 
 
 class Leaves:
@@ -36,6 +37,11 @@ class Leaves:
         out = float(ledger.errors.error_out[pair])
         came_in = max(or_zero(ledger.errors.error_in[pair]), or_zero(ledger.errors.error_state[pair]))
         carried = self._carried(pair)
+        unseen = ledger.follows_unseen(pair)
+        if unseen:
+            came_in = max(came_in, ledger.noise_so_far())
+            carried = came_in
+        flipped = unseen and bool(ledger.errors.discrete_out[pair]) and came_in > 0
         if tainted is not None:
             self._inherit(pair, tainted, out)
         elif failed is not None and out == 0 and any(ledger.is_telling(row) for row in ledger.made(pair)):
@@ -47,12 +53,18 @@ class Leaves:
             self._check_ends(pair)
         elif not ledger.solid[pair]:
             self._check_ends(pair)
-        elif np.isnan(out) or (out <= self._limit(pair, came_in, carried) and not self._is_scaled(pair, came_in)):
+        elif (
+            np.isnan(out)
+            or flipped
+            or (out <= self._limit(pair, came_in, carried) and not self._is_scaled(pair, came_in))
+        ):
             for row in ledger.made(pair):
                 error = ledger.error(row)
                 ledger.mark_right(*ledger.tensors(row), max(came_in, carried) if np.isnan(error) else error)
             ledger.note_right(pair, out)
             self._remember_arguments(pair, out)
+        elif unseen and (lone := lone_before(ledger, pair, out, float(self.limits[pair]), came_in)) is not None:
+            ledger.inherit(pair, ledger.suspect(lone, firm=True))
         else:
             blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
             kind = "gap" if slot else "call"
@@ -94,7 +106,10 @@ class Leaves:
             held += [int(ledger.flow_a.same[t]) for t in ledger.a.slots.tensor[here].tolist() if t >= 0]
         if not ledger.given(pair):
             held += ledger.flow_a.inputs(target)
-        return next((int(ledger.cause_a[t]) for t in held if t >= 0 and ledger.wrong_a[t]), None)
+        wrong = next((int(ledger.cause_a[t]) for t in held if t >= 0 and ledger.wrong_a[t]), None)
+        if wrong is None and ledger.follows_unseen(pair) and ledger.anything_wrong():
+            return ledger.first_cause()
+        return wrong
 
     def _inherit(self, pair: int, cause: int, out: float) -> None:
         ledger = self.ledger

@@ -17,6 +17,7 @@ from numscope.compare.noise import CallErrors, call_errors
 from numscope.compare.pairing import MAP
 from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
+from numscope.compare.unrecorded import is_source, loosened, records_inputs
 
 
 class Ledger:
@@ -37,6 +38,7 @@ class Ledger:
         self.errors: CallErrors = call_errors(a, b, alignment, slots, measures, two_precisions)
         self.flow_a, self.flow_b = flow(a), flow(b)
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
+        self.blind = not (records_inputs(a) and records_inputs(b))
         self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
         self.differences = self._differences()
         self.solid = self._solid_pairs()
@@ -100,7 +102,8 @@ class Ledger:
             for row in rows.tolist():
                 pair = int(pair_of[side.slots.call[row]])
                 head = side.book.words[side.slots.slot[row]].partition(".")[0]
-                if pair >= 0 and head in ("input", "kwargs") and not self._as_number(side, row, pair, place):
+                given = head in ("input", "kwargs") and not self.blind
+                if pair >= 0 and given and not self._as_number(side, row, pair, place):
                     solid[pair] = False
         pair_of = np.full(len(a.calls), -1)
         pair_of[al.target] = np.arange(len(al.target))
@@ -224,6 +227,14 @@ class Ledger:
     def anything_wrong(self) -> bool:
         return self.history.diverged or any(suspicion.stands for suspicion in self.suspicions)
 
+    def follows_unseen(self, pair: int) -> bool:
+        """Return whether what came into a pair was not recorded: then it is taken to be what ran before."""
+        return self.blind and not is_source(self.a, int(self.alignment.target[pair]))
+
+    def noise_so_far(self) -> float:
+        """Return the largest error that rounding explained so far."""
+        return max(self.history.noise, *self.worst_right.values())
+
     def first_cause(self) -> int:
         """Return the first suspicion that stands, -1 for something wrong in an earlier step."""
         return next((number for number, one in enumerate(self.suspicions) if one.stands), -1)
@@ -259,9 +270,15 @@ class Ledger:
                 note,
                 random=bool(self.errors.operator[pair] == op.RANDOM),
                 dtypes=self._dtypes(pair),
+                given=self._what_is_given(pair),
             ),
             firm,
         )
+
+    def _what_is_given(self, pair: int) -> str:
+        if is_source(self.a, int(self.alignment.target[pair])) and not self.given(pair):
+            return "it has no inputs"
+        return "inputs not recorded" if self.blind else ""
 
     def _dtypes(self, pair: int) -> tuple[str, str] | None:
         for row in self.made(pair):
@@ -327,4 +344,6 @@ class Ledger:
     def limits(self, scale: float, noise: Floats | None) -> Floats:
         """Return what is explained at each pair, with the user's factor and the noise runs' measure."""
         limits = self.errors.expected * scale
+        if self.blind:
+            limits = loosened(limits, self.errors.operator, self.errors.roundoff)
         return limits if noise is None else np.fmax(limits, 4.0 * np.nan_to_num(noise))

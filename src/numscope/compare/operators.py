@@ -154,6 +154,9 @@ FILLS = frozenset(
     new_empty empty_like zeros_like ones_like full_like rand_like randn_like randint_like"""
     )
 )
+# Make tensors of nothing that a run records: whatever ran before them, they begin anew.
+SOURCES = frozenset(_CREATE) | FILLS | frozenset(_words("rand randn randint randperm from_numpy"))
+SOURCES -= frozenset(("meshgrid", "copy"))
 COMMUTATIVE = frozenset(_words("add mul maximum minimum logical_and logical_or logical_xor eq ne"))
 _INPLACE = re.compile(r"(?<=[a-zA-Z0-9])_$")
 

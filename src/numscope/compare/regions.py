@@ -59,7 +59,7 @@ class Regions:
             return self._taint(t, r, error, -1)
         if causes:
             return self._fail_again(pair, row, min(causes), ahead, behind, error)
-        if ledger.phase(pair) in ("backward", "optimizer") and ledger.anything_wrong():
+        if (ledger.blind or ledger.phase(pair) in ("backward", "optimizer")) and ledger.anything_wrong():
             return self._taint(t, r, error, ledger.first_cause())
         between = bool(ahead.calls or behind.calls)
         if ledger.phase(pair) == "backward":

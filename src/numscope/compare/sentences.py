@@ -103,12 +103,12 @@ def _sentence(
         text = f"{what} {name} {when}: off by {off}"
     elif kind == "missing":
         text = f"{_title(b, finding.reference)}: only the reference has this call"
-        text += f"; {finding.note} then gets {_input(finding)} off by {off}"
+        text += _then(finding)
     elif kind == "extra":
         text = f"{_title(a, finding.target)}: only the target has this call"
         if finding.reference >= 0:
             text += f" (the reference has {_operator(b, finding.reference)} in its place)"
-        text += f"; {finding.note} then gets {_input(finding)} off by {off}"
+        text += _then(finding)
     elif finding.kind == "gap":
         text = (
             f"{_title(a, finding.target)}: its {finding.slot} is off by {off} though the calls before it agree: "
@@ -129,6 +129,7 @@ def _sentence(
 
 def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     given = "inputs identical" if finding.came_in == 0 else f"inputs within {number(finding.came_in)}"
+    given = finding.given or given
     text = _title(a, finding.target)
     if finding.note == "on state":
         return f"{text}: it changes state that later steps read"
@@ -181,8 +182,12 @@ def _who_writes(finding: Finding, a: Side) -> str:
     return "it leaves its input as it is, and the reference's writes into it"
 
 
-def _input(finding: Finding) -> str:
-    return finding.slot or "an input"
+def _then(finding: Finding) -> str:
+    """Say what comes of a call that one side alone has."""
+    off = number(finding.relative)
+    if finding.given:
+        return f"; {finding.note} ({finding.given}) is then off by {off}"
+    return f"; {finding.note} then gets {finding.slot or 'an input'} off by {off}"
 
 
 def _operator(side: Side, row: int) -> str:

@@ -62,7 +62,8 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         ledger.cause_of.setdefault(pair, _cut(ledger, pair, update))
         ledger.history.wrong.add(f"parameters.{update.label}")
         verdict = INHERITED
-    if wrong and not ledger.history.diverged:
+    follows = ledger.blind and ledger.anything_wrong()
+    if wrong and not ledger.history.diverged and not follows:
         worst = max(wrong, key=lambda update: update.excess)
         cause = ledger.find("optimizer", pair, worst.error, worst.explained, worst.came_in, slot=worst.slot)
         ledger.cause_of[pair] = cause
@@ -72,6 +73,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
             ledger.mark_wrong(t, r, update.error, cause)
     elif wrong:
         verdict = INHERITED
+        ledger.cause_of.setdefault(pair, ledger.first_cause())
     ledger.verdict[pair] = verdict
 
 
