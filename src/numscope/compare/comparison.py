@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.compare import known as structure
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
 from numscope.compare.steps import StepResult
@@ -184,10 +185,10 @@ def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ran
 
 
 def _assemble(
-    runs: tuple[Run, Run], common: _Common, found: Iterable[StepResult], thresholds: Thresholds
+    runs: tuple[Run, Run], common: _Common, steps: Iterable[StepResult], thresholds: Thresholds
 ) -> Comparison:
     calls, pairs, results = Rows(CALLS), Rows(PAIRS), []
-    for result in found:
+    for result in steps:
         pairs.add(_shift(result.pairs, calls.num_rows, ("pair",)))
         calls.add(_shift(result.calls, calls.num_rows, ("pair", "parent")))
         results.append(replace(result, calls=None, pairs=None))  # a long run's tables don't fit into memory
@@ -197,6 +198,7 @@ def _assemble(
     suspects = _ranked(results) or _beyond(calls, thresholds)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows)
     reason = ""
+    details: dict[str, Any] = {}
     verdict: Verdict
     if not coverage["matched"]:
         verdict, reason = "incomparable", _why_nothing_matched(results)
@@ -208,7 +210,10 @@ def _assemble(
             f"{_alone(coverage)} calls are on one side only, and the limit is {thresholds.max_unmatched}",
         )
     elif not sum(result.measured for result in results):
+        found = structure.together(result.known for result in results)
         verdict, reason = "incomparable", "no tensor has a fingerprint in both runs: capture with keep='stats' or more"
+        reason += f"; {structure.sentence(found)}"
+        details = {"structure": structure.details(found)}
     elif all(result.identical for result in results) and not _alone(coverage):
         verdict, reason = "identical", "every matched tensor is the same to the bit"
     else:
@@ -221,6 +226,7 @@ def _assemble(
         coverage=coverage,
         counts=counts,
         reason=reason,
+        details=details,
     )
     return Comparison(report, calls, pairs, *runs)
 
@@ -269,7 +275,7 @@ def _ranked(results: list[StepResult]) -> list[Origin]:
 def _counts(calls: Rows) -> dict[str, int]:
     counts = dict.fromkeys(("identical", "equivalent", "origin", "inherited", "unmatched"), 0)
     for part in calls.batches(["verdict"]):
-        for entry in pc.value_counts(part["verdict"]).to_pylist():
+        for entry in pc.value_counts(pc.drop_null(part["verdict"])).to_pylist():
             counts[entry["values"]] += entry["counts"]
     return counts
 
@@ -316,7 +322,7 @@ def _prefix(calls: Rows) -> dict[str, Any]:
     same, outer = np.zeros(calls.num_rows, np.bool_), np.zeros(calls.num_rows, np.bool_)
     begin = 0
     for part in calls.batches(["verdict", "parent"]):
-        same[begin : begin + part.num_rows] = pc.equal(part["verdict"], "identical").to_numpy()
+        same[begin : begin + part.num_rows] = pc.fill_null(pc.equal(part["verdict"], "identical"), False).to_numpy()
         outer[pc.drop_null(part["parent"]).to_numpy()] = True
         begin += part.num_rows
     stops = np.flatnonzero(~same & ~outer)

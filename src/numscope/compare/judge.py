@@ -38,6 +38,8 @@ class Judgement:
     findings: list[Finding]
     reasons: dict[int, str]
     slot_wrong: Flags
+    unmeasured: Flags  # pairs that are right only in so far as nothing of them was measured
+    slot_unmeasured: Flags
 
 
 def judge(
@@ -87,8 +89,27 @@ class _Walk:
         self.provenance.regions.heal_by_bits()
         findings = self._settle()
         return Judgement(
-            ledger.verdict, ledger.errors, self.limits, ledger.differences, findings, {}, ledger.slot_wrong()
+            ledger.verdict,
+            ledger.errors,
+            self.limits,
+            ledger.differences,
+            findings,
+            {},
+            ledger.slot_wrong(),
+            self._unmeasured(),
+            ledger.unmeasured,
         )
+
+    def _unmeasured(self) -> Flags:
+        """Return the pairs that show tensors, none of them measured; where the whole step has no measure, all."""
+        ledger = self.ledger
+        right = (ledger.verdict == EQUIVALENT) | (ledger.verdict == IDENTICAL)
+        if ledger.unmeasured.all():
+            return np.asarray(right & bool(len(ledger.unmeasured)))
+        shows, seen = np.zeros_like(right), np.zeros_like(right)
+        shows[ledger.slots.pair] = True
+        seen[ledger.slots.pair[~ledger.unmeasured]] = True
+        return np.asarray(right & shows & ~seen)
 
     def _events(self) -> list[tuple[int, bool]]:
         """Return the pairs that are not identical, in order; a call with inner calls comes again after those."""
@@ -127,7 +148,7 @@ class _Walk:
         for row in ledger.rows(pair):
             error = ledger.error(row)
             t, r = ledger.tensors(row)
-            if error == 0:
+            if error == 0 or ledger.unmeasured[row]:
                 continue
             made_earlier = ledger.flow_a.producer[t] not in (-1, row_of_call)
             if made_earlier:

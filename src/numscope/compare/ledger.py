@@ -39,6 +39,9 @@ class Ledger:
         self.flow_a, self.flow_b = flow(a), flow(b)
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
         self.blind = not (records_inputs(a) and records_inputs(b))
+        # Slot pairs that could not be compared because one side has no fingerprint.
+        printed = a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
+        self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]
         self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
         self.differences = self._differences()
         self.solid = self._solid_pairs()

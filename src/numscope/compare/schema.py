@@ -42,7 +42,7 @@ CALLS = pa.schema(
         ("expected", pa.float64()),  # what rounding explains of error_out
         ("estimated", pa.bool_()),
         ("arguments_differ", pa.string()),  # "eps: 1e-05 against 1e-06", or null
-        ("verdict", pa.string()),  # core.words.PairVerdict
+        ("verdict", pa.string()),  # core.words.PairVerdict; null where nothing was measured
         ("reason", pa.string()),
         ("source_file", pa.string()),  # of the target's call (of the reference's where the target has none)
         ("source_line", pa.int32()),

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from numscope.compare import frameworks, operators
 from numscope.compare.align import Alignment, align
 from numscope.compare.findings import History
-from numscope.compare.judge import judge
+from numscope.compare.judge import Judgement, judge
+from numscope.compare.known import Known, known
 from numscope.compare.layouts import LaidOut, Loader
 from numscope.compare.measure import Layouts, Measures, measure
 from numscope.compare.sentences import origin
@@ -52,6 +53,7 @@ class StepResult:
     identical: bool
     worst: float
     skipped: dict[str, int]
+    known: Known | None = None  # what can be said without measures, where there are none
 
 
 def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
@@ -135,6 +137,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
     errors = judgement.errors.error_out[np.isfinite(judgement.errors.error_out)]
+    count = int(measures.known.sum())
     return StepResult(
         step=step,
         rank=rank,
@@ -146,16 +149,20 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         matched=len(alignment.target),
         alone_target=len(alignment.alone_target),
         alone_reference=len(alignment.alone_reference),
-        measured=int(measures.known.sum()),
+        measured=count,
         identical=bool(measures.bitwise.all()) and not len(slots.alone_a) and not len(slots.alone_b),
         worst=float(errors.max()) if len(errors) else 0.0,
-        skipped=_repeats(alignment),
+        skipped=_not_compared(alignment, judgement),
+        known=known(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 
 
-def _repeats(alignment: Alignment) -> dict[str, int]:
-    count = len(alignment.repeats_target) + len(alignment.repeats_reference)
-    return {"recomputed by a checkpoint on one side only": count} if count else {}
+def _not_compared(alignment: Alignment, judgement: Judgement) -> dict[str, int]:
+    counts = {
+        "recomputed by a checkpoint on one side only": len(alignment.repeats_target) + len(alignment.repeats_reference),
+        "calls of which nothing was measured": int(judgement.unmeasured.sum()),
+    }
+    return {reason: count for reason, count in counts.items() if count}
 
 
 def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None:

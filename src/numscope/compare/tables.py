@@ -101,7 +101,11 @@ def calls_table(
             np.where(matched, errors.estimated[np.maximum(pair, 0)] if matched.any() else False, False)
         ),
         "arguments_differ": pa.array([arguments.get(p) for p in pair.tolist()], pa.string()),
-        "verdict": pa.array(np.array([*VERDICTS, "unmatched"], dtype=object)[verdicts], pa.string()),
+        "verdict": pa.array(
+            np.array([*VERDICTS, "unmatched"], dtype=object)[verdicts],
+            pa.string(),
+            mask=matched & (judgement.unmeasured[np.maximum(pair, 0)] if matched.any() else False),
+        ),
         "reason": pa.array([judgement.reasons.get(p, "") if p >= 0 else "" for p in pair.tolist()], pa.string()),
         "source_file": files,
         "source_line": lines,
@@ -157,7 +161,7 @@ def _verdicts(
     # What else a wrong call shows (an optimizer's state) follows from the same.
     wrong = judgement.slot_wrong | ((call >= 2) & (error > np.fmax(judgement.errors.floor[slots.pair], 1e-6)))
     verdict = np.where(bitwise, 0, np.where(wrong, np.where((call == 2) & (slots.role == 2), 2, 3), 1))
-    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string())
+    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=judgement.slot_unmeasured & ~wrong)
 
 
 def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) -> list[str]:

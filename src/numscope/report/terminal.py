@@ -149,7 +149,7 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
     for row in table.to_pylist():
         mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
-        verdict = paint(f"{row['verdict']:<10}", _CALL_COLOURS[row["verdict"]])
+        verdict = paint(f"{row['verdict'] or '':<10}", _CALL_COLOURS.get(row["verdict"], ""))
         told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}")
     return told
 
@@ -165,7 +165,7 @@ def chosen_pairs(pairs: Rows, top: int, only: str | None = None, sort: str = "er
     begin = 0
     for part in pairs.batches(["verdict", column]):
         chosen = pc.equal(part["verdict"], only) if only else pc.not_equal(part["verdict"], "identical")
-        rows = np.flatnonzero(chosen.to_numpy())
+        rows = np.flatnonzero(pc.fill_null(chosen, False).to_numpy())
         keys: Any = rows + begin
         if sort == "error":
             error = part[column].to_numpy().astype(float)[rows]
