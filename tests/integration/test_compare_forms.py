@@ -233,3 +233,37 @@ def test_what_is_the_same_within_a_region_that_fails_is_not_named() -> None:
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1))
     comparison = ns.compare_models(Scaled(True, 0.5), Scaled(False, 1), x)
     assert comparison.origin.call == "Tensor.mul.0.forward", comparison.origin.reason
+
+
+class Chosen(nn.Module):
+    """Multiplies by the first of its levels, and then by it again, by another that it has read before, or by one."""
+
+    def __init__(self, last: str) -> None:
+        super().__init__()
+        self.levels, self.last = torch.tensor([0.5, 0.75, 0.9]), last
+
+    def forward(self, x):
+        one, other = self.levels[0], self.levels[1]
+        x = (x * one).tanh() * other
+        if self.last == "ones":
+            other = torch.ones(())
+        elif self.last == "again":
+            one = self.levels[1]
+        return (x * (other if self.last == "ones" else one)).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "named"),
+    [
+        ("again", "ones", ("api", "Tensor.__getitem__.2.forward")),
+        ("ones", "again", ("api", "Torch.ones.0.forward")),
+        ("again", "", ("extra", "Tensor.__getitem__.2.forward")),
+        ("", "again", ("missing", "Tensor.__getitem__.2.forward")),
+    ],
+)
+def test_the_call_that_chose_a_tensor_once_more_is_named_before_the_call_that_is_given_it(
+    target: str, reference: str, named: tuple[str, str]
+) -> None:
+    x = torch.rand(4, 8, generator=torch.Generator().manual_seed(1))
+    origin = ns.compare_models(Chosen(target), Chosen(reference), x).origin
+    assert (origin.kind, origin.call) == named, origin.reason

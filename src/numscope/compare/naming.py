@@ -13,6 +13,7 @@ from numscope.compare.findings import Finding
 from numscope.compare.flow import Flow, Region, region
 from numscope.compare.ledger import Ledger
 from numscope.compare.side import Ints, Side
+from numscope.compare.slots import OUTPUT
 
 _ALIKE = 1e-5  # relative: two tensors this near are the same intermediate result
 _MOST = 10_000  # pairs of intermediate results that are compared
@@ -48,6 +49,15 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
     writer = _writer(ledger, t, r)
     if writer >= 0:
         return _of_pair(ledger, writer, sizes, "in place", slot=name)
+    chosen = _last_maker(ledger, pair, t, r)
+    if chosen is not None:
+        target, reference = chosen
+        if target >= 0 and reference >= 0:
+            return _of_pair(ledger, ledger.pair_of(target), sizes, "other inputs")
+        order = float(target) if target >= 0 else ledger.place_of_reference(reference)
+        kind = "extra" if target >= 0 else "missing"
+        where = (ledger.a.step, ledger.a.rank, order)
+        return Finding(kind, -1, target, reference, *where, *sizes, slot=ledger.slot(row), note=name)
     return _of_pair(ledger, pair, sizes, "another tensor", slot=ledger.slot(row))
 
 
@@ -100,6 +110,33 @@ def _writer(ledger: Ledger, t: int, r: int) -> int:
         kept = r in ledger.flow_b.inputs(reference) if target == x else t in ledger.flow_a.inputs(target)
         if kept and _in_place(ledger.a, target) != _in_place(ledger.b, reference):
             return ledger.pair_of(target)
+    return -1
+
+
+def _last_maker(ledger: Ledger, pair: int, t: int, r: int) -> tuple[int, int] | None:
+    """Return the call that chose a tensor which an earlier call had made before, if the other side has none like it.
+
+    `alphas[0]` once more gives what the first gave: the flow leads to the first, which is right.
+    """
+    alignment = ledger.alignment
+    x = _again(ledger.flow_a, ledger.a, t, int(alignment.target[pair]))
+    y = _again(ledger.flow_b, ledger.b, r, int(alignment.reference[pair]))
+    if x >= 0 and ledger.partner_a[x] < 0:
+        where = np.flatnonzero(alignment.target == x)
+        return x, int(alignment.reference[where[0]]) if len(where) else -1
+    if y >= 0 and ledger.partner_b[y] < 0:
+        where = np.flatnonzero(alignment.reference == y)
+        return int(alignment.target[where[0]]) if len(where) else -1, y
+    return None
+
+
+def _again(flow: Flow, side: Side, tensor: int, before: int) -> int:
+    """Return the last call before another that has a tensor among its outputs and was not given it, -1 for none."""
+    rows = np.flatnonzero((side.slots.tensor >= 0) & (flow.role == OUTPUT))
+    calls = side.slots.call[rows[flow.same[side.slots.tensor[rows]] == tensor]]
+    for call in sorted(calls[(calls < before) & (side.calls.children[calls] == 0)].tolist(), reverse=True):
+        if tensor not in flow.inputs(call):
+            return int(call)
     return -1
 
 
