@@ -108,7 +108,8 @@ def seen(case: Case, level: str) -> bool:
 
 NOTES = """
 - **Collectives** (c10d, synchronous and asynchronous, and functional ones) are seen at every level; the result is as it is
-  after `wait`. What DDP's reducer sends from C++ is not a Python call: its effect is in the optimizer's `parameters_grad`.
+  after `wait`. What DDP's reducer sends from C++ is not a Python call: its effect is in the optimizer's `parameters_grad`;
+  level `aten` has what was given to it, and "not waited for" in place of the result.
 - **torch.compile**: a compiled region runs exactly as it would without capture. Its boundary is recorded (the compiled
   module, and the compiled autograd function), its inside is not; the run counts each region under "compiled region: its
   inside is not seen". To look inside, run the same job eagerly (`TORCH_COMPILE_DISABLE=1`) and compare the two runs.

@@ -25,14 +25,14 @@ def build(kind):
     return fully_shard(model, mesh=mesh)
 
 
-def train(kind, out, name=None):
+def train(kind, out, name=None, scale=1.0, **settings):
     model = build(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(dist.get_rank())
     losses = []
 
     def step():
-        loss = model(torch.randn(3, 4)).square().mean()
+        loss = (model(torch.randn(3, 4)) * scale).square().mean()
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -46,7 +46,8 @@ def train(kind, out, name=None):
         step()
         step()
     else:
-        with ns.capture(os.path.join(out, name or kind), model, keep="tensors", on_error="raise") as cap:
+        settings = {"keep": "tensors", **settings}
+        with ns.capture(os.path.join(out, name or kind), model, on_error="raise", **settings) as cap:
             for _ in range(2):
                 step()
                 cap.step()
@@ -62,6 +63,9 @@ def work(rank, world, port, out):
         plain, captured = train(kind, None), train(kind, out)
         assert all(torch.equal(a, b) for a, b in zip(plain, captured)), kind
         train(kind, out, f"{kind}-again")
+        for name, scale in (("aten", 1.0), ("aten-again", 1.0), ("aten-wrong", 1.01)):
+            operators = train(kind, out, f"{kind}-{name}", scale, level="aten", keep="stats")
+            assert scale != 1 or all(torch.equal(a, b) for a, b in zip(plain, operators)), kind
     dist.destroy_process_group()
 
 

@@ -46,7 +46,7 @@ def footprint(model):
         ],
         "attributes": [sorted(vars(m)) for m in model.modules()],
         "parameters": [(p._backward_hooks, p._post_accumulate_grad_hooks and dict(p._post_accumulate_grad_hooks)) for p in model.parameters()],
-        "collectives": dict(torch.distributed.ProcessGroup.__dict__), "work": dict(torch.distributed.Work.__dict__),
+        "resize": torch.UntypedStorage.resize_, "collectives": dict(torch.distributed.ProcessGroup.__dict__), "work": dict(torch.distributed.Work.__dict__),
     }  # fmt: skip
 
 
@@ -409,3 +409,30 @@ def test_parameters_gradients_are_seen_in_every_recorded_step_and_hooks_are_ther
     rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
     seen = {(row["step"], row["slot"]) for row in rows if row["slot"].startswith("parameters_grad")}
     assert seen == {(step, f"parameters_grad.{name}") for step in (0, 2) for name in ("weight", "bias")}
+
+
+def test_an_operator_that_writes_to_its_arguments_is_recorded_with_what_it_wrote(tmp_path):
+    x, y = torch.ones(3), torch.zeros(3)
+    with ns.capture(tmp_path / "run", None, level="aten", on_error="raise"):
+        x.add_(1)
+        torch.mul(x, 3, out=y)
+        torch._foreach_add_([x, y], 1)
+        z = torch.empty(3)
+        with torch.autograd._unsafe_preserve_version_counter(z):
+            z.view(-1).copy_(x)
+        z.exp()
+        z.untyped_storage().resize_(0)
+        z.untyped_storage().resize_(12)
+        z.view(-1)
+    means = {row["name"]: row["mean"] for row in ns.open_run(tmp_path / "run").tensors.to_pylist()}
+    assert means == {
+        "Aten.add_.0.forward.input.0": 1, "Aten.add_.0.forward.output.0": 2,
+        "Aten.mul.0.forward.input.0": 2, "Aten.mul.0.forward.output.0": 6,
+        "Aten._foreach_add_.0.forward.input.0.0": 2, "Aten._foreach_add_.0.forward.input.0.1": 6,
+        "Aten._foreach_add_.0.forward.output.0.0": 3, "Aten._foreach_add_.0.forward.output.0.1": 7,
+        "Aten.empty.0.forward.output.0": None,
+        "Aten.view.0.forward.input.0": None, "Aten.view.0.forward.output.0": None,
+        "Aten.copy_.0.forward.input.0": None, "Aten.copy_.0.forward.input.1": 3, "Aten.copy_.0.forward.output.0": 3,
+        "Aten.exp.0.forward.input.0": 3, "Aten.exp.0.forward.output.0": pytest.approx(20.0855, rel=1e-4),
+        "Aten.view.1.forward.input.0": None, "Aten.view.1.forward.output.0": None,
+    }  # fmt: skip

@@ -72,3 +72,21 @@ def test_operators_after_a_compiled_region_are_seen_as_before_it(warm, tmp_path)
     assert "Aten.expand.0.backward" in names
     python = torch._C.DispatchKey.Python
     assert not torch._C._dispatch_tls_is_dispatch_key_included(python)
+
+
+def test_what_a_compiled_backward_does_is_of_phase_backward(tmp_path):
+    torch._dynamo.reset()
+
+    @torch.compile(backend="aot_eager")
+    def region(x):
+        return torch.sin(x).cos()
+
+    x = torch.randn(3, requires_grad=True)
+    region(x)
+    with ns.capture(tmp_path / "run", None, level="mix", on_error="raise"):
+        region(x).sum().backward()
+    phases = {row["name"]: row["phase"] for row in ns.open_run(tmp_path / "run").calls.to_pylist()}
+    inside = {name: phase for name, phase in phases.items() if name.startswith("Aten.")}
+    assert "Aten.mul.0.forward" in inside
+    assert set(inside.values()) == {"backward"}
+    assert phases["Tensor.sum.0.forward"] == "forward"

@@ -27,7 +27,7 @@ def runs(tmp_path_factory):
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return {kind: ns.open_run(out / kind) for kind in ("ddp", "fsdp2", "ddp-again", "fsdp2-again")}
+    return {path.name: ns.open_run(path) for path in out.iterdir()}
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
@@ -41,6 +41,22 @@ def test_each_process_is_a_rank_of_one_run(kind, runs):
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_the_same_job_twice_is_identical_whatever_its_memory_held(kind, runs):
     assert ns.compare(runs[f"{kind}-again"], runs[kind]).verdict == "identical"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_operators_of_the_same_job_twice_are_identical_and_a_wrong_one_is_found(kind, runs):
+    assert ns.compare(runs[f"{kind}-aten-again"], runs[f"{kind}-aten"]).verdict == "identical"
+    wrong = ns.compare(runs[f"{kind}-aten-wrong"], runs[f"{kind}-aten"])
+    assert wrong.verdict == "diverged"
+    assert wrong.origin.call == "Aten.mul.0.forward"
+
+
+def test_a_collective_is_one_call_at_the_level_of_operators(runs):
+    names = {row["name"].split(".")[1] for row in runs["fsdp2-aten"].calls.to_pylist() if row["kind"] == "collective"}
+    assert names == {"all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"}
+    rows = [row for row in runs["ddp-aten"].tensors.to_pylist() if row["name"].startswith("Distributed.allreduce_.")]
+    assert {row["note"] for row in rows if row["slot"].startswith("output")} == {"not waited for"}
+    assert {row["note"] for row in rows if row["slot"].startswith("input")} == {None}
 
 
 def test_a_collectives_result_is_as_it_is_after_wait(runs):

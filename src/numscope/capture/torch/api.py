@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, sequence
-from numscope.capture.torch.blank import passes_blank
+from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
 from numscope.capture.torch.tensors import version_of
@@ -167,7 +167,7 @@ class _ApiCall:
             self._recompute = torch.is_grad_enabled()
             if parent is None and not self._recompute:
                 self._parent = parent = running(watch)
-                self._phase = "backward" if parent else "forward"
+                self._phase = "backward"
         if not self._recompute:
             self._number = number = series.next(recorder.epoch)
             names = series.forward
@@ -239,14 +239,9 @@ class _ApiCall:
                 watch.add(self._inputs)
                 watch.blank(self.order, outputs)
             else:
-                measured = outputs
-                if watch.tensors.any_blank:
-                    measured = passes_blank(watch, self.api, self._input_tensors, self._versions, self._inputs, outputs)
-                watch.add(self._inputs)
-                watch.record(self.order, measured, self._name)
-                if measured is not outputs:
-                    holding = {slot for slot, _ in measured}
-                    watch.empty(self.order, [item for item in outputs if item[0] not in holding])
+                record_results(
+                    watch, self.api, self.order, self._name, self._input_tensors, self._versions, self._inputs, outputs
+                )
         if self._targets is not None and self._targets.slots:
             for _, tensor in outputs:
                 if tensor.requires_grad:

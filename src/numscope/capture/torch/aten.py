@@ -1,7 +1,8 @@
 """The aten level: a TorchDispatchMode that records every dispatched operator, in forward and in backward.
 
 An operator that runs in backward is linked to the forward operator whose autograd node is running: a node has the
-sequence number that was the newest when its operator was dispatched.
+sequence number that was the newest when its operator was dispatched. What an operator writes to is read from its schema:
+torch raises the versions of those tensors only when the mode has returned.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numscope.capture.torch.names import UNINITIALIZED, is_in_place
+from numscope.capture.torch.blank import record_results
+from numscope.capture.torch.collectives import METHODS
+from numscope.capture.torch.names import Api
 from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.thread import OwnWork
+from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
 _SILENT = {
@@ -26,7 +30,50 @@ _SILENT = {
     "sym_size",
     "sym_numel",
     "sym_stride",
+    "barrier",
+    "monitored_barrier_",
+    "check_for_nan",
+    "_wrap_tensor_autograd",
 }
+_task = torch._C._current_graph_task_id
+
+
+class Operator(Api):
+    """What numscope knows of one operator, from its name and its schema."""
+
+    __slots__ = ("in_group", "kind", "out", "pending", "reads", "writes")
+
+    def __init__(self, func: Any) -> None:
+        namespace, _, op = func._schema.name.partition("::")
+        silent = op in _SILENT or namespace.startswith("pr")  # profiler, prim: no operators of the model
+        self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
+        collective = self.in_group or namespace.startswith("_c10d_functional")
+        if namespace == "aten" or collective:
+            super().__init__("Distributed" if collective else "Aten", op, func, silent)
+        else:
+            super().__init__("Ops", f"{namespace}.{op}", func, silent)
+        self.kind = "collective" if collective else "aten"
+        self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
+        self.views = self.views or func.is_view
+        arguments = list(enumerate(func._schema.arguments))
+        self.out = {item.name for _, item in arguments if item.is_out}  # written to and never read
+        self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
+        self.writes = [(place, item.name) for place, item in arguments if item.alias_info and item.alias_info.is_write]
+        if self.in_group and op.rstrip("_") in METHODS:
+            _, self.reads, written = METHODS[op.rstrip("_")]
+            self.writes = [(place, "") for place in written]
+
+    def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return those arguments that the operator reads."""
+        if self.reads is not None:
+            args = [args[place] for place in self.reads if place < len(args)]
+        if self.out:
+            kwargs = {name: value for name, value in kwargs.items() if name not in self.out}
+        return args, kwargs
+
+    def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """Return those arguments that the operator writes to."""
+        return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
 
 
 class AtenMode(TorchDispatchMode):
@@ -35,7 +82,7 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
-        self._heads: dict[Any, tuple[str, str, str]] = {}  # operator → head, op, kind
+        self._operators: dict[Any, Operator] = {}
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
         self._epoch = -1
 
@@ -45,58 +92,58 @@ class AtenMode(TorchDispatchMode):
         thread = watch.thread
         if thread.busy or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
-        head, op, kind = self._heads.get(func) or self._learn(func)
-        if op in _SILENT or head.startswith("Ops.pr"):  # profiler, prim: no operators of the model
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = Operator(func)
+        if operator.silent or (operator.in_group and thread.collective):
             return func(*args, **kwargs)
         row = None
-        with OwnWork(watch, head):
-            row = self._before(head, op, kind, args, kwargs)
-        result = func(*args, **kwargs)
+        with OwnWork(watch, operator.head):
+            row = self._before(operator, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            if row is not None:
+                watch.add(row[3])
+            raise
         if row is not None:
-            with OwnWork(watch, head):
-                self._after(row, op, result)
+            with OwnWork(watch, operator.head):
+                self._after(operator, row, result, operator.written(args, kwargs))
         return result
 
-    def _learn(self, func: Any) -> tuple[str, str, str]:
-        namespace, _, op = func._schema.name.partition("::")
-        if namespace == "aten":
-            found = (f"Aten.{op}", op, "aten")
-        elif namespace in {"c10d", "_c10d_functional", "_c10d_functional_autograd"}:
-            found = (f"Distributed.{op}", op, "collective")
-        else:
-            found = (f"Ops.{namespace}.{op}", op, "aten")
-        self._heads[func] = found
-        return found
-
-    def _before(self, head: str, op: str, kind: str, args: Any, kwargs: Any) -> tuple[Any, ...] | None:
+    def _before(self, operator: Operator, args: Any, kwargs: Any) -> tuple[int, int, list[Slot], list[int], Any] | None:
         watch = self._watch
         recorder = watch.recorder
         node = torch._C._current_autograd_node()
-        phase = "forward" if node is None else "backward"
-        series = watch.series(f"{head}:{phase}", None, head)
+        in_forward = node is None and _task() == -1  # DDP's reducer works between the nodes
+        phase = "forward" if in_forward else "backward"
+        # A functional collective is numbered with those of Python that have its name.
+        key = operator.head if operator.kind == "collective" else f"{operator.head}:{phase}"
+        series = watch.series(key, None, operator.head)
         number = series.next(recorder.epoch)
         name = series.name(number, phase)
         stack = watch.thread.stack
         parent = stack[-1] if stack else None
-        wanted = watch.record_forward if node is None else watch.record_backward
-        if not wanted or not watch.in_scope(name, parent, kind, phase):
+        wanted = watch.record_forward if in_forward else watch.record_backward
+        if not wanted or not watch.in_scope(name, parent, operator.kind, phase):
             return None
         order = recorder.order()
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional) + watch.flatten_named("kwargs", kwargs, named)
+        read, read_named = operator.inputs(args, kwargs)
+        slots = watch.flatten("input", read, positional) + watch.flatten_named("kwargs", read_named, named)
         forward = self._link(order, node)
         recorder.call(
-            order, name, watch.kinds[kind],
+            order, name, watch.kinds[operator.kind],
             parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
             watch.phases[phase], parent.order if parent else -1, forward, watch.arguments(positional, named),
-            watch.site(sys._getframe(2)) if node is None else -1, False, -1, watch.thread_number(),
+            watch.site(sys._getframe(2)) if in_forward else -1, False, -1, watch.thread_number(),
         )  # fmt: skip
-        rows = watch.rows(order, slots, is_in_place(op))
+        versions = [version_of(tensor) for _, tensor in slots]
+        rows = watch.rows(order, slots, operator.overwrites)
         if watch.keeps_some:
             watch.keep(slots, rows, name)
-        watch.add(rows)
-        return order, name, slots, [version_of(tensor) for _, tensor in slots]
+        return order, name, slots, rows, versions
 
     def _link(self, order: int, node: Any) -> int:
         """Return the forward operator that a backward one belongs to; remember a forward one."""
@@ -109,18 +156,26 @@ class AtenMode(TorchDispatchMode):
         self._owners.setdefault((thread, torch._C._autograd._get_sequence_nr() - 1), order)
         return -1
 
-    def _after(self, row: tuple[Any, ...], op: str, result: Any) -> None:
+    def _after(
+        self, operator: Operator, row: tuple[int, int, list[Slot], list[int], Any], result: Any, given: Any
+    ) -> None:
         watch = self._watch
-        order, name, slots, versions = row
-        outputs = watch.flatten_output(result)
-        if not outputs:
-            written = [
-                t for (_, t), version in zip(slots, versions) if version is not None and version_of(t) != version
-            ]
-            outputs = [(watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
-        if op in UNINITIALIZED:
-            watch.blank(order, outputs)
+        order, name, inputs, rows, versions = row
+        written = watch.flatten("output", given, [])
+        outputs = written if operator.in_group else watch.flatten_output(result) or written
+        if operator.writes_untold:
+            for _, tensor in inputs:
+                if not tensor.requires_grad:
+                    watch.tensors.distrust(tensor)
+        if operator.uninitialized or operator.pending:
+            watch.add(rows)
+            watch.blank(order, outputs, watch.not_waited if operator.pending else watch.uninitialized)
+            if operator.in_group:  # who gave it will wait for it, unseen
+                for _, tensor in outputs:
+                    watch.tensors.distrust(tensor)
         else:
-            watch.record(order, outputs, name)
+            for _, tensor in written:
+                watch.tensors.overwritten(tensor)
+            record_results(watch, operator, order, name, inputs, versions, rows, outputs)
         watch.ended(name)
         watch.flush_if_full()

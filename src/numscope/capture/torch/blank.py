@@ -8,8 +8,13 @@ computes is measured all the same.
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.tensors import address_of
+from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
@@ -36,5 +41,43 @@ def passes_blank(
         whole = max(tensor.numel() for _, tensor in outputs)
         return [(slot, tensor) for slot, tensor in outputs if tensor.numel() < whole]
     for _, tensor in outputs:
-        watch.tensors.written(tensor)
+        watch.tensors.overwritten(tensor)
     return outputs
+
+
+def record_results(
+    watch: Watch, api: Api, order: int, name: int, inputs: list[Slot], versions: list[int | None], rows: list[int],
+    outputs: list[Slot],
+) -> None:  # fmt: skip
+    """Record the rows of a call's inputs and its outputs, without what holds nothing yet."""
+    measured = outputs
+    if watch.tensors.any_blank:
+        measured = passes_blank(watch, api, inputs, versions, rows, outputs)
+    watch.add(rows)
+    watch.record(order, measured, name)
+    if measured is not outputs:
+        holding = {slot for slot, _ in measured}
+        watch.empty(order, [item for item in outputs if item[0] not in holding])
+
+
+class Reallocations:
+    """Sees storages that are freed and given memory anew: no operator does that, so that a dispatch mode sees none."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def install(self) -> Undo:
+        """Replace `UntypedStorage.resize_`; return what takes that away again."""
+        storages: Any = torch.UntypedStorage
+        watch, plain = self._watch, storages.resize_
+
+        def resize_(storage: Any, size: int) -> Any:
+            was_free = storage.nbytes() == 0
+            result = plain(storage, size)
+            if was_free and size and watch.on and not watch.thread.busy:
+                watch.tensors.reallocated(storage)
+            return result
+
+        own = vars(storages).get("resize_")
+        storages.resize_ = resize_
+        return lambda: delattr(storages, "resize_") if own is None else setattr(storages, "resize_", own)

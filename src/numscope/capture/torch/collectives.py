@@ -17,7 +17,7 @@ from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
 # Method of ProcessGroup → the function users know, positions of what is read, positions of what is written.
-_METHODS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
+METHODS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "allreduce": ("all_reduce", (0,), (0,)),
     "allreduce_coalesced": ("all_reduce_coalesced", (0,), (0,)),
     "broadcast": ("broadcast", (0,), (0,)),
@@ -58,7 +58,7 @@ class Collectives:
             return lambda: None
         group, work = distributed.ProcessGroup, distributed.Work
         # As they stand in the class: read as attributes, methods of C++ classes would no longer be methods.
-        originals = [(group, name, group.__dict__[name]) for name in _METHODS if name in group.__dict__]
+        originals = [(group, name, group.__dict__[name]) for name in METHODS if name in group.__dict__]
         originals.append((work, "wait", work.__dict__["wait"]))
         for owner, name, _ in originals:
             plain = getattr(owner, name)
@@ -72,14 +72,18 @@ class Collectives:
         return undo
 
     def _recorded(self, method: str, original: Any) -> Any:
-        name, reads, writes = _METHODS[method]
+        name, reads, writes = METHODS[method]
 
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             watch = self._watch
             if not watch.on or watch.thread.busy:
                 return original(group, *args, **kwargs)
             opened = self._guarded(lambda: self._before(name, group, args, kwargs, reads), name)
-            result = original(group, *args, **kwargs)
+            watch.thread.collective = True
+            try:
+                result = original(group, *args, **kwargs)
+            finally:
+                watch.thread.collective = False
             if opened is not None:
                 order, call_name = opened
                 written = [args[place] for place in writes if place < len(args)]

@@ -14,6 +14,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
+from numscope.capture.torch.blank import Reallocations
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.installing import Installed
@@ -43,6 +44,8 @@ class TorchFrontend(Installed):
         self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch)]
         if settings.level in ("api", "mix"):
             self._parts.append(Functions(watch))
+        elif settings.level == "aten":
+            self._parts.append(Reallocations(watch))
 
     def start(self) -> None:
         """Begin to watch."""

@@ -44,6 +44,7 @@ _VIEWS = {
     "view", "view_as", "reshape", "reshape_as", "narrow", "split", "split_with_sizes", "tensor_split", "chunk", "unbind",
     "select", "as_strided", "__getitem__", "t", "T", "mT", "transpose", "swapaxes", "permute", "movedim", "expand",
     "expand_as", "squeeze", "unsqueeze", "flatten", "unflatten", "ravel", "contiguous", "detach", "unfold", "diagonal",
+    "_unsafe_view",
 }  # fmt: skip
 
 # This fills a rank's own part of the memory that it returns; a collective will fill the rest.

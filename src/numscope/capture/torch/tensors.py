@@ -24,6 +24,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn
 
 
 _FORMS = 10_000  # that are remembered from step to step
+_ANY = -1  # the version of a storage's tensors, whatever it is
 
 
 class Unmeasured(Exception):
@@ -79,7 +80,9 @@ class Tensors:
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
         self._sampled: set[int] = set()
-        self._blank: dict[int, int | None] = {}  # storages of `empty` and its like, with the version they were made at
+        # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
+        self._volatile: dict[int, int | None] = {}
+        self._blank: set[int] = set()
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
@@ -116,7 +119,7 @@ class Tensors:
             raise Unmeasured(_why(tensor, error)) from None
         found = known.seen.get(address)
         trusted = not (self._untrusted and address in self._untrusted) and not (
-            self._blank and self._blank.get(address) == version
+            self._volatile and self._volatile.get(address) == version
         )
         if found is None or not trusted:
             if address not in self._storages:
@@ -183,23 +186,54 @@ class Tensors:
         self._untrusted.add(address)
         self.objects.clear()
         if not storage_only:
-            self._blank.pop(address, None)
+            self._blank.discard(address)
         elif storage.nbytes() == 0 and tensor.numel():
-            self._blank[address] = version_of(tensor)
+            self._volatile[address] = version_of(tensor)
+            self._blank.add(address)
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
 
         While its version stays, only a kernel that tells nobody can have written to it: it is measured each time.
         """
+        address = self._doubt(tensor)
+        if address is not None:
+            self._blank.add(address)
+
+    def reallocated(self, storage: Any) -> None:
+        """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
+        address = storage._cdata
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+        self._untrusted.add(address)
+        self.objects.clear()
+        self._volatile[address] = _ANY
+        self._blank.add(address)
+
+    def overwritten(self, tensor: torch.Tensor) -> None:
+        """A call has written to this tensor, though its version may not say so, or not yet."""
+        if type(tensor) not in _PLAIN:
+            try:
+                tensor, _ = self._unwrap(tensor)
+            except Unmeasured:
+                return
+        address = self._doubt(tensor)
+        if address is not None:
+            self._blank.discard(address)
+            self.objects.clear()
+
+    def _doubt(self, tensor: torch.Tensor) -> int | None:
+        """Measure a tensor each time while its version stays; return what its storage is known by."""
         try:
             storage = tensor.untyped_storage()
             version = tensor._version
         except (RuntimeError, NotImplementedError):
-            return
-        if storage._cdata not in self._storages:
-            self._storages[storage._cdata] = storage._weak_ref()
-        self._blank[storage._cdata] = version
+            return None
+        address: int = storage._cdata
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+        self._volatile[address] = version
+        return address
 
     def is_blank(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
@@ -208,17 +242,16 @@ class Tensors:
     def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
         """Tell whether a tensor's memory was not written when it had this version."""
         address = address_of(tensor)
-        return address in self._blank and self._blank[address] == version
+        if address not in self._blank:
+            return False
+        if self._volatile[address] == _ANY:
+            self._volatile[address] = version
+        return self._volatile[address] == version
 
     @property
     def any_blank(self) -> bool:
         """Tell whether there is memory that was not written yet."""
         return bool(self._blank)
-
-    def written(self, tensor: torch.Tensor) -> None:
-        """A call has given this tensor: its memory is written now, whatever its version says."""
-        if self._blank and (address := address_of(tensor)) is not None:
-            self._blank.pop(address, None)
 
     def sweep(self) -> None:
         """Forget what is gone, so that a long step needs no more memory than what lives in it.
@@ -232,8 +265,9 @@ class Tensors:
             torch.UntypedStorage._free_weak_ref(self._storages.pop(address))
         dead = set(gone)
         self._untrusted -= dead
-        for address in dead & self._blank.keys():
-            del self._blank[address]
+        self._blank -= dead
+        for address in dead & self._volatile.keys():
+            del self._volatile[address]
         for form in self._forms.values():
             form.forget_those(dead)
 
@@ -246,6 +280,7 @@ class Tensors:
         self.objects.clear()
         self._untrusted.clear()
         self._blank.clear()
+        self._volatile.clear()
         self._kept.clear()
         self._sampled.clear()
         storages, self._storages = self._storages, {}

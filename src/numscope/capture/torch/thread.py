@@ -39,6 +39,7 @@ class ThreadState(threading.local):
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.switches = 0  # how often dynamo has switched itself in that frame
+        self.collective = False  # a collective that is recorded runs: the operators in it are the same call
         self.number = -1
         self.last: Any = None  # what the guard looked at last
         self.held: Any = None  # and what it holds of that

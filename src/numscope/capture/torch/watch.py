@@ -55,6 +55,7 @@ class Watch(Values):
         strings = recorder.strings
         self.no_text = strings.id("")
         self.uninitialized = strings.id("uninitialised memory")
+        self.not_waited = strings.id("not waited for")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
         self.call_row = recorder.call
         self.api_kind = self.kinds["api"]
@@ -117,15 +118,16 @@ class Watch(Values):
 
     # Recording ----------------------------------------------------------------------------------------------------
 
-    def blank(self, order: int, slots: list[Slot]) -> None:
+    def blank(self, order: int, slots: list[Slot], note: int = -1) -> None:
         """Record results whose memory is not written yet: there is nothing to measure."""
         for _, tensor in slots:
             self.tensors.mark_blank(tensor)
-        self.empty(order, slots)
+        self.empty(order, slots, note)
 
-    def empty(self, order: int, slots: list[Slot]) -> None:
+    def empty(self, order: int, slots: list[Slot], note: int = -1) -> None:
         """Record slots whose tensors hold nothing yet."""
-        self.add([number for slot, _ in slots for number in (order, slot, -1, self.uninitialized)])
+        note = note if note >= 0 else self.uninitialized
+        self.add([number for slot, _ in slots for number in (order, slot, -1, note)])
 
     def rows(self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False) -> list[int]:
         """Measure the tensors of a call; return a row of each, one after the other: order, slot, tensor, note.
