@@ -238,6 +238,9 @@ class _ApiCall:
             if self.api.uninitialized:
                 watch.add(self._inputs)
                 watch.blank(self.order, outputs)
+            elif not watch.tensors.any_blank:
+                watch.add(self._inputs)
+                watch.record(self.order, outputs, self._name)
             else:
                 record_results(
                     watch, self.api, self.order, self._name, self._input_tensors, self._versions, self._inputs, outputs
