@@ -125,3 +125,10 @@ def test_an_imported_folder_of_outputs_has_one_origin(tmp_path):
     assert [suspect.module for suspect in comparison.suspects] == ["linear_1"]
     assert "inputs not recorded" in comparison.origin.reason
     assert comparison.report.counts["inherited"] > 10
+
+
+def test_diagnose_claims_nothing_about_inputs_that_were_not_recorded(tmp_path):
+    a, b = trained(tmp_path / "a", Net("eps"), "output"), trained(tmp_path / "b", Net(), "output")
+    origin = ns.diagnose(a, b).origin
+    assert origin.mechanism == "unknown"
+    assert "not recorded" in origin.details["diagnosis"]["could_not"]

@@ -64,6 +64,8 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
         if (found := opaque(pairs, target, reference)) is not None:
             return replace_details(found, details)
     if not target.calls and not reference.calls:
+        if _is_blind(pairs.target, place.target, target):
+            raise CannotReplay(next(iter(target.opaque.values())))
         return replace_details(_from_outside(pairs, place, target, reference), details)
     shared, reference_values, partners, unlike = same_inputs(pairs, target, reference)
     if unlike:
@@ -97,6 +99,12 @@ def explain_tensor(pairs: Pairing, place: Place) -> Explanation:
     if repair is None and mechanism == "semantic":
         repair = _ratio(pairs, place)
     return Explanation(mechanism, repair, details=details)
+
+
+def _is_blind(record: Record, output: int, group: Group) -> bool:
+    """Return whether a tensor's maker cannot be replayed for want of its inputs, of which none was recorded."""
+    maker = record.producer.get(output)
+    return maker is not None and bool(group.opaque) and not record.slots(maker, "input", "kwargs")
 
 
 def _of_given(pairs: Pairing, target: Group, reference: Group) -> str | None:
