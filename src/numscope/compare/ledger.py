@@ -309,7 +309,8 @@ class Ledger:
 
     def note_right(self, pair: int, error: float) -> None:
         """Remember how large the errors are that rounding explains here."""
-        if np.isfinite(error) and not self.errors.discrete_in[pair]:
+        own = self.errors.discrete_in[pair] or self.errors.name[pair] in op.EQUALISING
+        if np.isfinite(error) and not own:
             phase = self.phase(pair)
             self.worst_right[phase] = max(self.worst_right[phase], error)
 

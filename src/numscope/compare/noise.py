@@ -272,6 +272,7 @@ def _rules(
     rule(op.RANDOM, 4.0, 4.0, 4.0)
     rule(op.COMMUNICATE, 8.0, 4.0, 8.0)
     gain_rel = np.where(classes == op.DISCRETE, 1e3, gain_rel)
+    gain_rel = np.where([name in op.EQUALISING for name in names], _LARGE, gain_rel)
     behind = backward & (classes != op.MOVE)
     floor = np.where(behind, np.where(low, 6.0, 16.0 + np.sqrt(scale.in_elements) / 4.0) * cancel_back, floor)
     gain_rel = np.where(behind, 24.0 * cancel_back, gain_rel)
