@@ -40,7 +40,7 @@ def measure(calls: int, keep: str, run: Path) -> float:
     cap.start()
     recorded()
     best = min(many(recorded, repeats))
-    seconds(cap.stop)
+    seconds(cap.close)
     return best - plain
 
 
