@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -13,6 +14,14 @@ from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+
+# A collective's work remembers the modes that were on when it began. Its thread lets go of them when it is done, needs
+# Python for that, and ends the process with an abort if Python is being shut down by then: so it gets its turn.
+_LETTING_GO = 0.02  # seconds; a thread that wants Python's lock has it within 0.005
+
+
+def _is_in_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 class Installed:
@@ -26,9 +35,11 @@ class Installed:
         self.modules = modules
         self._mode = mode
         self._undo: list[Undo] = []
+        self._in_group = False
 
     def install(self, *parts: Any) -> None:
         """Install modules, the parts and the mode, in this order."""
+        self._in_group = _is_in_group()
         self._undo = [self.modules.install(self._mode), *(part.install() for part in parts)]
         if self._mode is not None:
             self._enter_mode()
@@ -40,6 +51,8 @@ class Installed:
         while self._undo:
             self._undo.pop()()
         self.watch.thread.end_quiet()
+        if self._mode is not None and (self._in_group or _is_in_group()):
+            time.sleep(_LETTING_GO)
 
     def devices(self) -> list[str]:
         """Return the devices of the models' parameters, with their names where torch knows them."""
