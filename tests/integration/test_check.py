@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import subprocess
@@ -20,25 +19,9 @@ import numscope as ns
 from numscope.__main__ import main
 from numscope.check.checking import check
 from numscope.check.headroom import FORMATS, headroom, near_misses, operators
+from tests.integration.births import Block, marked
 
 HERE = Path(__file__).name
-
-
-class Block(nn.Module):
-    """A module whose forward is one function."""
-
-    def __init__(self, work: Callable[..., torch.Tensor], *parts: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-        self.work = work
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.work(self, *inputs)
-
-
-def line_of(function: Callable[..., Any], mark: str = "# origin") -> int:
-    lines, first = inspect.getsourcelines(function)
-    return next(first + index for index, line in enumerate(lines) if mark in line)
 
 
 def captured(path: Path, model: nn.Module, job: Callable[[], Any], steps: int = 1, **settings: Any) -> Path:
@@ -112,7 +95,7 @@ def test_the_origin_is_the_call_and_the_line(work: Any, call: str, phase: str, t
     assert found.origin is not None
     assert (found.origin.call, found.origin.phase) == (call, phase)
     assert found.origin.source is not None
-    assert (Path(found.origin.source.file).name, found.origin.source.line) == (HERE, line_of(work))
+    assert (Path(found.origin.source.file).name, found.origin.source.line) == (HERE, marked(work))
     assert len(found.origins) == 1
     assert found.chain[0].call == call
 
@@ -207,7 +190,7 @@ def test_at_module_level_the_innermost_module_is_the_origin_and_those_around_it_
     assert found.origins[0].kind == "parameter"
     assert "the parameter weight of parts.1" in found.origins[0].reason
     assert found.origins[0].source is not None
-    assert found.origins[0].source.line == line_of(work)
+    assert found.origins[0].source.line == marked(work)
     assert found.chain[-1].call == "Module.Block.forward.0"
 
 
@@ -238,7 +221,7 @@ def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path) -> N
     assert origin is not None
     assert origin.call == call
     assert origin.source is not None
-    assert origin.source.line == (line_of(Divides) if level == "aten" else line_of(job, "# step"))
+    assert origin.source.line == (marked(Divides) if level == "aten" else marked(job, "# step"))
 
 
 def test_what_enters_as_data_is_followed_to_the_loss(tmp_path: Path) -> None:
@@ -309,7 +292,7 @@ def test_the_command_prints_the_tree_writes_json_and_tells_by_its_status(tmp_pat
     done = subprocess.run([*command, "--headroom", "fp16"], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "└─" in done.stdout
-    assert f"{HERE}:{line_of(exp_overflow)}" in done.stdout
+    assert f"{HERE}:{marked(exp_overflow)}" in done.stdout
     told = json.loads((tmp_path / "check.json").read_text())
     assert told["format"] == "numscope.check/1"
     assert told["found"] is True

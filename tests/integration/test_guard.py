@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-import os
 import re
 import signal
-import subprocess
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -21,46 +17,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
+from tests.integration.births import Block, Struck, marked
 
 HERE = Path(__file__).name
-
-
-class Block(nn.Module):
-    """A module whose forward is one function."""
-
-    def __init__(self, work: Callable[..., torch.Tensor], *parts: nn.Module) -> None:
-        super().__init__()
-        self.parts = nn.ModuleList(parts)
-        self.work = work
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        return self.work(self, *inputs)
-
-
-Struck = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(params=[False, True], ids=["at once", "deferred"])
-def struck(request: pytest.FixtureRequest) -> Struck:
-    """Return what gives the origin that the guard names for a job: looked at on the spot, or read late as on a device."""
-
-    def run(model: nn.Module | None, job: Callable[[], Any], record: Path, **settings: Any) -> dict[str, Any]:
-        with (
-            pytest.raises(ns.NonFiniteError) as caught,
-            ns.guard(model, record=record, deferred=request.param, **settings),
-        ):
-            job()
-        origin: dict[str, Any] = caught.value.origin
-        assert str(record) in str(caught.value)
-        return origin
-
-    return run
-
-
-def marked(function: Callable[..., Any], mark: str = "# origin") -> int:
-    """Return the number of the line that carries a mark in a function's source."""
-    lines, first = inspect.getsourcelines(function)
-    return next(first + index for index, line in enumerate(lines) if mark in line)
 
 
 def check_origin(origin: dict[str, Any], call: str, where: Callable[..., Any], mark: str = "# origin") -> None:
@@ -389,116 +348,6 @@ def test_what_the_user_allows_is_no_origin() -> None:
 # The record -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_record_is_a_run_with_the_last_calls_and_the_origins_tensors(tmp_path: Path) -> None:
-    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(20):
-            x = self.parts[0](x).tanh()
-        return torch.log(x * 0)
-
-    model = Block(work, nn.Linear(4, 4))
-    with pytest.raises(ns.NonFiniteError), ns.guard(model, record=tmp_path / "run", calls=10):
-        model(torch.randn(2, 4))
-    run = ns.open_run(tmp_path / "run")
-    names = run.calls["name"].to_pylist()
-    assert len(names) == 10
-    assert names[-1] == "Torch.log.0.forward"
-    assert "Functional.linear.19.forward" in names
-    assert (run.tensor("Torch.log.0.forward.output.0") == -math.inf).all()
-    assert (run.tensor("Torch.log.0.forward.input.0") == 0).all()
-    prints = {row["name"]: row for row in run.tensors.to_pylist()}
-    assert prints["Functional.linear.19.forward.output.0"]["l2"] > 0
-    assert run.manifest["guard"]["origin"]["call"] == "Torch.log.0.forward"
-
-
-@pytest.mark.parametrize("deferred", [False, True])
-def test_each_call_of_the_record_is_in_its_own_step_and_the_origin_is_the_last(deferred: bool, tmp_path: Path) -> None:
-    model = nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def job() -> None:
-        for step in range(4):
-            optimizer.zero_grad()
-            torch.log(model(torch.ones(2, 4)) * (step < 2) + (step < 2) * 10).sum().backward()
-            optimizer.step()
-
-    with pytest.raises(ns.NonFiniteError), ns.guard(model, record=tmp_path / "run", deferred=deferred):
-        job()
-    run = ns.open_run(tmp_path / "run")
-    assert run.steps == [0, 1, 2]
-    steps, names = run.calls["step"].to_pylist(), run.calls["name"].to_pylist()
-    assert (steps[-1], names[-1]) == (2, "Torch.log.0.forward")
-    assert steps == sorted(steps)
-    assert [step for step, name in zip(steps, names) if name == "Torch.log.0.forward"] == [0, 1, 2]
-
-
-def test_a_warning_stands_at_the_users_line() -> None:
-    def job() -> None:
-        torch.log(torch.zeros(2))  # origin
-
-    with pytest.warns(RuntimeWarning) as told, ns.guard(action="warn", record=None):
-        job()
-    assert (Path(told[0].filename).name, told[0].lineno) == (HERE, marked(job))
-
-
-def test_a_second_strike_has_a_record_of_its_own(tmp_path: Path, struck: Struck) -> None:
-    struck(None, lambda: torch.log(torch.zeros(2)), tmp_path / "run")
-    with pytest.raises(ns.NonFiniteError, match="run-2"), ns.guard(record=tmp_path / "run"):
-        torch.log(torch.zeros(2))
-    assert ns.open_run(tmp_path / "run-2").calls.num_rows == 2
-
-
-def test_any_exception_leaves_a_record(tmp_path: Path) -> None:
-    def job() -> None:
-        torch.ones(3).mul(2)
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError), ns.guard(record=tmp_path / "run"):
-        job()
-    run = ns.open_run(tmp_path / "run")
-    assert run.calls["name"].to_pylist() == ["Torch.ones.0.forward", "Tensor.mul.0.forward"]
-    assert "ZeroDivisionError" in run.manifest["guard"]["reason"]
-
-
-def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
-    code = f"""
-        import os, signal, torch, numscope as ns
-        with ns.guard(record={str(tmp_path / "run")!r}):
-            torch.ones(3).mul(2)
-            os.kill(os.getpid(), signal.SIGTERM)
-            torch.ones(3).mul(3)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.returncode == -signal.SIGTERM, done.stderr
-    run = ns.open_run(tmp_path / "run")
-    assert run.calls.num_rows == 2
-    assert "SIGTERM" in run.manifest["guard"]["reason"]
-
-
-@pytest.mark.parametrize(
-    ("end", "reason"),
-    [
-        ("raise ValueError('bad batch')", "ValueError: bad batch"),
-        ("os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt"),
-    ],
-)
-@pytest.mark.parametrize("deferred", [False, True])
-def test_a_crash_that_no_with_block_sees_leaves_a_record(end: str, reason: str, deferred: bool, tmp_path: Path) -> None:
-    code = f"""
-        import os, signal, torch, numscope as ns
-        guard = ns.guard(record={str(tmp_path / "run")!r}, deferred={deferred})
-        guard.start()
-        torch.ones(3).mul(2)
-        {end}
-        torch.ones(3).mul(3)
-    """
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert done.returncode != 0
-    run = ns.open_run(tmp_path / "run")
-    assert run.calls["name"].to_pylist() == ["Torch.ones.0.forward", "Tensor.mul.0.forward"]
-    assert run.tensors.num_rows == 3
-    assert reason in run.manifest["guard"]["reason"]
-
-
 def test_everything_is_undone() -> None:
     handler = signal.getsignal(signal.SIGTERM)
     before = (nn.Module.__call__, torch.autograd.Function.apply, torch.amp.GradScaler.step, sys.excepthook)
@@ -536,80 +385,3 @@ def test_training_is_the_same_to_the_bit_under_the_guard(deferred: bool, level: 
 
 
 # The command, and ranks -----------------------------------------------------------------------------------------------
-
-
-def test_numscope_run_guard_watches_a_script(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import torch\nfrom torch import nn\nm = nn.Linear(2, 2)\nx = m(torch.ones(1, 2))\ntorch.log(x * 0)\n"
-    )
-    command = [sys.executable, "-m", "numscope", "run", "--guard", "--out", str(tmp_path / "run"), "--", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "NonFiniteError" in done.stderr
-    assert "train.py:5" in done.stderr
-    assert ns.open_run(tmp_path / "run").manifest["guard"]["origin"]["source"]["line"] == 5
-
-
-def test_numscope_run_guard_is_silent_on_a_sound_script(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("import torch\nprint(torch.ones(2).log().sum().item())\n")
-    command = [sys.executable, "-m", "numscope", "run", "--guard", "--out", str(tmp_path / "run"), "--", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "0.0\n")
-    assert not (tmp_path / "run").exists()
-
-
-RANKS = """
-import sys, warnings, torch, torch.distributed as dist, numscope as ns
-from torch import nn
-
-rank, deferred, wrapped = int(sys.argv[1]), sys.argv[4] == "deferred", sys.argv[5] == "ddp"
-dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
-torch.manual_seed(0)
-model = nn.Linear(4, 1)
-if wrapped:
-    model = nn.parallel.DistributedDataParallel(model)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-warnings.simplefilter("always")
-with ns.guard(model, action="warn", record=sys.argv[3], deferred=deferred) as guard:
-    for step in range(2):
-        loss = model(torch.ones(2, 4))
-        if rank == 1:
-            loss = torch.sqrt(loss * 0)  # origin
-        loss.sum().backward()
-        for parameter in model.parameters():
-            if not wrapped:
-                dist.all_reduce(parameter.grad)
-        optimizer.step()
-        optimizer.zero_grad()
-print([(o.call, o.rank, o.source.line) for o in guard.origins])
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.parametrize("late", ["at once", "deferred"])
-@pytest.mark.parametrize("wrapped", ["by hand", "ddp"])
-def test_one_ranks_gradient_spread_by_all_reduce_is_inherited_by_the_others(
-    wrapped: str, late: str, tmp_path: Path
-) -> None:
-    script = tmp_path / "ranks.py"
-    script.write_text(RANKS)
-    line = next(n for n, text in enumerate(RANKS.splitlines(), 1) if "# origin" in text)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(tmp_path / "store"), str(tmp_path / "run"), late, wrapped],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(2)
-    ]
-    told = [job.communicate(timeout=120) for job in jobs]
-    assert [job.returncode for job in jobs] == [0, 0], told
-    assert told[0][0].strip() == "[]", told
-    through = "Optimizer.SGD.step.0" if wrapped == "ddp" else "Distributed.all_reduce.0.forward"
-    assert f"came in from another rank through {through}" in told[0][1], told[0]
-    assert told[1][0].strip() == str([("Torch.sqrt.0.backward", 1, line)]), told

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Item, Seen, key_of
-from numscope.capture.torch.optimizer import _outside_torch
+from numscope.capture.torch.optimizer import around_steps, outside_torch
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
 
@@ -33,13 +32,7 @@ class GuardOptimizers:
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
-        handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
-
-        def undo() -> None:
-            for handle in handles:
-                handle.remove()
-
-        return undo
+        return around_steps(self._before, self._after)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
@@ -49,7 +42,7 @@ class GuardOptimizers:
         self.stepped = True
         guard.end_pass()
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
-        site = watch.site(_outside_torch(sys._getframe(1)))
+        site = watch.site(outside_torch(sys._getframe(1)))
         seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
         scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
         given = [] if scaled else self._given(optimizer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -25,13 +26,7 @@ class Optimizers:
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
-        handles = [register_optimizer_step_pre_hook(self._before), register_optimizer_step_post_hook(self._after)]
-
-        def undo() -> None:
-            for handle in handles:
-                handle.remove()
-
-        return undo
+        return around_steps(self._before, self._after)
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
@@ -58,7 +53,7 @@ class Optimizers:
         ]
         recorder.call(
             order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
-            watch.arguments([], groups), watch.site(_outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
+            watch.arguments([], groups), watch.site(outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
         )  # fmt: skip
         # The state that a step starts from is what the step before has left; only the first one must be looked at.
         with_state = self._followed.get(id(optimizer)) != recorder.step - 1
@@ -104,7 +99,18 @@ class Optimizers:
                 watch.flush_if_full()
 
 
-def _outside_torch(frame: Any) -> Any:
+def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:
+    """Have both called around every optimizer's step; return what ends it."""
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
+
+
+def outside_torch(frame: Any) -> Any:
     while frame is not None and "torch" in frame.f_globals.get("__name__", "").split(".")[:1]:
         frame = frame.f_back
     return frame

@@ -1,0 +1,30 @@
+"""What the tests of the guard and of `numscope check` have in common: jobs in which something stops being a number."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+Struck = Callable[..., dict[str, Any]]  # the fixture of that name
+
+
+class Block(nn.Module):
+    """A module whose forward is one function."""
+
+    def __init__(self, work: Callable[..., torch.Tensor], *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.work = work
+
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.work(self, *inputs)
+
+
+def marked(function: Callable[..., Any], mark: str = "# origin") -> int:
+    """Return the number of the line that carries a mark in a function's source."""
+    lines, first = inspect.getsourcelines(function)
+    return next(first + index for index, line in enumerate(lines) if mark in line)

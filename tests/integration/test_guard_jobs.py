@@ -1,0 +1,89 @@
+"""The guard around whole jobs: scripts under `numscope run --guard`, and several ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import numscope as ns
+
+
+def test_numscope_run_guard_watches_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nfrom torch import nn\nm = nn.Linear(2, 2)\nx = m(torch.ones(1, 2))\ntorch.log(x * 0)\n"
+    )
+    command = [sys.executable, "-m", "numscope", "run", "--guard", "--out", str(tmp_path / "run"), "--", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "NonFiniteError" in done.stderr
+    assert "train.py:5" in done.stderr
+    assert ns.open_run(tmp_path / "run").manifest["guard"]["origin"]["source"]["line"] == 5
+
+
+def test_numscope_run_guard_is_silent_on_a_sound_script(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\nprint(torch.ones(2).log().sum().item())\n")
+    command = [sys.executable, "-m", "numscope", "run", "--guard", "--out", str(tmp_path / "run"), "--", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "0.0\n")
+    assert not (tmp_path / "run").exists()
+
+
+RANKS = """
+import sys, warnings, torch, torch.distributed as dist, numscope as ns
+from torch import nn
+
+rank, deferred, wrapped = int(sys.argv[1]), sys.argv[4] == "deferred", sys.argv[5] == "ddp"
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Linear(4, 1)
+if wrapped:
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+warnings.simplefilter("always")
+with ns.guard(model, action="warn", record=sys.argv[3], deferred=deferred) as guard:
+    for step in range(2):
+        loss = model(torch.ones(2, 4))
+        if rank == 1:
+            loss = torch.sqrt(loss * 0)  # origin
+        loss.sum().backward()
+        for parameter in model.parameters():
+            if not wrapped:
+                dist.all_reduce(parameter.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+print([(o.call, o.rank, o.source.line) for o in guard.origins])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("late", ["at once", "deferred"])
+@pytest.mark.parametrize("wrapped", ["by hand", "ddp"])
+def test_one_ranks_gradient_spread_by_all_reduce_is_inherited_by_the_others(
+    wrapped: str, late: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "ranks.py"
+    script.write_text(RANKS)
+    line = next(n for n, text in enumerate(RANKS.splitlines(), 1) if "# origin" in text)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(tmp_path / "store"), str(tmp_path / "run"), late, wrapped],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(2)
+    ]
+    told = [job.communicate(timeout=120) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], told
+    assert told[0][0].strip() == "[]", told
+    through = "Optimizer.SGD.step.0" if wrapped == "ddp" else "Distributed.all_reduce.0.forward"
+    assert f"came in from another rank through {through}" in told[0][1], told[0]
+    assert told[1][0].strip() == str([("Torch.sqrt.0.backward", 1, line)]), told
