@@ -7,6 +7,7 @@ import json
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
     session.start()
 
 
-class _Scheduled:
+class _Scheduled(ABC):
     """A listener that looks at the schedule."""
 
     def __init__(self, steps: schedule) -> None:
@@ -123,9 +124,9 @@ class _Scheduled:
         for call in calls:
             self.forward(call)
 
+    @abstractmethod
     def seen(self, head: str, call: LiveCall) -> None:
         """Do the work."""
-        raise NotImplementedError
 
 
 def _tensors(call: LiveCall) -> list[tuple[str, LiveTensor]]:
