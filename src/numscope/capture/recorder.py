@@ -18,7 +18,7 @@ import pyarrow as pa
 from numscope.capture.sites import Sites
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
-from numscope.store.writer import Batch, RunWriter, Sample
+from numscope.store.writer import Batch, RunWriter, Sample, View
 
 FLUSH_SLOTS = 16_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
@@ -113,6 +113,7 @@ class Recorder:
         self._measure = measure
         self._to_numpy = to_numpy
         self._lock = threading.RLock()
+        self._handing_over = threading.RLock()  # batches come to the writer in the order of what is in them
         self.orders = itertools.count()
         self._tensor_numbers = itertools.count()
         # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
@@ -216,6 +217,11 @@ class Recorder:
             self._data[number] = (data, sampled)
             self._data_bytes += size
 
+    def keep_view(self, number: int, view: View) -> None:
+        """Keep a tensor that shows elements of another, kept one of this step."""
+        with self._lock:
+            self._data[number] = (view, False)
+
     def is_handed_over(self, number: int) -> bool:
         """Tell whether a tensor's row is with the writer already."""
         return number < self._handed_over
@@ -232,6 +238,10 @@ class Recorder:
 
     def flush(self) -> None:
         """Hand over what is buffered."""
+        with self._handing_over:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             calls, self.call_rows = self.call_rows, []
             slots, self.slot_rows = self.slot_rows, []
@@ -248,8 +258,12 @@ class Recorder:
             return
         self._flushed = True
         step = self.step
-        arrays = {
-            number: Sample(self._to_numpy(value)) if sampled else self._to_numpy(value)
+        arrays: dict[int, Any] = {
+            number: value
+            if isinstance(value, View)
+            else Sample(self._to_numpy(value))
+            if sampled
+            else self._to_numpy(value)
             for number, (value, sampled) in data.items()
         }
 

@@ -42,7 +42,7 @@ class Side:
         self.run = run
         self.step = lru_cache(maxsize=16)(self._step)
         self._stacks = lru_cache(maxsize=16)(self._read_stacks)
-        self._arrays: OrderedDict[tuple[int, str, str], NDArray[Any]] = OrderedDict()
+        self._arrays: OrderedDict[tuple[int, str, str, tuple[int, ...] | None], NDArray[Any]] = OrderedDict()
 
     def _step(self, step: int, rank: int) -> StepIndex:
         tables = self.run.step_tables(step, rank)
@@ -103,9 +103,9 @@ class Side:
         if not tensor["shard"]:
             name = self.step(step, rank).calls.column("name")[self.step(step, rank).call_row(order)]
             raise NotKeptError(f"only the fingerprint was kept: capture again with tensors=['{name}']")
-        key = (rank, tensor["shard"], tensor["key"])
+        shape = None if tensor["sampled"] else tuple(tensor["shape"])
+        key = (rank, tensor["shard"], tensor["key"], shape)
         if key not in self._arrays:
-            shape = None if tensor["sampled"] else tuple(tensor["shape"])
             self._arrays[key] = self.run.array(rank, tensor["shard"], tensor["key"], tensor["dtype"], shape)
             while len(self._arrays) > 1 and sum(array.nbytes for array in self._arrays.values()) > _ARRAYS:
                 self._arrays.popitem(last=False)

@@ -33,19 +33,28 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class View:
+    """The data of a tensor that shows elements of another kept tensor of its step: where they lie in that one's."""
+
+    tensor: int  # the number of the other one
+    offset: int  # in elements of its row-major order, as the strides are
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Batch:
     """Rows for the tables of one step, and the data of those tensors that are kept.
 
     Each table maps a column of `store.schema` to a sequence, a numpy array or an Arrow array (a DictionaryArray for
     repeated strings is the cheapest); a missing column is null. `data` maps the number of a tensor in `tensors` to its
-    array or to a Sample. Nothing in it may be changed after it was given to the writer.
+    array, to a Sample, or to a View of one that came before. Nothing in it may be changed after it was given to the writer.
     """
 
     calls: Columns = field(default_factory=dict)
     slots: Columns = field(default_factory=dict)
     tensors: Columns = field(default_factory=dict)
     stacks: Columns = field(default_factory=dict)
-    data: Mapping[int, NDArray[Any] | Sample] = field(default_factory=dict)
+    data: Mapping[int, NDArray[Any] | Sample | View] = field(default_factory=dict)
 
     def nbytes(self) -> int:
         """Return about how much memory the batch holds."""
@@ -54,11 +63,13 @@ class Batch:
             for values in table.values():
                 nbytes = getattr(values, "nbytes", None)
                 size += (64 * len(values) if values is not None else 0) if nbytes is None else nbytes
-        return size + sum(array_of(value).nbytes for value in self.data.values())
+        return size + sum(array_of(value).nbytes for value in self.data.values() if not isinstance(value, View))
 
 
-def array_of(value: NDArray[Any] | Sample) -> NDArray[Any]:
+def array_of(value: NDArray[Any] | Sample | View) -> NDArray[Any]:
     """Return the array that is to be stored."""
+    if isinstance(value, View):
+        raise TypeError("a view has no data of its own")
     return value.array if isinstance(value, Sample) else value
 
 

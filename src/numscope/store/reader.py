@@ -26,7 +26,7 @@ from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.remote import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest
 from numscope.store.schema import TABLES
-from numscope.store.shards import Shard
+from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables
 
 
@@ -154,7 +154,7 @@ class Run:
     def array(self, rank: int, shard: str, key: str, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
         """Return the data at a place that the tensors table names; read-only, a view of the file where it can be."""
         known = self._shards.get((rank, shard))
-        if known is not None and key not in known.entries:
+        if known is not None and entry_of(key) not in known.entries:
             known = None  # the shard has grown since
         if known is None:
             file = self._rank(rank).directory / shard

@@ -136,6 +136,35 @@ def _entry(key: str, array: NDArray[Any], start: int) -> bytes:
     return f'"{key}":{json.dumps(entry, separators=(",", ":"))}'.encode()
 
 
+def key_of_view(key: str, offset: int, strides: Iterable[int]) -> str:
+    """Return how the tables name elements of an entry, `0123456789abcdef[768:256,1]`: they begin at an element, and
+    along each dimension of the tensor's shape the next one is so many further."""
+    return f"{key}[{offset}:{','.join(map(str, strides))}]"
+
+
+def entry_of(key: str) -> str:
+    """Return the entry that a key of the tables names, or elements of which it names."""
+    return key.partition("[")[0]
+
+
+def _elements(flat: NDArray[Any], key: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
+    """Return those elements of an entry that a key names, in order; None where the entry does not have them."""
+    offset, _, steps = key.partition("[")[2].removesuffix("]").partition(":")
+    try:
+        start, strides = int(offset), tuple(map(int, steps.split(","))) if steps else ()
+    except ValueError:
+        return None
+    if len(strides) != len(shape) or min((start, *strides)) < 0 or 0 in shape:
+        return None
+    if start + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) >= len(flat):
+        return None
+    strides = tuple(flat.itemsize * stride for stride in strides)
+    found = np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
+    whole = np.ascontiguousarray(found).reshape(shape)
+    whole.flags.writeable = False
+    return whole
+
+
 class Shard:
     """A shard opened for reading; arrays are views of the file, read-only, and copied only where not aligned."""
 
@@ -157,8 +186,8 @@ class Shard:
         self.entries = self._index(self._data[8 : self._start])
 
     def array(self, key: str, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-        """Return the array of that key; `shape` None means the shape in the file (a sample's)."""
-        entry = self.entries.get(key)
+        """Return the array that a key of the tables names; `shape` None means the shape in the file (a sample's)."""
+        entry = self.entries.get(entry_of(key))
         if entry is None:
             raise self._damaged(f"it has no entry {key}")
         start, end = entry["data_offsets"]
@@ -171,7 +200,8 @@ class Shard:
             stored = entry["shape"] if SAFETENSORS.get(dtype) == entry["dtype"] else entry["shape"][:-1]
         count = (end - start) // kind.itemsize
         wanted = tuple(stored if shape is None else shape)
-        if int(np.prod(wanted, dtype=np.int64)) != count:
+        is_part = "[" in key
+        if not is_part and int(np.prod(wanted, dtype=np.int64)) != count:
             raise self._damaged(f"entry {key} has {count} elements, the tables say {list(wanted)}")
         if not count:
             return np.zeros(wanted, kind)
@@ -179,7 +209,12 @@ class Shard:
         if not array.flags.aligned:
             array = array.copy()
             array.flags.writeable = False
-        return array.reshape(wanted)
+        if not is_part:
+            return array.reshape(wanted)
+        part = _elements(array, key, wanted)
+        if part is None:
+            raise self._damaged(f"its {count} elements are not those that the tables name by {key}")
+        return part
 
     def keys(self) -> list[str]:
         """Return the keys of the entries."""

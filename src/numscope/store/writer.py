@@ -16,23 +16,24 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from numscope.core.errors import RunError
 from numscope.store import rundir
-from numscope.store.batch import Batch, Sample, array_of, column, record_batch
+from numscope.store.batch import Batch, Sample, View, array_of, column, record_batch
 from numscope.store.files import write_all
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SEGMENT_BYTES, SegmentWriter
-from numscope.store.shards import SHARD_BYTES, Kept, ShardWriter
+from numscope.store.shards import SHARD_BYTES, Kept, ShardWriter, key_of_view
 
-__all__ = ["Batch", "RunWriter", "Sample"]
+__all__ = ["Batch", "RunWriter", "Sample", "View"]
 
 QUEUE_BYTES = 256 << 20
 
@@ -209,6 +210,7 @@ class _Files:
         self._shards = ShardWriter(directory, shard_bytes)
         self._begin = dict(self._segment.rows)
         self._lost: dict[str, int] = {}
+        self._placed: dict[int, tuple[str, str]] = {}  # where the data of this step's tensors is, by their number
         self._steps = os.open(directory / "steps.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
 
     def write(self, batch: Batch) -> None:
@@ -218,8 +220,7 @@ class _Files:
             slots = record_batch("slots", batch.slots)
             tensors = record_batch("tensors", batch.tensors)
             if batch.data:
-                kept = _kept(batch, tensors)
-                tensors = _placed(tensors, kept, self._shards.add([item for _, item in kept]))
+                tensors = self._keep(batch, tensors)
         except Exception as error:
             reason = f"not stored: {type(error).__name__}"
             self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
@@ -230,7 +231,30 @@ class _Files:
         self._segment.append("calls", calls)
         self._segment.append("slots", slots)
 
+    def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> pa.RecordBatch:
+        """Store the data of a batch; return its tensors with the place of their data filled in."""
+        numbers = tensors.column("tensor").to_numpy(zero_copy_only=False)
+        rows = {int(number): row for row, number in enumerate(numbers)}
+        if unknown := batch.data.keys() - rows.keys():
+            raise ValueError(f"data for tensor {min(unknown)}, which is not in the batch")
+        own = {number: value for number, value in batch.data.items() if not isinstance(value, View)}
+        kept = _kept(own, rows, tensors)
+        self._placed.update(zip(own, self._shards.add(kept), strict=True))
+        for number, value in batch.data.items():
+            if isinstance(value, View) and value.tensor in self._placed:  # else its batch was lost, and the error told
+                shard, key = self._placed[value.tensor]
+                self._placed[number] = shard, key_of_view(key, value.offset, value.strides)
+        return _with_places(
+            tensors,
+            {
+                rows[number]: (*self._placed[number], isinstance(value, Sample))
+                for number, value in batch.data.items()
+                if number in self._placed
+            },
+        )
+
     def end_step(self, end: _EndOfStep) -> None:
+        self._placed.clear()
         skipped = dict(end.skipped)
         for reason, count in self._lost.items():
             skipped[reason] = skipped.get(reason, 0) + count
@@ -264,41 +288,32 @@ class _Files:
             os.close(self._steps)
 
 
-def _kept(batch: Batch, tensors: pa.RecordBatch) -> list[tuple[int, Kept]]:
-    """Return (row, what to store) for the data of a batch."""
-    numbers = tensors.column("tensor").to_numpy(zero_copy_only=False)
-    rows = {int(number): row for row, number in enumerate(numbers)}
+def _kept(
+    data: Mapping[int, NDArray[Any] | Sample | View], rows: Mapping[int, int], tensors: pa.RecordBatch
+) -> list[Kept]:
+    """Return what to store for data by the number of its tensor, whose rows in the table are given."""
     hashes, dtypes, shapes = tensors.column("hash"), tensors.column("dtype"), tensors.column("shape")
     kept = []
-    for number, value in batch.data.items():
-        row = rows.get(number)
-        if row is None:
-            raise ValueError(f"data for tensor {number}, which is not in the batch")
+    for number, value in data.items():
+        row = rows[number]
         array = np.asarray(array_of(value))
         dtype, shape = dtypes[row].as_py(), shapes[row].as_py()
         kept.append(
-            (
-                row,
-                Kept(
-                    hash=hashes[row].as_py(),
-                    dtype=array.dtype.name if dtype is None else dtype,
-                    shape=array.shape if shape is None else tuple(shape),
-                    sampled=isinstance(value, Sample),
-                    array=array,
-                ),
+            Kept(
+                hash=hashes[row].as_py(),
+                dtype=array.dtype.name if dtype is None else dtype,
+                shape=array.shape if shape is None else tuple(shape),
+                sampled=isinstance(value, Sample),
+                array=array,
             )
         )
     return kept
 
 
-def _placed(tensors: pa.RecordBatch, kept: list[tuple[int, Kept]], places: list[tuple[str, str]]) -> pa.RecordBatch:
-    """Return the tensors with the place of their data filled in."""
-    shards: list[str | None] = [None] * tensors.num_rows
-    keys: list[str | None] = [None] * tensors.num_rows
-    sampled: list[bool | None] = [None] * tensors.num_rows
-    for (row, item), (shard, key) in zip(kept, places, strict=True):
-        shards[row], keys[row], sampled[row] = shard, key, item.sampled
+def _with_places(tensors: pa.RecordBatch, places: Mapping[int, tuple[str, str, bool]]) -> pa.RecordBatch:
+    """Return the tensors with shard, key and sampled filled in, by row."""
     columns = dict(zip(tensors.schema.names, tensors.columns, strict=True))
-    for name, values in (("shard", shards), ("key", keys), ("sampled", sampled)):
+    for part, name in enumerate(("shard", "key", "sampled")):
+        values = [places[row][part] if row in places else None for row in range(tensors.num_rows)]
         columns[name] = column(values, TENSORS.field(name).type, tensors.num_rows)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=TENSORS)

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from numscope.core.errors import RunError
-from numscope.store.shards import Kept, Shard, ShardWriter
+from numscope.store.shards import Kept, Shard, ShardWriter, key_of_view
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -185,3 +185,35 @@ def test_the_header_names_the_format(tmp_path: Path) -> None:
     data = (tmp_path / shard).read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     assert header["__metadata__"] == {"format": "numscope.run/1"}
+
+
+@given(st.data())
+def test_elements_of_an_entry_come_back_as_numpy_picks_them(tmp_path_factory: Any, data: st.DataObject) -> None:
+    directory = tmp_path_factory.mktemp("shards")
+    shape = data.draw(hnp.array_shapes(min_dims=1, max_dims=4, max_side=5))
+    base = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    picked = base[data.draw(hnp.basic_indices(shape, allow_newaxis=True).filter(lambda index: base[index].size > 0))]
+    picked = np.transpose(picked, data.draw(st.permutations(range(np.ndim(picked)))))
+    if any(stride < 0 for stride in picked.strides):  # torch has no such views
+        return
+    writer = ShardWriter(directory)
+    ((shard, key),) = writer.add([keep(base)])
+    writer.close()
+    offset = (picked.__array_interface__["data"][0] - base.__array_interface__["data"][0]) // 4
+    if not np.shares_memory(picked, base):  # one element alone is a copy
+        offset = int(picked.reshape(-1)[0])
+    place = key_of_view(key, offset, [stride // 4 for stride in picked.strides])
+    found = Shard(directory / shard).array(place, "float32", picked.shape)
+    assert found.shape == picked.shape
+    assert found.tobytes() == picked.tobytes()
+    assert found.flags.aligned
+    assert not found.flags.writeable
+
+
+@pytest.mark.parametrize("part", ["[0:13]", "[12:1]", "[-1:1]", "[0:1,1]", "[x:1]", "[0:", "[]"])
+def test_elements_that_an_entry_does_not_have_are_an_error(tmp_path: Path, part: str) -> None:
+    writer = ShardWriter(tmp_path)
+    ((shard, key),) = writer.add([keep(np.arange(12, dtype=np.float32))])
+    writer.close()
+    with pytest.raises(RunError, match="is damaged"):
+        Shard(tmp_path / shard).array(f"{key}{part}", "float32", (2,))

@@ -15,7 +15,7 @@ import pytest
 from numscope.core.errors import RunError
 from numscope.store import writer as writer_module
 from numscope.store.reader import open_run
-from numscope.store.writer import Batch, RunWriter
+from numscope.store.writer import Batch, RunWriter, View
 from tests.unit.store.batches import arrays_of, batch_of, write_run
 
 
@@ -118,6 +118,28 @@ def test_data_that_cannot_be_stored_leaves_no_reference_to_what_is_not_there(tmp
     writer.end_step(0, {})
     writer.close()
     np.testing.assert_array_equal(open_run(tmp_path / "run").tensor("Functional.linear.0.forward.output.0"), array)
+
+
+def test_views_refer_to_what_is_kept_also_of_an_earlier_batch_and_have_no_data_where_that_was_lost(
+    tmp_path: Path,
+) -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    base = batch_of(0, [array])
+    views = batch_of(0, [array[:1], array.T, array[0]])
+    first = 1  # the numbers of tensors go on through a step
+    tensors = {**views.tensors, "tensor": np.arange(first, first + 3, dtype=np.int32)}
+    slots = {**views.slots, "tensor": [first + n for n in views.slots["tensor"]]}
+    with RunWriter(tmp_path / "run", rank=0, manifest={}) as writer:
+        writer.write(base)
+        data = {1: View(0, 0, (3, 1)), 2: View(0, 0, (1, 3)), 3: View(9, 0, (1,))}
+        writer.write(Batch(views.calls, slots, tensors, {}, data))
+        writer.end_step(0, {})
+    run = open_run(tmp_path / "run")
+    rows = run.step_tables(0, 0).tensors.to_pylist()
+    for row, wanted in zip(rows[1:3], (array[:1], array.T)):
+        found = run.array(0, row["shard"], row["key"], row["dtype"], tuple(row["shape"]))
+        np.testing.assert_array_equal(found, wanted)
+    assert rows[3]["shard"] is None
 
 
 def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(

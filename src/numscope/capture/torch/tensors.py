@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch.bases import Bases
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else (
     torch.Tensor,
@@ -79,6 +80,7 @@ class Tensors:
         self._storages: dict[int, Any] = {}
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
+        self._bases = Bases()
         self._sampled: set[int] = set()
         # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
         self._volatile: dict[int, int | None] = {}
@@ -150,6 +152,12 @@ class Tensors:
         self._kept.add(number)
         if type(tensor) not in _PLAIN:
             tensor, _ = self._unwrap(tensor)
+        elif (address := address_of(tensor)) not in self._untrusted and address not in self._volatile:
+            view = self._bases.view(tensor)
+            if view is not None:
+                self._recorder.keep_view(number, view)
+                return number
+            self._bases.add(number, tensor)
         with torch.no_grad():
             copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         self._recorder.keep(number, copy, copy.numel() * copy.element_size())
@@ -282,6 +290,7 @@ class Tensors:
         self._blank.clear()
         self._volatile.clear()
         self._kept.clear()
+        self._bases.clear()
         self._sampled.clear()
         storages, self._storages = self._storages, {}
         for reference in storages.values():
