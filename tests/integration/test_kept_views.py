@@ -11,7 +11,7 @@ import torch
 
 import numscope as ns
 from numscope.capture import recorder
-from numscope.capture.torch import tensors as kept_tensors
+from numscope.capture.torch.plain import to_numpy
 
 
 def arrays_of(path: Path, body: Callable[[ns.Capture], None]) -> ns.Run:
@@ -57,7 +57,7 @@ def test_views_read_back_bit_for_bit_and_take_no_bytes(tmp_path: Path, what: str
         cap.save("view", made)
 
     run = arrays_of(tmp_path / "run", body)
-    expected = kept_tensors.to_numpy(made.clone(memory_format=torch.contiguous_format).resolve_neg())
+    expected = to_numpy(made.clone(memory_format=torch.contiguous_format).resolve_neg())
     found = run.tensor("Save.view.0.forward.output.0")
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from numscope.capture.columns import AGAIN, Lasting, call_columns, nullable, slot_columns, tensor_columns
 from numscope.capture.sites import Sites
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
@@ -52,7 +53,7 @@ class Strings:
         if len(self._array) < len(self._texts):
             new = pa.array(self._texts[len(self._array) :], pa.string())
             self._array = pa.concat_arrays([self._array, new])
-        return pa.DictionaryArray.from_arrays(_nullable(ids), self._array)
+        return pa.DictionaryArray.from_arrays(nullable(ids), self._array)
 
 
 class Series:
@@ -121,6 +122,8 @@ class Recorder:
         self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
         self.slot_rows: list[int] = []  # order, slot, tensor, note
         self._tensors: list[int] = []
+        self._again: list[Lasting] = []  # of tensors that were measured in an earlier step
+        self._lasting: list[tuple[int, Lasting]] = []  # tensor number → what a later step may refer to
         self._data: dict[int, Any] = {}
         self._data_bytes = 0
         self._shapes: dict[tuple[int, ...], int] = {}
@@ -204,6 +207,24 @@ class Recorder:
             self._tensors.extend((number, dtype, shape_id, device, row, placement))
         return number
 
+    def again(self, lasting: Lasting, dtype: int, shape: tuple[int, ...], device: int) -> int:
+        """Number a tensor that an earlier step has measured and that is still the same."""
+        number = next(self._tensor_numbers)
+        with self._lock:
+            row = AGAIN - len(self._again)
+            self._again.append(lasting)
+            self._tensors.extend((number, dtype, self._shapes[shape], device, row, -1))
+        return number
+
+    def lasting(self, number: int) -> Lasting | None:
+        """Return what a later step can refer to for this tensor's fingerprint, or None where it is too late for that."""
+        with self._lock:
+            if self._measure is None or number < self._handed_over:
+                return None
+            found = Lasting()
+            self._lasting.append((number, found))
+            return found
+
     @contextmanager
     def together(self) -> Iterator[None]:
         """Measure the tensors recorded inside at its end, all at once where their device gains by it."""
@@ -246,6 +267,8 @@ class Recorder:
             calls, self.call_rows = self.call_rows, []
             slots, self.slot_rows = self.slot_rows, []
             tensors, self._tensors = self._tensors, []
+            again, self._again = self._again, []
+            lasting, self._lasting = self._lasting, []
             data, self._data = self._data, {}
             if tensors:
                 self._handed_over = 1 + max(tensors[::6])
@@ -269,9 +292,17 @@ class Recorder:
 
         def batch() -> Batch:
             return Batch(
-                calls=self._call_columns(step, calls),
-                slots=self._slot_columns(step, slots),
-                tensors=self._tensor_columns(step, tensors, prints() if prints is not None else None),
+                calls=call_columns(self.strings, step, calls),
+                slots=slot_columns(self.strings, step, slots),
+                tensors=tensor_columns(
+                    self.strings,
+                    self._shape_list,
+                    step,
+                    tensors,
+                    prints() if prints is not None else None,
+                    again,
+                    lasting,
+                ),
                 stacks=stacks,
                 data=arrays,
             )
@@ -320,60 +351,6 @@ class Recorder:
         """Close the run."""
         self.writer.close()
 
-    def _call_columns(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
-        table = _matrix(rows, 13)
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        text = self.strings.column
-        return {
-            "step": np.full(len(table), step, np.int32),
-            "order": table[:, 0].astype(np.int32),
-            "name": text(table[:, 1]),
-            "kind": text(table[:, 2]),
-            "module": text(table[:, 3]),
-            "module_class": text(table[:, 4]),
-            "phase": text(table[:, 5]),
-            "parent": _nullable(table[:, 6]),
-            "forward": _nullable(table[:, 7]),
-            "arguments": text(table[:, 8]),
-            "stack": _nullable(table[:, 9]),
-            "recompute": table[:, 10].astype(bool),
-            "error": text(table[:, 11]),
-            "thread": table[:, 12].astype(np.int32),
-        }
-
-    def _slot_columns(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
-        table = _matrix(rows, 4)
-        return {
-            "step": np.full(len(table), step, np.int32),
-            "call": table[:, 0].astype(np.int32),
-            "slot": self.strings.column(table[:, 1]),
-            "tensor": _nullable(table[:, 2]),
-            "note": self.strings.column(table[:, 3]),
-        }
-
-    def _tensor_columns(self, step: int, rows: Sequence[int], prints: Fingerprints | None) -> Mapping[str, Any]:
-        table = _matrix(rows, 6)
-        shapes = pa.array(self._shape_list, pa.list_(pa.int64()))
-        columns: dict[str, Any] = {
-            "step": np.full(len(table), step, np.int32),
-            "tensor": table[:, 0].astype(np.int32),
-            "dtype": self.strings.column(table[:, 1]),
-            "shape": shapes.take(pa.array(table[:, 2])),
-            "device": self.strings.column(table[:, 3]),
-            "placement": self.strings.column(table[:, 5]),
-        }
-        if prints is None:
-            sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in self._shape_list], np.int64)
-            columns["elements"] = sizes[table[:, 2]] if len(table) else np.empty(0, np.int64)
-            return columns
-        row = table[:, 4]
-        for name in ("elements", "nan", "posinf", "neginf", "zero", "hash", "l2", "sketch"):
-            columns[name] = getattr(prints, name)[row]
-        for name in ("min", "max", "mean"):
-            values = getattr(prints, name)[row]
-            columns[name] = pa.array(values, mask=np.isnan(values))
-        return columns
-
 
 def _end(measure: FingerprintBatch) -> Callable[[], Fingerprints]:
     """End a batch of fingerprints; return what waits for them, in any thread."""
@@ -382,12 +359,3 @@ def _end(measure: FingerprintBatch) -> Callable[[], Fingerprints]:
         return flush()  # type: ignore[no-any-return]
     prints = measure.collect()
     return lambda: prints
-
-
-def _matrix(rows: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    return np.fromiter(rows, np.int64, len(rows)).reshape(-1, width)
-
-
-def _nullable(ids: Any) -> pa.Array:
-    numbers = np.asarray(ids, np.int32)
-    return pa.array(numbers, mask=numbers < 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ctypes import c_char
 
 import torch
 
@@ -51,6 +52,18 @@ def refuse(tensor: Tensor) -> str | None:
     except RuntimeError:  # fake, functional and batched tensors, as torch's tracers and vmap use them
         return f"a {type(tensor).__name__} without storage has no data"
     return None
+
+
+def apart(tensor: Tensor) -> Tensor:
+    """Return a CPU tensor over the same memory that has a storage of its own, where it lies there in order.
+
+    Numpy's view of a tensor's memory takes from its storage, for good, that it can be given another size: a job that does
+    so (FSDP frees and refills its storages) must not find it taken away.
+    """
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
+        return tensor  # copied a chunk at a time
+    memory = (c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
 
 
 def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:

@@ -19,7 +19,7 @@ from numscope.fingerprint.chunks import Measure, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.constants import CHUNK
 from numscope.fingerprint.rows import Rows
-from numscope.fingerprint.torch_content import KIND_OF, flat_chunks, raw_bytes, refuse
+from numscope.fingerprint.torch_content import KIND_OF, apart, flat_chunks, raw_bytes, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class TorchBatch:
             row = rows.count
             rows.count += 1
             if tensor.device.type == "cpu":
-                self._add_cpu(row, tensor)
+                self._add_cpu(row, apart(tensor))
             else:
                 self._device(tensor.device).add(row, tensor)
         return row

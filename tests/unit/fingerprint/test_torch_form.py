@@ -132,6 +132,16 @@ def test_gradients_modes_and_random_numbers_are_left_alone(size: int) -> None:
     assert_agrees(batch.collect(), numpy_of(product), 1)
 
 
+@pytest.mark.parametrize("shape", [(3,), (300, 1000), (1000, 300)])
+def test_a_storage_can_be_given_another_size_after_it_was_measured(shape: tuple[int, ...]) -> None:
+    tensor = torch.ones(shape)
+    batch = TorchBatch()
+    for one in (tensor, tensor.t() if tensor.dim() == 2 else tensor, tensor[1:]):
+        batch.add(one)
+    batch.collect()
+    tensor.untyped_storage().resize_(0)
+
+
 def test_inference_tensors() -> None:
     batch = TorchBatch()
     with torch.inference_mode():

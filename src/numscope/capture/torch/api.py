@@ -182,6 +182,10 @@ class _ApiCall:
         if kwargs:
             slots += watch.flatten_named("kwargs", kwargs, named)
         self._arguments = watch.arguments(positional, named) if positional or named else -1
+        if self.api.may_write:
+            for _, tensor in slots:
+                watch.tensors.unsettle(tensor)
+                watch.tensors.doubt_others(tensor)
         self._input_tensors = slots
         self._inputs = watch.rows(order, slots, self.api.overwrites) if watch.record_forward else []
         if self._recompute:

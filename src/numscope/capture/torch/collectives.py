@@ -79,6 +79,8 @@ class Collectives:
             if not watch.on or watch.thread.busy:
                 return original(group, *args, **kwargs)
             opened = self._guarded(lambda: self._before(name, group, args, kwargs, reads), name)
+            if watch.tensors.any_settled:
+                self._guarded(lambda: self._unsettle([args[place] for place in writes if place < len(args)]), name)
             watch.thread.collective = True
             try:
                 result = original(group, *args, **kwargs)
@@ -133,6 +135,11 @@ class Collectives:
         )  # fmt: skip
         watch.record(order, slots, call)
         return order, call
+
+    def _unsettle(self, written: list[Any]) -> None:
+        """Measure anew, in the next step, what is written to: it may be waited for where we don't see it."""
+        for _, tensor in self._watch.flatten("output", written, []):
+            self._watch.tensors.unsettle(tensor)
 
     def _after(self, order: int, name: int, written: list[Any]) -> None:
         watch = self._watch

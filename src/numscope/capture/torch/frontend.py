@@ -20,7 +20,8 @@ from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
-from numscope.capture.torch.tensors import to_numpy
+from numscope.capture.torch.plain import to_numpy
+from numscope.capture.torch.replays import Replays
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
@@ -41,7 +42,7 @@ class TorchFrontend(Installed):
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
-        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch)]
+        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch), Replays(watch)]
         if settings.level in ("api", "mix"):
             self._parts.append(Functions(watch))
         elif settings.level == "aten":
@@ -52,6 +53,11 @@ class TorchFrontend(Installed):
         self.install(*self._parts)
         self.watch.forward_on = True
         self.watch.on = True
+
+    def stop(self) -> None:
+        """Undo everything that start did; what runs from here on is not seen."""
+        super().stop()
+        self.watch.tensors.unsettle_all()
 
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""

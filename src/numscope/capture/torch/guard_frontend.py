@@ -19,7 +19,7 @@ from numscope.capture.torch.guard_now import Now
 from numscope.capture.torch.guard_record import write
 from numscope.capture.torch.guard_training import GuardCollectives, GuardOptimizers, Scalers
 from numscope.capture.torch.installing import Installed
-from numscope.capture.torch.tensors import to_numpy
+from numscope.capture.torch.plain import to_numpy
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter

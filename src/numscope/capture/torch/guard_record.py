@@ -10,7 +10,7 @@ import torch
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.guard_calls import Entry, Item, Seen
 from numscope.capture.torch.guard_judge import Strike
-from numscope.capture.torch.tensors import to_numpy
+from numscope.capture.torch.plain import to_numpy
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.torch_form import TorchBatch

@@ -129,6 +129,9 @@ class Modules:
         state = watch.thread.__dict__
         if not watch.on or not watch.forward_on or state["busy"] or is_tracing():
             return original(module, *args, **kwargs)
+        if state["quiet"] is not None and not state["stack"]:  # an optimizer's step that raised has not told its end
+            watch.thread.end_quiet()
+            watch.tensors.unsettle_all()
         call = _ModuleCall(watch, module)
         opened = None
         guard = state["guard"]
@@ -236,7 +239,6 @@ class _ModuleCall:
             slots += watch.flatten_named("kwargs", kwargs, named)
         recompute = _task() != -1 and torch.is_grad_enabled()
         if parent is None and not recompute and watch.record_forward:
-            watch.thread.end_quiet()  # an optimizer's step that raised has not told its end
             self._data(path, class_name, slots, site)
             if watch.settings.parameters and not watch.asks:
                 watch.measure_ahead(self._module)

@@ -50,8 +50,12 @@ _VIEWS = {
 # This fills a rank's own part of the memory that it returns; a collective will fill the rest.
 FILLS_A_PART = {"all_gather_copy_in"}
 
-# These give away the memory itself, or a tensor whose version is another: it may be written to unseen.
+# These give away the memory itself, or a tensor whose version is another, or write without a new version: what lies there
+# may be written to unseen.
 _EXPOSES = {
+    "apply_",
+    "map_",
+    "map2_",
     "data",
     "data_ptr",
     "numpy",
@@ -85,6 +89,7 @@ class Api:
         "fills_a_part",
         "foreign",
         "head",
+        "may_write",
         "op",
         "overwrites",
         "plain",
@@ -109,6 +114,7 @@ class Api:
         self.exposes = op in _EXPOSES
         self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
         self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
+        self.may_write = self.overwrites or self.foreign
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
         self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None

@@ -30,10 +30,17 @@ class Optimizers:
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
-        if not watch.on or not watch.settings.optimizer or watch.thread.busy:
+        if watch.thread.busy:
             return
+        wanted = watch.on and watch.settings.optimizer
         with OwnWork(watch, "optimizer"), torch.no_grad():
-            self._record(optimizer)
+            for group in optimizer.param_groups if watch.tensors.any_settled else ():
+                for parameter in group["params"]:  # which it writes to, recorded or not
+                    watch.tensors.unsettle(parameter)
+            if wanted:
+                self._record(optimizer)
+        if not wanted:
+            return
         watch.thread.begin_quiet()
 
     def _record(self, optimizer: torch.optim.Optimizer) -> None:
@@ -95,7 +102,10 @@ class Optimizers:
                         watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
                 outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
                 with watch.recorder.together():
-                    watch.record(order, outputs, name)
+                    rows = watch.record(order, outputs, name)
+                if watch.sees_functions and watch.thread.entered:  # what writes to them from here on is seen
+                    for (_, parameter), number in zip(outputs, rows[2::4]):
+                        watch.tensors.settle(parameter, number)
                 watch.flush_if_full()
 
 

@@ -2,34 +2,26 @@
 
 Identity is storage + view + version. A storage is known by its address in the framework, and a weak reference held until
 the step ends keeps that address from being given to another storage; it keeps no data alive. Where a version cannot be
-trusted (inference tensors, storages written through `.data` or numpy), the tensor is measured again every time.
+trusted (inference tensors, storages written through `.data` or numpy), the tensor is measured again every time. What an
+optimizer has left at the end of a step is known in the next one, where that can be trusted: see `settled.py`.
 """
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else (
-    torch.Tensor,
-    torch.nn.Parameter,
-)  # fmt: skip
-
+from numscope.capture.torch.plain import PLAIN, unwrap, why
+from numscope.capture.torch.settled import Settled, is_shared_memory
+from numscope.capture.unmeasured import Unmeasured
 
 _FORMS = 10_000  # that are remembered from step to step
 _ANY = -1  # the version of a storage's tensors, whatever it is
-
-
-class Unmeasured(Exception):
-    """This tensor cannot be measured; the message is the reason that the run will show."""
 
 
 class Form:
@@ -85,6 +77,7 @@ class Tensors:
         # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
         self._volatile: dict[int, int | None] = {}
         self._blank: set[int] = set()
+        self._settled = Settled()
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
@@ -102,14 +95,13 @@ class Tensors:
         """Return the number of a tensor whose Python object does not tell it."""
         placement = -1
         original = tensor
-        if type(tensor) not in _PLAIN:
-            tensor, placement = self._unwrap(tensor)
+        if type(tensor) not in PLAIN:
+            tensor, placement = unwrap(tensor, self._recorder.strings)
         try:
             storage = tensor.untyped_storage()
             address = storage._cdata
             version = tensor._version
-            lies = None if tensor.is_contiguous() else tensor.stride()
-            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version, tensor.is_neg())
+            form = _form(tensor)
             known = self._forms.get(form)
             if known is None:
                 known = self._learn(tensor, form)
@@ -118,7 +110,7 @@ class Tensors:
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
-            raise Unmeasured(_why(tensor, error)) from None
+            raise Unmeasured(why(tensor, error)) from None
         found = known.seen.get(address)
         trusted = not (self._untrusted and address in self._untrusted) and not (
             self._volatile and self._volatile.get(address) == version
@@ -126,18 +118,48 @@ class Tensors:
         if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
-            found = known.seen[address] = self._recorder.tensor(
-                tensor, known.dtype, tensor.shape, known.device, placement
-            )
+            lasting = self._settled.find(tensor, address, form) if trusted and self._settled else None
+            if lasting is not None:
+                found = self._recorder.again(lasting, known.dtype, tensor.shape, known.device)
+            else:
+                found = self._recorder.tensor(tensor, known.dtype, tensor.shape, known.device, placement)
+            known.seen[address] = found
         if trusted and original is tensor:
             self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
         return found
+
+    def settle(self, tensor: torch.Tensor, number: int) -> None:
+        """Let the next step refer to what was measured under this number, if the tensor is the same then."""
+        if type(tensor) in PLAIN and number >= 0:
+            self._settled.add(self._recorder, tensor, _form(tensor), number)
+
+    def unsettle(self, tensor: torch.Tensor) -> None:
+        """Measure what lies in this tensor's memory anew in the next step: it is written to, or may be."""
+        if self._settled and (address := address_of(tensor)) is not None:
+            self._settled.discard(address)
+
+    def unsettle_all(self) -> None:
+        """Measure everything anew in the next step."""
+        self._settled.clear()
+
+    def doubt_everything(self) -> None:
+        """Measure everything anew: what has run may have written to any memory."""
+        self._settled.clear()
+        self._bases.clear()
+        self.objects.clear()
+        for known in self._forms.values():
+            known.forget()
+
+    @property
+    def any_settled(self) -> bool:
+        """Tell whether the next step could refer to anything."""
+        return bool(self._settled)
 
     def _learn(self, tensor: torch.Tensor, form: Any) -> Form:
         """Return a new form; raise Unmeasured where nothing of the kind can be measured."""
         device = tensor.device
         if tensor.layout is not torch.strided or device.type == "meta" or tensor.is_quantized:
-            raise Unmeasured(_why(tensor, None))
+            raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = str(tensor.dtype).removeprefix("torch.")
         known = self._forms[form] = Form(text(dtype), text(str(device)), tensor.is_complex())
@@ -150,8 +172,8 @@ class Tensors:
         if self._recorder.is_handed_over(number):
             number = self._measure(tensor, -1)
         self._kept.add(number)
-        if type(tensor) not in _PLAIN:
-            tensor, _ = self._unwrap(tensor)
+        if type(tensor) not in PLAIN:
+            tensor, _ = unwrap(tensor, self._recorder.strings)
         elif (address := address_of(tensor)) not in self._untrusted and address not in self._volatile:
             view = self._bases.view(tensor)
             if view is not None:
@@ -168,8 +190,8 @@ class Tensors:
         if number in self._kept or number in self._sampled or self._recorder.is_handed_over(number):
             return
         self._sampled.add(number)
-        if type(tensor) not in _PLAIN:
-            tensor, _ = self._unwrap(tensor)
+        if type(tensor) not in PLAIN:
+            tensor, _ = unwrap(tensor, self._recorder.strings)
         head, stride, tail = sample
         with torch.no_grad():
             flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
@@ -192,6 +214,7 @@ class Tensors:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
+        self._settled.discard(address)
         self.objects.clear()
         if not storage_only:
             self._blank.discard(address)
@@ -214,26 +237,37 @@ class Tensors:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
+        self._settled.discard(address)
         self.objects.clear()
         self._volatile[address] = _ANY
         self._blank.add(address)
 
     def overwritten(self, tensor: torch.Tensor) -> None:
         """A call has written to this tensor, though its version may not say so, or not yet."""
-        if type(tensor) not in _PLAIN:
+        if type(tensor) not in PLAIN:
             try:
-                tensor, _ = self._unwrap(tensor)
+                tensor, _ = unwrap(tensor, self._recorder.strings)
             except Unmeasured:
                 return
         address = self._doubt(tensor)
         if address is not None:
             self._blank.discard(address)
             self.objects.clear()
+            self.doubt_others(tensor)
+
+    def doubt_others(self, tensor: torch.Tensor) -> None:
+        """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
+
+        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
+        """
+        if tensor._base is None and tensor.grad_fn is None and is_shared_memory(tensor):
+            self.distrust(tensor)
 
     def _doubt(self, tensor: torch.Tensor) -> int | None:
         """Measure a tensor each time while its version stays; return what its storage is known by."""
         try:
             storage = tensor.untyped_storage()
+            self._settled.discard(storage._cdata)
             version = tensor._version
         except (RuntimeError, NotImplementedError):
             return None
@@ -274,6 +308,7 @@ class Tensors:
         dead = set(gone)
         self._untrusted -= dead
         self._blank -= dead
+        self._settled.forget_those(dead)
         for address in dead & self._volatile.keys():
             del self._volatile[address]
         for form in self._forms.values():
@@ -292,46 +327,27 @@ class Tensors:
         self._kept.clear()
         self._bases.clear()
         self._sampled.clear()
+        lasting = self._settled.new_step()
         storages, self._storages = self._storages, {}
-        for reference in storages.values():
-            torch.UntypedStorage._free_weak_ref(reference)
+        for address, reference in storages.items():
+            if address in lasting:
+                self._storages[address] = reference
+            else:
+                torch.UntypedStorage._free_weak_ref(reference)
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
-            raise Unmeasured(_why(tensor, None))
+            raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = text(str(tensor.dtype).removeprefix("torch."))
         return self._recorder.tensor(tensor, dtype, tensor.shape, text(str(tensor.device)), placement)
 
-    def _unwrap(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        """Return the plain tensor inside a subclass, and where it lies in the whole."""
-        name = type(tensor).__name__
-        if name in {"FakeTensor", "FunctionalTensor"}:
-            raise Unmeasured(f"{name} has no data")
-        if name == "DTensor":
-            local: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]
-            if type(local).__name__ == "AsyncCollectiveTensor":
-                local = local.wait()  # type: ignore[attr-defined]
-            spec = tensor._spec  # type: ignore[attr-defined]
-            place = {
-                "shape": list(tensor.shape),
-                "mesh": list(spec.mesh.shape),
-                "coordinate": list(spec.mesh.get_coordinate() or ()),
-                "placements": [str(item) for item in spec.placements],
-            }
-            return local, self._recorder.strings.id(json.dumps(place))
-        if name == "AsyncCollectiveTensor":
-            raise Unmeasured("AsyncCollectiveTensor not waited for")
-        if tensor.is_nested:
-            raise Unmeasured("nested tensor")
-        try:
-            with torch._C.DisableTorchFunctionSubclass():
-                plain = tensor.as_subclass(torch.Tensor)
-        except Exception:  # a subclass may refuse anything
-            raise Unmeasured(f"subclass {name}") from None
-        if type(plain) is torch.Tensor and plain.layout is torch.strided:
-            return plain, -1
-        raise Unmeasured(f"subclass {name}")
+
+def _form(tensor: torch.Tensor) -> Any:
+    """Return all that tells two views of one storage, or two versions of one view, apart."""
+    lies = None if tensor.is_contiguous() else tensor.stride()
+    offset = tensor.storage_offset()
+    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version, tensor.is_neg())
 
 
 def address_of(tensor: torch.Tensor) -> int | None:
@@ -348,30 +364,3 @@ def version_of(tensor: torch.Tensor) -> int | None:
         return tensor._version
     except RuntimeError:
         return None
-
-
-def _why(tensor: torch.Tensor, error: Exception | None) -> str:
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
-        return "inside a torch.func transform"
-    if tensor.is_nested:
-        return "nested tensor"
-    if tensor.layout is not torch.strided:
-        return f"{str(tensor.layout).removeprefix('torch.')} layout"
-    if tensor.device.type == "meta":
-        return "meta tensor"
-    if tensor.is_quantized:
-        return "quantized tensor"
-    return f"{type(error).__name__} while measuring" if error else "no data"
-
-
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return a kept tensor as numpy, bit for bit; the dtypes numpy lacks come from ml_dtypes."""
-    import ml_dtypes
-
-    tensor = tensor.cpu()
-    name = str(tensor.dtype).removeprefix("torch.")
-    special = getattr(ml_dtypes, name, None)
-    if special is not None:
-        raw = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
-        return raw.numpy().view(special)
-    return tensor.numpy()

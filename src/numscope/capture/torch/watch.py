@@ -11,9 +11,10 @@ import torch
 from numscope.capture.recorder import UNWANTED, Recorder, Series
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.recompute import Executions
-from numscope.capture.torch.tensors import Tensors, Unmeasured
+from numscope.capture.torch.tensors import Tensors
 from numscope.capture.torch.thread import Open, ThreadState
 from numscope.capture.torch.values import Slot, Values
+from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
 
 
@@ -41,6 +42,8 @@ class Watch(Values):
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
         self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
+        # `.data` and what else gives memory away are torch functions, not operators.
+        self.sees_functions = settings.level in ("api", "mix")
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
         self._slot_wanted: dict[int, bool] = {}
@@ -190,12 +193,13 @@ class Watch(Values):
             if rows[place + 2] != UNWANTED:
                 recorder.slot(*rows[place : place + 4])
 
-    def record(self, order: int, slots: list[Slot], name: int, backward: bool = False) -> None:
-        """Record the tensors of a call of this name, and keep the data of those that are wanted."""
+    def record(self, order: int, slots: list[Slot], name: int, backward: bool = False) -> list[int]:
+        """Record the tensors of a call of this name, and keep the data of those that are wanted; return their rows."""
         rows = self.rows(order, slots, backward=backward)
         if self.keeps_some:
             self.keep(slots, rows, name)
         self.add(rows)
+        return rows
 
     def measure(self, slots: list[Slot]) -> list[tuple[int, int, int]]:
         """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""

@@ -1,0 +1,76 @@
+"""The plain tensor inside a subclass, why there is none, and its data as numpy."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import torch
+
+from numscope.capture.recorder import Strings
+from numscope.capture.unmeasured import Unmeasured
+
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else (
+    torch.Tensor,
+    torch.nn.Parameter,
+)  # fmt: skip
+
+
+def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
+    """Return the plain tensor inside a subclass, and where it lies in the whole."""
+    name = type(tensor).__name__
+    if name in {"FakeTensor", "FunctionalTensor"}:
+        raise Unmeasured(f"{name} has no data")
+    if name == "DTensor":
+        local: torch.Tensor = tensor._local_tensor  # type: ignore[attr-defined]
+        if type(local).__name__ == "AsyncCollectiveTensor":
+            local = local.wait()  # type: ignore[attr-defined]
+        spec = tensor._spec  # type: ignore[attr-defined]
+        place = {
+            "shape": list(tensor.shape),
+            "mesh": list(spec.mesh.shape),
+            "coordinate": list(spec.mesh.get_coordinate() or ()),
+            "placements": [str(item) for item in spec.placements],
+        }
+        return local, strings.id(json.dumps(place))
+    if name == "AsyncCollectiveTensor":
+        raise Unmeasured("AsyncCollectiveTensor not waited for")
+    if tensor.is_nested:
+        raise Unmeasured("nested tensor")
+    try:
+        with torch._C.DisableTorchFunctionSubclass():
+            plain = tensor.as_subclass(torch.Tensor)
+    except Exception:  # a subclass may refuse anything
+        raise Unmeasured(f"subclass {name}") from None
+    if type(plain) is torch.Tensor and plain.layout is torch.strided:
+        return plain, -1
+    raise Unmeasured(f"subclass {name}")
+
+
+def why(tensor: torch.Tensor, error: Exception | None) -> str:
+    """Return why a tensor can't be measured."""
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return "inside a torch.func transform"
+    if tensor.is_nested:
+        return "nested tensor"
+    if tensor.layout is not torch.strided:
+        return f"{str(tensor.layout).removeprefix('torch.')} layout"
+    if tensor.device.type == "meta":
+        return "meta tensor"
+    if tensor.is_quantized:
+        return "quantized tensor"
+    return f"{type(error).__name__} while measuring" if error else "no data"
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """Return a kept tensor as numpy, bit for bit; the dtypes numpy lacks come from ml_dtypes."""
+    import ml_dtypes
+
+    tensor = tensor.cpu()
+    name = str(tensor.dtype).removeprefix("torch.")
+    special = getattr(ml_dtypes, name, None)
+    if special is not None:
+        raw = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
+        return raw.numpy().view(special)
+    return tensor.numpy()

@@ -1,0 +1,307 @@
+"""What an optimizer has left need not be measured again in the next step, unless anything may have written to it."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+
+import numscope as ns
+from numscope.capture.recorder import Recorder
+from numscope.capture.torch.settled import Settled
+from numscope.fingerprint.definition import fingerprint
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(4, 5)
+        self.b = nn.Linear(5, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(torch.tanh(self.a(x)))
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "foreach": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "single": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, foreach=False),
+    "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),
+}
+
+
+def train(model: Net, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).square().mean().backward()
+    optimizer.step()
+
+
+def true_hash(tensor: torch.Tensor) -> int:
+    return int(fingerprint(np.ascontiguousarray(tensor.detach().clone().numpy())).hash[0])
+
+
+@pytest.fixture
+def referred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tensors that were not measured again, as they come."""
+    found: list[int] = []
+    plain = Recorder.again
+
+    def again(recorder: Recorder, *args: Any) -> int:
+        number = plain(recorder, *args)
+        found.append(number)
+        return number
+
+    monkeypatch.setattr(Recorder, "again", again)
+    return found
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [
+        {**row, "sketch": [float(value) for value in row["sketch"] or ()]}
+        for row in ns.open_run(path).tensors.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("parts", [False, True])
+@pytest.mark.parametrize("keep", ["stats", "tensors", "sample"])
+@pytest.mark.parametrize("level", ["api", "mix"])
+def test_the_run_is_the_one_in_which_all_is_measured_anew(
+    level: str, keep: str, parts: bool, tmp_path: Path, referred: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if parts:
+        monkeypatch.setattr("numscope.capture.recorder.FLUSH_SLOTS", 6)
+
+    def run(path: Path) -> list[dict[str, Any]]:
+        model = Net()
+        optimizer = OPTIMIZERS["fused"](model.parameters())
+        with ns.capture(path, model, level=level, keep=keep, on_error="raise") as cap:
+            for _ in range(4):
+                train(model, optimizer)
+                cap.step()
+        return rows(path)
+
+    fewer = run(tmp_path / "fewer")
+    assert len(referred) == 3 * 4  # the parameters, in every step but the first
+    monkeypatch.setattr(Settled, "add", lambda *_: False)
+    assert run(tmp_path / "all") == fewer
+    assert len(referred) == 3 * 4
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_step_has_the_fingerprints_of_its_own_parameters(name: str, tmp_path: Path, referred: list[int]) -> None:
+    model = Net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    true = []
+    with ns.capture(tmp_path / "run", model, on_error="raise") as cap:
+        for step in range(5):
+            true.append(true_hash(model.a.weight))
+            if step == 2:  # a step without its optimizer: the next begins with the same parameters
+                model(torch.ones(3, 4))
+            else:
+                train(model, optimizer)
+            cap.step()
+    found = [
+        row["hash"] for row in rows(tmp_path / "run") if row["name"] == "Module.a.Linear.forward.0.parameters.weight"
+    ]
+    assert found == true
+    assert len(set(true)) == 4
+    assert len(referred) == 4 * 4
+
+
+def held_alias(model: Net) -> None:
+    model.held.mul_(2.0)  # type: ignore[operator]
+
+
+def through_numpy(model: Net) -> None:
+    model.a.weight.detach().numpy()[:] = 3.0
+
+
+def through_storage(model: Net) -> None:
+    model.a.weight.untyped_storage().copy_(torch.full((20,), 4.0).untyped_storage())
+
+
+def in_place(model: Net) -> None:
+    with torch.no_grad():
+        model.a.weight.mul_(2.0)
+
+
+def by_function(model: Net) -> None:
+    with torch.no_grad():
+        model.a.weight.detach().apply_(lambda value: value + 1.0)
+
+
+def loaded(model: Net) -> None:
+    model.load_state_dict({name: value + 1.0 for name, value in model.state_dict().items()})
+
+
+def other_data(model: Net) -> None:
+    model.a.weight.data = torch.zeros(5, 4)
+
+
+def by_fused_kernel(model: Net) -> None:
+    parameter = model.a.weight.detach()
+    state = [torch.zeros(5, 4) for _ in range(2)]
+    numbers: Any = {"lr": 0.5, "beta1": 0.9, "beta2": 0.9, "weight_decay": 0.1, "eps": 1e-8, "amsgrad": False}
+    steps = [torch.ones(())]
+    with torch.no_grad():
+        torch._fused_adamw_(
+            [parameter], [torch.ones(5, 4)], state[:1], state[1:], [], steps, **numbers, maximize=False, grad_scale=None,
+            found_inf=None,
+        )  # fmt: skip
+
+
+def after_an_optimizer_that_raised(model: Net) -> None:
+    def fail() -> None:
+        raise ArithmeticError
+
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    with suppress(ArithmeticError):
+        other.step(fail)  # type: ignore[arg-type]
+    model.a.weight.data.copy_(torch.full((5, 4), 7.0))
+
+
+WRITES = {
+    "data": lambda model: model.a.weight.data.clamp_(-0.01, 0.01),
+    "a view that is held": held_alias,
+    "numpy": through_numpy,
+    "a storage": through_storage,
+    "in place": in_place,
+    "a function for each element": by_function,
+    "a checkpoint": loaded,
+    "other data": other_data,
+    "a fused kernel": by_fused_kernel,
+    "unseen after a fault": after_an_optimizer_that_raised,
+}
+
+
+@pytest.mark.parametrize("after_the_step", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("level", ["module", "mix", "aten"])
+def test_what_is_written_between_two_steps_is_measured_anew(
+    level: str, write: str, after_the_step: bool, tmp_path: Path
+) -> None:
+    model = Net()
+    model.held = model.a.weight.data if write == "a view that is held" else None  # type: ignore[assignment]
+    optimizer = OPTIMIZERS["fused"](model.parameters())
+    true = []
+    with ns.capture(tmp_path / "run", model, level=level, on_error="raise") as cap:
+        for _ in range(3):
+            true.append(true_hash(model.a.weight))
+            train(model, optimizer)
+            if not after_the_step:
+                WRITES[write](model)
+            cap.step()
+            if after_the_step:
+                WRITES[write](model)
+    slot = "Module.a.Linear.forward.0.parameters.weight"
+    found = [row["hash"] for row in rows(tmp_path / "run") if row["name"] == slot]
+    assert found == true
+
+
+def test_an_optimizer_whose_step_is_not_recorded_is_believed_nothing(tmp_path: Path, referred: list[int]) -> None:
+    model = Net()
+    optimizer = OPTIMIZERS["fused"](model.parameters())
+    true = []
+    with ns.capture(tmp_path / "run", model, steps=[0, 2, 3], on_error="raise") as cap:
+        for _ in range(4):
+            true.append(true_hash(model.a.weight))
+            train(model, optimizer)
+            cap.step()
+    found = [
+        row["hash"] for row in rows(tmp_path / "run") if row["name"] == "Module.a.Linear.forward.0.parameters.weight"
+    ]
+    assert found == [true[0], true[2], true[3]]
+    assert len(referred) == 4  # step 3 follows step 2
+
+
+def test_an_optimizer_that_is_out_of_scope_is_believed_nothing(tmp_path: Path) -> None:
+    model = Net()
+    first, second = OPTIMIZERS["fused"](model.parameters()), torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    true = []
+    with ns.capture(tmp_path / "run", model, exclude="Optimizer.Adam.*", on_error="raise") as cap:
+        for _ in range(3):
+            true.append(true_hash(model.a.weight))
+            train(model, first)
+            second.step()
+            cap.step()
+    found = [
+        row["hash"] for row in rows(tmp_path / "run") if row["name"] == "Module.a.Linear.forward.0.parameters.weight"
+    ]
+    assert found == true
+
+
+def test_memory_that_other_processes_see_is_measured_anew(tmp_path: Path, referred: list[int]) -> None:
+    model = Net().share_memory()
+    optimizer = OPTIMIZERS["fused"](model.parameters())
+    with ns.capture(tmp_path / "run", model, on_error="raise") as cap:
+        for _ in range(2):
+            train(model, optimizer)
+            cap.step()
+    assert not referred
+
+
+def test_start_and_stop_between_steps_leave_nothing_known(tmp_path: Path, referred: list[int]) -> None:
+    model = Net()
+    optimizer = OPTIMIZERS["fused"](model.parameters())
+    cap = ns.capture(tmp_path / "run", model, on_error="raise")
+    for _ in range(2):
+        with_step = cap.start()
+        assert with_step is None
+        train(model, optimizer)
+        cap.step()
+        cap.stop()
+        model.a.weight.data.fill_(0.5)
+    cap.close()
+    assert not referred
+
+
+def test_a_training_in_a_thread_without_the_mode_is_measured_anew(tmp_path: Path, referred: list[int]) -> None:
+    import threading
+
+    model = Net()
+    optimizer = OPTIMIZERS["fused"](model.parameters())
+    true = []
+
+    def work() -> None:
+        for _ in range(3):
+            true.append(true_hash(model.a.weight))
+            train(model, optimizer)
+            model.a.weight.data.clamp_(-0.1, 0.1)
+            cap.step()
+
+    with ns.capture(tmp_path / "run", model, on_error="raise") as cap:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    found = [
+        row["hash"] for row in rows(tmp_path / "run") if row["name"] == "Module.a.Linear.forward.0.parameters.weight"
+    ]
+    assert found == true
+    assert not referred
+
+
+def test_a_replayed_graph_may_have_written_to_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    parameter.grad = torch.ones(3)
+
+    class Graph:
+        def replay(self) -> None:
+            with torch._C.DisableTorchFunction():
+                parameter.data.fill_(5.0)  # as a kernel would: no version, no hook, no mode
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    plain = Graph.replay
+    with ns.capture(tmp_path / "run", None, on_error="raise") as cap:
+        optimizer.step()
+        cap.step()
+        Graph().replay()
+        parameter.sin()
+        cap.step()
+    assert Graph.replay is plain
+    found = [row for row in rows(tmp_path / "run") if row["name"] == "Tensor.sin.0.forward.input.0"]
+    assert [row["mean"] for row in found] == [5.0]
