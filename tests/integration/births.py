@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+
+import numscope as ns
 
 Struck = Callable[..., dict[str, Any]]  # the fixture of that name
 
@@ -28,3 +31,12 @@ def marked(function: Callable[..., Any], mark: str = "# origin") -> int:
     """Return the number of the line that carries a mark in a function's source."""
     lines, first = inspect.getsourcelines(function)
     return next(first + index for index, line in enumerate(lines) if mark in line)
+
+
+def captured(path: Path, model: nn.Module, job: Callable[[], Any], steps: int = 1, **settings: Any) -> Path:
+    """Capture a job, step by step, and return where."""
+    with ns.capture(path, model, on_error="raise", **settings) as cap:
+        for _ in range(steps):
+            job()
+            cap.step()
+    return path

@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,9 @@ import numscope as ns
 from numscope.__main__ import main
 from numscope.check.checking import check
 from numscope.check.headroom import FORMATS, headroom, near_misses, operators
-from tests.integration.births import Block, marked
+from tests.integration.births import Block, captured, marked
 
 HERE = Path(__file__).name
-
-
-def captured(path: Path, model: nn.Module, job: Callable[[], Any], steps: int = 1, **settings: Any) -> Path:
-    with ns.capture(path, model, on_error="raise", **settings) as cap:
-        for _ in range(steps):
-            job()
-            cap.step()
-    return path
 
 
 def exp_overflow(self: Any, x: torch.Tensor) -> torch.Tensor:

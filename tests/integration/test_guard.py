@@ -269,6 +269,18 @@ def test_torchs_transformer_with_masks_is_silent() -> None:
 
 
 @pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.parametrize("level", ["module", "mix"])
+def test_attention_of_torchs_own_runs_under_the_guard(level: str, deferred: bool) -> None:
+    layer = nn.MultiheadAttention(16, 4, batch_first=True)
+    with ns.guard(layer, record=None, level=level, deferred=deferred) as guard:
+        for _ in range(2):  # what the first pass made waits to be looked at while the second one runs
+            mask = torch.zeros(2, 5).masked_fill(torch.ones(2, 5).tril(-1) > 0, float("-inf"))
+            x = torch.randn(2, 5, 16)
+            layer(x, x, x, key_padding_mask=mask)[0].sum().backward()
+    assert guard.origins == []
+
+
+@pytest.mark.parametrize("deferred", [False, True])
 def test_the_first_steps_of_a_grad_scaler_are_skipped_steps_and_no_origin(deferred: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))

@@ -60,6 +60,16 @@ def test_each_call_of_the_record_is_in_its_own_step_and_the_origin_is_the_last(d
     assert [step for step, name in zip(steps, names) if name == "Torch.log.0.forward"] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("deferred", [False, True])
+def test_masks_and_targets_of_the_origin_are_in_the_record(deferred: bool, tmp_path: Path) -> None:
+    target = torch.full((3,), -100)
+    with pytest.raises(ns.NonFiniteError), ns.guard(record=tmp_path / "run", deferred=deferred):
+        nn.functional.cross_entropy(torch.randn(3, 4), target)
+    run = ns.open_run(tmp_path / "run")
+    assert (run.tensor("Functional.cross_entropy.0.forward.input.1") == -100).all()
+    assert run.skipped() == {}
+
+
 def test_a_warning_stands_at_the_users_line() -> None:
     def job() -> None:
         torch.log(torch.zeros(2))  # origin

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from numscope.check.between import gradients_were_left
 from numscope.check.steps import dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.trace import Found, Spread, Tracer
 from numscope.core.report import Origin, Source, plain
@@ -69,7 +71,8 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         dirty = dirty_steps(opened, rank)
         scaling = scaling_stacks(opened, rank) if dirty else set()
         for step in dirty:
-            tracer.take(read_step(opened, step, rank, scaling))
+            left = partial(gradients_were_left, opened, rank, step)
+            tracer.take(read_step(opened, step, rank, scaling), left)
         spreads[rank] = tracer.found
     origins = sorted(
         (

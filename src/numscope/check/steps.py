@@ -28,6 +28,11 @@ class Slot:
     counts: Counts
     content: Any = None
 
+    @property
+    def key(self) -> Any:
+        """What stands for its values in all slots that show them."""
+        return self.tensor if self.content is None else self.content
+
 
 @dataclass
 class Call:
@@ -77,6 +82,11 @@ class Step:
     parameters: set[int]  # tensors that are a module's parameters
     scaling: set[int]  # stacks inside a loss scaler
     has_arguments: bool = True  # some dumps have none
+
+    @property
+    def modules_only(self) -> bool:
+        """Tell whether what runs between modules was not recorded."""
+        return not any(call.kind in ("api", "aten") for call in self.calls)
 
 
 def dirty_steps(run: Run, rank: int) -> list[int]:
@@ -152,10 +162,23 @@ def _by_end(calls: dict[int, Call]) -> list[Call]:
     for order in sorted(calls):
         outer = calls.get(calls[order].parent)
         calls[order].depth = outer.depth + 1 if outer is not None else 0
-    ended = sorted(calls.values(), key=lambda call: (call.last, -call.depth))
+    _wait_for_gradients(calls)
+    ended = sorted(calls.values(), key=lambda call: (call.last, -call.depth, -call.order))
     for place, call in enumerate(ended):
         call.place = place
     return ended
+
+
+def _wait_for_gradients(calls: dict[int, Call]) -> None:
+    """A module's backward part ends with the call that made what goes out of it, also where that has no parent."""
+    made: dict[int, int] = {}
+    for order in sorted(calls):
+        call = calls[order]
+        if call.phase == "backward" and call.kind != "module":
+            made.update((slot.tensor, order) for slot in call.outputs)
+    for call in calls.values():
+        if call.phase == "backward" and call.kind == "module":
+            call.last = max(call.last, *(made.get(slot.tensor, -1) for slot in call.outputs), -1)
 
 
 def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any]]:
@@ -168,7 +191,8 @@ def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[i
         # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
         found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low, not imported)
         if imported and not found.clean:
-            contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, low, high, mean, l2)
+            told = (value if value is None or value == value else "nan" for value in (low, high, mean, l2))
+            contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, *told)
     return counts, contents
 
 

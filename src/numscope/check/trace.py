@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from numscope.check.between import blame, did_harm, kept_away
 from numscope.check.steps import Call, Slot, Step
 from numscope.core.nonfinite import State, Value, judge
 
@@ -45,23 +47,27 @@ class Tracer:
         self._world = world
         self._poisoned = False  # something wrong may have come into the parameters
 
-    def take(self, step: Step) -> None:
-        """Judge a step."""
+    def take(self, step: Step, left: Callable[[], bool] = lambda: False) -> None:
+        """Judge a step; `left` tells whether no optimizer took its gradients."""
         self._states: dict[Any, State] = {}
         self._makers: dict[Any, int] = {}
         self._wrong_forward: set[int] = set()
         self._wrong_inside: dict[int, int] = {}  # call → the last call inside it that went wrong
         self._parents = {call.order: call.parent for call in step.calls}
         self._owners = {
-            slot.tensor: (call, slot)
+            key: (call, slot)
             for call in step.calls
             if call.kind == "module"
             for slot in call.inputs
             if slot.name.startswith("parameters.")
+            for key in (slot.tensor, slot.content)
+            if key is not None
         }
         self._wrong_backward = -1
         self._step = step
         self._skips = _skipped_stretches(step)
+        if step.modules_only and _has_wrong_gradients(step) and left():
+            self._skips = [(0, step.calls[-1].last)]
         before = len(self.found.origins)
         for call in step.calls:
             if call.dirty and not call.recompute:
@@ -95,6 +101,9 @@ class Tracer:
             state: State = "constant" if result.answer == "constant" else "meant"
             self._mark(new, state, call.order)
             return
+        if result.answer == "origin" and not did_harm(self._step, call, new):
+            self._mark(new, "meant", call.order)
+            return
         self._mark(new, "wrong", call.order)
         inside = self._wrong_inside.get(call.order)
         self._wrong(call)
@@ -107,11 +116,20 @@ class Tracer:
             return
         if result.answer == "entered" and cause is not None:
             self._mark([cause], "wrong", call.order)
-            if cause.tensor in self._step.parameters or cause.name.startswith("parameters."):
-                owner, slot = self._owners.get(cause.tensor, (call, cause))
+            owned = self._owners.get(cause.tensor) or self._owners.get(cause.content)
+            if owned is not None or cause.name.startswith("parameters."):
+                owner, slot = owned or (call, cause)
                 what = f"the parameter {slot.name.partition('.')[2]} of {owner.module or owner.name}"
                 reason = f"{what} holds {cause.counts} before anything computes with it"
                 self._origin(owner, slot, "parameter", reason)
+                return
+            outer, first = blame(self._step, call)
+            if outer is not None:
+                reason = (
+                    f"{outer.name} made {cause.counts} in code of its own, before it called {first.name} with it: "
+                    "a run of level mix names the call"
+                )
+                self._origin(outer, cause, "module", reason, first)
             else:
                 reason = f"{cause.name} of {call.name} holds {cause.counts} on entry, and no recorded call made it"
                 self._origin(call, cause, "data", reason)
@@ -139,17 +157,34 @@ class Tracer:
         elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong" or self._wrong_forward):
             self._inherit(call, dirty, known if known >= 0 else max(self._wrong_forward, default=-1))
         elif dirty is not None:
-            reason = (
-                f"the gradient that comes into {call.name} has {dirty.counts}, and no recorded call made it: "
-                "it is a sum that overflowed, or it was given to backward"
-            )
-            self._origin(call, dirty, call.kind, reason)
+            self._came_in(call, dirty)
         else:
             self._origin(call, new[0], call.kind, f"{call.name} turned finite gradients into {new[0].counts}")
 
+    def _came_in(self, call: Call, gradient: Slot) -> None:
+        """A gradient is wrong that no recorded call has made."""
+        outer, first = blame(self._step, call)
+        if outer is not None:
+            reason = (
+                f"{outer.name} made {gradient.counts} in code of its own, before the gradient came to {first.name}: "
+                "a run of level mix names the call"
+            )
+            self._origin(outer, gradient, "module", reason, first)
+            return
+        where = "the loss, or what follows the model" if self._step.modules_only else "a sum that overflowed"
+        reason = (
+            f"the gradient that comes into {first.name} has {gradient.counts}, and no recorded call made it: "
+            f"it comes from {where}, or it was given to backward"
+        )
+        self._origin(first, gradient, call.kind, reason)
+
     def _optimizer(self, call: Call) -> None:
         bad = [slot for slot in call.outputs if not slot.counts.clean]
+        inside = max((order for order in self._wrong_forward if call.order < order <= call.last), default=-1)
         self._mark(bad, "wrong", call.order)
+        if inside >= 0:
+            self._inherit_from(call, inside)
+            return
         label = bad[0].name.partition(".")[2]
         own = [
             slot
@@ -194,7 +229,10 @@ class Tracer:
 
     def _data(self, call: Call) -> None:
         for slot in call.outputs:
-            if slot.counts.clean:
+            if slot.counts.clean or self._state_of(slot) == "meant":
+                continue
+            if self._state_of(slot) == "wrong":
+                self._inherit(call, slot)
                 continue
             if not slot.counts.nan and not slot.counts.posinf:
                 self._mark([slot], "meant", call.order)
@@ -218,8 +256,9 @@ class Tracer:
         known = self._state_of(slot)
         if known is not None:
             return known
-        if not slot.counts.clean and (slot.counts.nan or slot.counts.posinf) and (self._poisoned or self.found.origins):
-            return "wrong"  # a dump that does not tell which tensor is which: something wrong is about already
+        about = self._poisoned or self.found.origins or self._wrong_backward >= 0
+        if about and (slot.counts.nan or slot.counts.posinf):
+            return "wrong"  # a dump does not tell which tensor is which, a gradient is added to: it is about already
         if slot.tensor in self._step.parameters or slot.name.startswith("parameters."):
             return "parameter"
         return "unknown"
@@ -240,17 +279,19 @@ class Tracer:
     def _inherit_from(self, call: Call, maker: int) -> None:
         self.found.inherited.append((self._step.step, call, maker))
 
-    def _origin(self, call: Call, slot: Slot, kind: str, reason: str) -> None:
+    def _origin(self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None) -> None:
+        """Take an origin; `seen_at`: the call at whose line it showed."""
         scaled = call.phase == "backward" or call.stack in self._step.scaling
         if scaled and any(first <= call.order <= last for first, last in self._skips):
             if self._step.step not in self.found.skipped:
                 self.found.skipped.append(self._step.step)
             self._poisoned = False
             return
-        self.found.origins.append(self._found(call, slot, kind, reason))
+        self.found.origins.append(self._found(call, slot, kind, reason, seen_at))
 
-    def _found(self, call: Call, slot: Slot, kind: str, reason: str) -> Found:
-        return Found(self._step.step, self._step.rank, call, slot, kind, reason, call.phase, self._stack_of(call))
+    def _found(self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None) -> Found:
+        stack = self._stack_of(seen_at or call)
+        return Found(self._step.step, self._step.rank, call, slot, kind, reason, call.phase, stack)
 
     def _stack_of(self, call: Call) -> int:
         """Return a call's stack; a backward call without one has its forward call's, found by link or by name."""
@@ -260,10 +301,16 @@ class Tracer:
         return next((c.stack for c in self._step.calls if c.order == call.forward or c.name == name), -1)
 
 
+def _has_wrong_gradients(step: Step) -> bool:
+    return any(
+        call.phase == "backward" and not s.counts.clean for call in step.calls for s in call.inputs + call.outputs
+    )
+
+
 def _skipped_stretches(step: Step) -> list[tuple[int, int]]:
     """Return the stretches between updates of a loss scale in which no optimizer stepped: what overflowed was skipped."""
     updated = sorted(call.order for call in step.calls if _UPDATE in call.name)
-    stepped = [call.order for call in step.calls if call.kind == "optimizer"]
+    stepped = [call.order for call in step.calls if call.kind == "optimizer" and not kept_away(call)]
     return [
         (before, order)
         for before, order in zip([0, *updated], updated)

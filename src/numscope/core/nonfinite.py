@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+SKIPPED_STEP = "optimizer steps that a loss scaler skipped"  # how a run counts them, among what was not recorded
+
 State = Literal["meant", "wrong", "constant", "blank", "parameter", "unknown"]
 Answer = Literal["origin", "inherited", "meant", "entered", "constant", "ignored"]
 
@@ -67,6 +69,23 @@ _ADDS = frozenset(
 
 # Calls that fill in a value: where a dump does not tell which, infinities are taken as asked for.
 _FILLS = MAKES | {"masked_fill", "where", "setitem", "fill", "index_fill", "masked_scatter", "pad", "triu", "tril"}
+
+# Calls that compare, choose or count: an infinity that only such calls take, and that is gone afterwards, did no harm.
+_CHOOSES = frozenset(
+    ["where", "clamp", "clamp_min", "clamp_max", "clip", "min", "max", "amin", "amax", "minimum", "maximum", "fmin", "fmax",
+     "nan_to_num", "masked_fill", "index", "getitem", "take", "gather", "select", "masked_select", "index_select", "isinf",
+     "isfinite", "isnan", "isposinf", "isneginf", "signbit", "gt", "ge", "lt", "le", "eq", "ne", "greater", "less",
+     "greater_equal", "less_equal", "not_equal", "all", "any", "argmin", "argmax", "argsort", "sort", "topk", "bucketize",
+     "searchsorted", "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
+)  # fmt: skip
+
+# Results that are an operator's own workspace: (operator, output), in which infinities are its way to say "none".
+_WORKSPACES = frozenset([("ctc_loss", "output.1"), ("cudnn_ctc_loss", "output.1")])
+
+# Calls that write a part of a tensor, and leave the rest as it was.
+_WRITES = frozenset(
+    ["setitem", "copy", "index_copy", "index_put", "index_fill", "masked_fill", "masked_scatter", "scatter"]
+)
 
 # Calls that only put memory in place; what lies in it was not computed.
 UNWRITTEN = frozenset(
@@ -122,20 +141,26 @@ def plain_op(op: str) -> str:
     return op.strip("_").lower()
 
 
+def chooses(op: str) -> bool:
+    """Tell whether an operator only compares, chooses or counts: of an infinity it need not pass anything on."""
+    return plain_op(op) in _CHOOSES
+
+
 def judge(
     op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] | None = ()
 ) -> Judgement:
     """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown)."""
-    bad = [value for value in outputs if not value.counts.clean]
+    op = plain_op(op)
+    bad = [value for value in outputs if not value.counts.clean and (op, value.slot) not in _WORKSPACES]
     if not bad:
         return Judgement("ignored")
     # A NaN says more than an infinity: it is what is shown where a call has both.
     first = next((value for value in bad if value.counts.nan), bad[0])
-    op = plain_op(op)
     if op in UNWRITTEN:
         return Judgement("ignored", first)
     dirty = [value for value in inputs if not value.counts.clean]
-    if op in MAKES and not dirty:
+    numbers = None if constants is None else tuple(constants)
+    if (op in MAKES and not dirty) or _fills_anew(op, inputs, numbers):
         return Judgement("constant" if first.counts.nan else "meant", first)
     wrong = next((value for value in dirty if value.state == "wrong"), None)
     if wrong is not None:
@@ -146,9 +171,9 @@ def judge(
     if first.counts.nan:
         return Judgement("origin", first, dirty[0] if dirty else None)
     for value in bad:
-        if constants is None and op in _FILLS:
+        if numbers is None and op in _FILLS:
             continue
-        if not _is_meant(op, value.counts, dirty, inputs, tuple(constants or ())):
+        if not _is_meant(op, value.counts, dirty, inputs, numbers or ()):
             return Judgement("origin", value, dirty[0] if dirty else None)
     return Judgement("meant", first, dirty[0] if dirty else None)
 
@@ -156,6 +181,18 @@ def judge(
 def is_mask(counts: Counts) -> bool:
     """Tell whether a tensor that came from outside may be a mask: no NaN, no +inf."""
     return counts.nan == 0 and counts.posinf == 0
+
+
+def _fills_anew(op: str, inputs: Sequence[Value], constants: tuple[float, ...] | None) -> bool:
+    """Tell whether a call makes a tensor of constants out of memory that held nothing, or constants, before."""
+    if op == "fill":
+        return True
+    if op not in _WRITES or any(not value.counts.clean for value in inputs if value.slot != "input.0"):
+        return False
+    target = [value for value in inputs if value.slot == "input.0"]
+    if any(not value.counts.clean for value in target):
+        return all(value.state == "constant" for value in target)
+    return all(value.state == "blank" for value in target) and any(value != value for value in constants or ())
 
 
 def _must_be_explained(value: Value) -> bool:

@@ -182,6 +182,8 @@ class LateFlags:
         dtype = tensor.dtype
         if not (dtype.is_floating_point or dtype.is_complex):
             look = Look(0, version, parameter, _CLEAN)
+            look.tensor = tensor  # a mask or a target says as much of an origin as its numbers do
+            self.held += tensor.nbytes
             self._by_id[id(tensor)] = (weakref.ref(tensor), version, look)
             return look
         storage = storage_of(tensor)

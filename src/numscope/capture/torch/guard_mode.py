@@ -65,12 +65,22 @@ class WriteMode(ApiMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._late.waiting:
-            api = self._table[func]
-            _before_writing(self._late, api, args, kwargs)
-            if api.composite or api.transparent:
-                return self._inside(api, func, args, kwargs)
-        return func(*args, **kwargs)
+        if not self._late.waiting:
+            return func(*args, **kwargs)
+        api = self._table[func]
+        _before_writing(self._late, api, args, kwargs)
+        if not (api.composite or api.transparent):
+            return func(*args, **kwargs)
+        stack = self._watch.thread.stack
+        outer = stack[-1] if stack else None
+        if outer is not None and outer.op and _same_name(outer.op, api.op):
+            return func(*args, **kwargs)  # the composite itself, not a call inside it
+        place = (outer.module, outer.module_class, outer.path) if outer else (-1, -1, "")
+        stack.append(Open(-1, *place, -1, api.op, None))
+        try:
+            return self._inside(api, func, args, kwargs)
+        finally:
+            stack.pop()
 
 
 def _before_writing(late: Any, api: Api, args: Any, kwargs: Any) -> None:

@@ -69,7 +69,7 @@ class Now:
             texts = guard.recorder.strings
             for slot, tensor in given:
                 overwritten = before.get(id(tensor), -1) not in (-1, version_of(tensor))
-                finite = overwritten and clean and marks.get(key_of(tensor)) is None
+                finite = overwritten and clean and marks.get(key_of(tensor)) in (None, "blank")
                 inputs.append(self.item(texts[slot], tensor, clean=finite))
             made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
             guard.submit(guard.judge.forward, seen, inputs, made, numbers(constants), late=False)

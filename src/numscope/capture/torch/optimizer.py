@@ -13,6 +13,7 @@ from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
+from numscope.core.nonfinite import SKIPPED_STEP
 
 
 class Optimizers:
@@ -23,12 +24,31 @@ class Optimizers:
         self._modules = modules
         self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
+        self._stepped = False
 
     def install(self) -> Undo:
-        """Register the global hooks; return what removes them."""
-        return around_steps(self._before, self._after)
+        """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
+        kind: Any = torch.amp.GradScaler
+        step = kind.step
+        undo_hooks = around_steps(self._before, self._after)
+
+        def stepped(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._stepped = False
+            result = step(scaler, *args, **kwargs)
+            if not self._stepped and scaler.is_enabled() and self._watch.on:
+                self._watch.recorder.skip(SKIPPED_STEP)
+            return result
+
+        def undo() -> None:
+            undo_hooks()
+            if kind.step is stepped:
+                kind.step = step
+
+        kind.step = stepped
+        return undo
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepped = True
         watch = self._watch
         if watch.thread.busy:
             return

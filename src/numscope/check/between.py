@@ -1,0 +1,91 @@
+"""What a run does not show by itself: the code between modules, and whether an infinity came to anything."""
+
+from __future__ import annotations
+
+from numscope.check.steps import Call, Slot, Step, read_step
+from numscope.core.nonfinite import SKIPPED_STEP, chooses, is_mask
+from numscope.store.reader import Run
+
+
+def blame(step: Step, call: Call) -> tuple[Call | None, Call]:
+    """Return the module in whose own code a module was called with something wrong, and the outermost so called.
+
+    That is to say where calls between modules were not recorded; for a backward part it is the backward part of the
+    module around it, because gradients pass through its code. None: the code outside all modules.
+    """
+    if not step.modules_only or call.kind != "module":
+        return None, call
+    calls = {item.order: item for item in step.calls}
+    outer = _outer(calls, call)
+    while outer is not None and any(_is_wrong(slot, outer.phase) for slot in outer.inputs):
+        call, outer = outer, _outer(calls, outer)
+    return outer, call
+
+
+def _outer(calls: dict[int, Call], call: Call) -> Call | None:
+    first = calls.get(call.forward) if call.phase == "backward" else None
+    if first is None:
+        return calls.get(call.parent)
+    return next(
+        (item for item in calls.values() if item.phase == "backward" and item.forward == first.parent >= 0), None
+    )
+
+
+def _is_wrong(slot: Slot, phase: str) -> bool:
+    return not (slot.counts.clean or (phase != "backward" and is_mask(slot.counts)))
+
+
+def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
+    """Tell whether infinities that a call made came to anything.
+
+    They did not where calls only compared them, chose between them and others, or turned them into integers, and nothing
+    was left of them: the logarithm of a distance 0, say, of which a position is made.
+    """
+    if any(slot.counts.nan for slot in made):
+        return True
+    bad = {slot.key for slot in made}
+    waiting = set(bad)
+    for call in step.calls:
+        if call.phase == "backward":
+            if call.place > origin.place and call.dirty:
+                return True
+            continue
+        if call.place <= origin.place or call.recompute or (call.kind == "module" and not step.modules_only):
+            continue
+        taken = {slot.key for slot in call.inputs} & bad
+        if not taken:
+            continue
+        waiting -= taken
+        passed = [slot for slot in call.outputs if not slot.counts.clean]
+        if any(slot.counts.nan for slot in passed) or not (passed or chooses(call.op)):
+            return True
+        new = {slot.key for slot in passed} - bad
+        bad |= new
+        waiting |= new
+    return bool(waiting)
+
+
+def gradients_were_left(run: Run, rank: int, step: int) -> bool:
+    """Tell whether no optimizer took the gradients of a step: none stepped in it, and the next that did had sound ones.
+
+    This is how a step that a loss scaler skips looks in a dump that does not say so.
+    """
+    if run.skipped(step, rank).get(SKIPPED_STEP):
+        return True
+    for number in run.rank_steps(rank):
+        if number < step:
+            continue
+        taken = [call for call in read_step(run, number, rank).calls if call.kind == "optimizer"]
+        if taken and all(kept_away(call) for call in taken):
+            return True
+        if taken:
+            gradients = [s for call in taken for s in call.inputs if s.name.startswith("parameters_grad")]
+            return number > step and all(slot.counts.clean for slot in gradients)
+    return False
+
+
+def kept_away(optimizer: Call) -> bool:
+    """Tell whether an optimizer was given wrong gradients and did not take them: a fused one under a loss scaler."""
+    return not optimizer.dirty and any(
+        slot.name.startswith("parameters_grad") and not slot.counts.clean for slot in optimizer.inputs
+    )
