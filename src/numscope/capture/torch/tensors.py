@@ -174,7 +174,11 @@ class Tensors:
         self._kept.add(number)
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
-        elif (address := address_of(tensor)) not in self._untrusted and address not in self._volatile:
+        elif (
+            self._recorder.direct  # one that tells a listener has no use for a view
+            and (address := address_of(tensor)) not in self._untrusted
+            and address not in self._volatile
+        ):
             view = self._bases.view(tensor)
             if view is not None:
                 self._recorder.keep_view(number, view)
