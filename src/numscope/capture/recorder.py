@@ -19,7 +19,7 @@ from numscope.capture.columns import AGAIN, Lasting, call_columns, nullable, slo
 from numscope.capture.sites import Sites
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
-from numscope.store.writer import Batch, RunWriter, Sample, View
+from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
 
 FLUSH_SLOTS = 16_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
@@ -98,11 +98,13 @@ class Series:
 class Recorder:
     """Buffers calls, slots and tensors, and hands them over as batches."""
 
+    stores = True  # what is kept goes to a writer: it may be a view of what is kept already, and still on its device
+
     def __init__(
         self,
         open_writer: Callable[[], RunWriter],
         measure: FingerprintBatch | None,
-        to_numpy: Callable[[Any], np.ndarray[Any, Any]],
+        to_numpy: Callable[[Any], np.ndarray[Any, Any] | OnDevice],
     ) -> None:
         self.strings = Strings()
         self.sites = Sites()

@@ -97,6 +97,8 @@ class Listener(Protocol):
 class LiveRecorder(Recorder):
     """Takes what the engine records, and tells it to a listener instead of writing it."""
 
+    stores = False
+
     def __init__(self, listener: Listener) -> None:
         super().__init__(_no_writer, None, to_numpy)
         self._listener = listener

@@ -6,7 +6,8 @@ release the interpreter's lock, a loop over rows does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +30,28 @@ _NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
 class Sample:
     """A part of a tensor's elements (head, every k-th, tail), kept in place of the whole."""
 
-    array: NDArray[Any]
+    array: NDArray[Any] | OnDevice
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """An array that is not in the host's memory yet; its bytes are fetched where they are written."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    data: Any
+    # Gives the bytes of such data, one after the other, in pieces; each is valid until the next is asked for.
+    fetch: Callable[[Sequence[Any]], Iterator[memoryview]]
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return self.size * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -47,14 +69,15 @@ class Batch:
 
     Each table maps a column of `store.schema` to a sequence, a numpy array or an Arrow array (a DictionaryArray for
     repeated strings is the cheapest); a missing column is null. `data` maps the number of a tensor in `tensors` to its
-    array, to a Sample, or to a View of one that came before. Nothing in it may be changed after it was given to the writer.
+    array, here or on a device, to a Sample, or to a View of one that came before. Nothing in it may be changed after it
+    was given to the writer.
     """
 
     calls: Columns = field(default_factory=dict)
     slots: Columns = field(default_factory=dict)
     tensors: Columns = field(default_factory=dict)
     stacks: Columns = field(default_factory=dict)
-    data: Mapping[int, NDArray[Any] | Sample | View] = field(default_factory=dict)
+    data: Mapping[int, NDArray[Any] | OnDevice | Sample | View] = field(default_factory=dict)
 
     def nbytes(self) -> int:
         """Return about how much memory the batch holds."""
@@ -66,7 +89,7 @@ class Batch:
         return size + sum(array_of(value).nbytes for value in self.data.values() if not isinstance(value, View))
 
 
-def array_of(value: NDArray[Any] | Sample | View) -> NDArray[Any]:
+def array_of(value: NDArray[Any] | OnDevice | Sample | View) -> NDArray[Any] | OnDevice:
     """Return the array that is to be stored."""
     if isinstance(value, View):
         raise TypeError("a view has no data of its own")

@@ -10,44 +10,41 @@ A fault in the thread surfaces as a RunError at the next call of the writer. Wha
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
-from numpy.typing import NDArray
+from typing import Any, TypeVar
 
 from numscope.core.errors import RunError
 from numscope.store import rundir
-from numscope.store.batch import Batch, Sample, View, array_of, column, record_batch
-from numscope.store.files import write_all
-from numscope.store.schema import TENSORS
-from numscope.store.segments import SEGMENT_BYTES, SegmentWriter
-from numscope.store.shards import SHARD_BYTES, Kept, ShardWriter, key_of_view
+from numscope.store.batch import Batch, OnDevice, Sample, View
+from numscope.store.rank_files import Begun, EndOfStep, RankFiles
+from numscope.store.segments import SEGMENT_BYTES
+from numscope.store.shard_writer import SHARD_BYTES
 
-__all__ = ["Batch", "RunWriter", "Sample", "View"]
+__all__ = ["Batch", "OnDevice", "RunWriter", "Sample", "View"]
 
 QUEUE_BYTES = 256 << 20
+_AHEAD = 16  # batches at most whose data is being written while the next are prepared
 
 
-class _EndOfStep:
-    def __init__(self, step: int, skipped: dict[str, int], seconds: float) -> None:
-        self.step, self.skipped, self.seconds, self.time = step, dict(skipped), seconds, time.time()
+class _Word(Enum):
+    """What the thread is told besides what to write."""
+
+    SETTLE = 1  # close the open segment, and go on with a new one when more comes
+    CLOSE = 2
+    NOTHING = 3  # there is nothing new
 
 
-class _Settle:
-    """Close the open segment, and go on with a new one when more comes."""
-
-
-_Item = Batch | Callable[[], Batch] | _EndOfStep | _Settle
+_Item = Batch | Callable[[], Batch] | EndOfStep | _Word
+_T = TypeVar("_T")
 
 
 class RunWriter:
@@ -71,8 +68,8 @@ class RunWriter:
         self.path = Path(path)
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
-        self._files = _Files(directory, segment_bytes, shard_bytes)
-        self._queue: deque[tuple[_Item | None, int]] = deque()  # with the size of each
+        self._files = RankFiles(directory, segment_bytes, shard_bytes)
+        self._queue: deque[tuple[_Item, int]] = deque()  # with the size of each
         self._changed = threading.Condition()
         self._limit = queue_bytes
         self._waiting = 0  # bytes in the queue, the batch being written included
@@ -101,7 +98,7 @@ class RunWriter:
         now = time.perf_counter()
         with self._changed:
             self._check()
-            self._put(_EndOfStep(step, skipped, now - self._step_began), 0)
+            self._put(EndOfStep(step, dict(skipped), now - self._step_began, time.time()), 0)
         self._step_began = now
 
     def flush(self) -> None:
@@ -115,7 +112,7 @@ class RunWriter:
         """Wait until all is written and in its final form; more may follow."""
         with self._changed:
             self._check()
-            self._put(_Settle(), 0)
+            self._put(_Word.SETTLE, 0)
         self.flush()
 
     def close(self) -> None:
@@ -125,7 +122,7 @@ class RunWriter:
         self._closed = True
         atexit.unregister(self._close_at_exit)
         with self._changed:
-            self._queue.append((None, 0))
+            self._queue.append((_Word.CLOSE, 0))
             self._changed.notify_all()
         self._thread.join()
         self._raise()
@@ -172,148 +169,60 @@ class RunWriter:
         raise RunError(f"{self.path}: a batch could not be written ({error})") from error
 
     def _work(self) -> None:
+        begun: deque[tuple[Begun, int]] = deque()  # batches whose data is being written, with the size of each
         while True:
-            with self._changed:
-                while not self._queue:
-                    self._changed.wait()
-                item, size = self._queue.popleft()
-            try:
-                if item is None:
-                    self._files.close()
-                elif self._broken is None:
-                    if isinstance(item, _EndOfStep):
-                        self._files.end_step(item)
-                    elif isinstance(item, _Settle):
-                        self._files.next_segment()
-                    else:
-                        self._files.write(item if isinstance(item, Batch) else item())
-            except OSError as error:  # a full disk stays full: from here on nothing is written
-                self._broken = error
-            except BaseException as error:
-                self._error = error
-            if item is None:
+            item, size = self._next(wait=not begun)
+            if not isinstance(item, (EndOfStep, _Word)):
+                batch = self._attempt(partial(self._begin, item))
+                del item  # and with it the data of what need not be written
+                if batch is None:
+                    self._release(size)
+                else:
+                    begun.append((batch, size))
+                self._finish(begun, leave=_AHEAD)
+                continue
+            self._finish(begun, leave=len(begun) - 1 if item is _Word.NOTHING else 0)
+            if item is _Word.CLOSE:
+                self._attempt(self._files.close, always=True)
                 return
-            item = None
-            with self._changed:
-                self._waiting -= size
-                self._items -= 1
-                self._changed.notify_all()
+            if isinstance(item, EndOfStep):
+                self._attempt(partial(self._files.end_step, item))
+            elif item is _Word.SETTLE:
+                self._attempt(self._files.next_segment)
+            if item is not _Word.NOTHING:
+                self._release(0)
 
+    def _next(self, wait: bool) -> tuple[_Item, int]:
+        with self._changed:
+            while wait and not self._queue:
+                self._changed.wait()
+            return self._queue.popleft() if self._queue else (_Word.NOTHING, 0)
 
-class _Files:
-    """The files of one rank; used by the writer's thread alone."""
+    def _begin(self, item: Batch | Callable[[], Batch]) -> Begun:
+        return self._files.begin(item if isinstance(item, Batch) else item())
 
-    def __init__(self, directory: Path, segment_bytes: int, shard_bytes: int) -> None:
-        self._directory = directory
-        self._segment_bytes = segment_bytes
-        self._segment = SegmentWriter(directory, 0)
-        self._shards = ShardWriter(directory, shard_bytes)
-        self._begin = dict(self._segment.rows)
-        self._lost: dict[str, int] = {}
-        self._placed: dict[int, tuple[str, str]] = {}  # where the data of this step's tensors is, by their number
-        self._steps = os.open(directory / "steps.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+    def _finish(self, begun: deque[tuple[Begun, int]], leave: int) -> None:
+        """Finish, in order, batches whose data is written; wait for it where more than `leave` are not."""
+        while begun and (len(begun) > leave or begun[0][0].is_done):
+            batch, size = begun.popleft()
+            self._attempt(partial(self._files.finish, batch), fatal=True)
+            self._release(size)
 
-    def write(self, batch: Batch) -> None:
+    def _release(self, size: int) -> None:
+        with self._changed:
+            self._waiting -= size
+            self._items -= 1
+            self._changed.notify_all()
+
+    def _attempt(self, work: Callable[[], _T], *, fatal: bool = False, always: bool = False) -> _T | None:
+        """Do work of the thread; a full disk stays full, so that nothing is done after it, or after a fatal fault."""
+        if self._broken is not None and not always:
+            return None
         try:
-            stacks = record_batch("stacks", batch.stacks)
-            calls = record_batch("calls", batch.calls)
-            slots = record_batch("slots", batch.slots)
-            tensors = record_batch("tensors", batch.tensors)
-            if batch.data:
-                tensors = self._keep(batch, tensors)
-        except Exception as error:
-            reason = f"not stored: {type(error).__name__}"
-            self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
-            raise
-        # What is referred to goes before what refers to it: a killed job leaves no slot without its tensor and call.
-        self._segment.append("stacks", stacks)
-        self._segment.append("tensors", tensors)
-        self._segment.append("calls", calls)
-        self._segment.append("slots", slots)
-
-    def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> pa.RecordBatch:
-        """Store the data of a batch; return its tensors with the place of their data filled in."""
-        numbers = tensors.column("tensor").to_numpy(zero_copy_only=False)
-        rows = {int(number): row for row, number in enumerate(numbers)}
-        if unknown := batch.data.keys() - rows.keys():
-            raise ValueError(f"data for tensor {min(unknown)}, which is not in the batch")
-        own = {number: value for number, value in batch.data.items() if not isinstance(value, View)}
-        kept = _kept(own, rows, tensors)
-        self._placed.update(zip(own, self._shards.add(kept), strict=True))
-        for number, value in batch.data.items():
-            if isinstance(value, View) and value.tensor in self._placed:  # else its batch was lost, and the error told
-                shard, key = self._placed[value.tensor]
-                self._placed[number] = shard, key_of_view(key, value.offset, value.strides)
-        return _with_places(
-            tensors,
-            {
-                rows[number]: (*self._placed[number], isinstance(value, Sample))
-                for number, value in batch.data.items()
-                if number in self._placed
-            },
-        )
-
-    def end_step(self, end: _EndOfStep) -> None:
-        self._placed.clear()
-        skipped = dict(end.skipped)
-        for reason, count in self._lost.items():
-            skipped[reason] = skipped.get(reason, 0) + count
-        self._lost = {}
-        rows = {table: [self._begin[table], stop] for table, stop in self._segment.rows.items()}
-        line = {
-            "step": end.step,
-            "segment": self._segment.segment,
-            "rows": rows,
-            "skipped": skipped,
-            "time": round(end.time, 3),
-            "seconds": round(end.seconds, 6),
-        }
-        write_all(self._steps, [memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")])
-        self._begin = dict(self._segment.rows)
-        if self._segment.bytes >= self._segment_bytes:
-            self.next_segment()
-
-    def next_segment(self) -> None:
-        """Close the segment and begin another, unless a step is under way: its rows must be in one piece."""
-        if self._segment.bytes and self._segment.rows == self._begin:
-            self._segment.close()
-            self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
-            self._begin = dict(self._segment.rows)
-
-    def close(self) -> None:
-        try:
-            self._segment.close()
-        finally:
-            self._shards.close()
-            os.close(self._steps)
-
-
-def _kept(
-    data: Mapping[int, NDArray[Any] | Sample | View], rows: Mapping[int, int], tensors: pa.RecordBatch
-) -> list[Kept]:
-    """Return what to store for data by the number of its tensor, whose rows in the table are given."""
-    hashes, dtypes, shapes = tensors.column("hash"), tensors.column("dtype"), tensors.column("shape")
-    kept = []
-    for number, value in data.items():
-        row = rows[number]
-        array = np.asarray(array_of(value))
-        dtype, shape = dtypes[row].as_py(), shapes[row].as_py()
-        kept.append(
-            Kept(
-                hash=hashes[row].as_py(),
-                dtype=array.dtype.name if dtype is None else dtype,
-                shape=array.shape if shape is None else tuple(shape),
-                sampled=isinstance(value, Sample),
-                array=array,
-            )
-        )
-    return kept
-
-
-def _with_places(tensors: pa.RecordBatch, places: Mapping[int, tuple[str, str, bool]]) -> pa.RecordBatch:
-    """Return the tensors with shard, key and sampled filled in, by row."""
-    columns = dict(zip(tensors.schema.names, tensors.columns, strict=True))
-    for part, name in enumerate(("shard", "key", "sampled")):
-        values = [places[row][part] if row in places else None for row in range(tensors.num_rows)]
-        columns[name] = column(values, TENSORS.field(name).type, tensors.num_rows)
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=TENSORS)
+            return work()
+        except BaseException as error:
+            if fatal or isinstance(error, OSError):
+                self._broken = error
+            else:
+                self._error = error
+            return None

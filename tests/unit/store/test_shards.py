@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from numscope.core.errors import RunError
-from numscope.store.shards import Kept, Shard, ShardWriter, key_of_view
+from numscope.store import shard_writer
+from numscope.store.batch import OnDevice
+from numscope.store.shard_writer import Kept, ShardWriter
+from numscope.store.shards import Shard, key_of_view
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -217,3 +221,49 @@ def test_elements_that_an_entry_does_not_have_are_an_error(tmp_path: Path, part:
     writer.close()
     with pytest.raises(RunError, match="is damaged"):
         Shard(tmp_path / shard).array(f"{key}{part}", "float32", (2,))
+
+
+def test_much_at_once_goes_to_several_shards_and_little_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numscope.store.shard_writer._RUN", 1000)
+    monkeypatch.setattr("numscope.store.shard_writer._MANY", 2000)
+    go = threading.Event()
+    write = shard_writer._write
+    monkeypatch.setattr("numscope.store.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
+    writer = ShardWriter(tmp_path, lanes=3)
+    values = [np.full(100, n, np.float32) for n in range(60)]
+    places, jobs = writer.start([keep(value) for value in values])
+    assert {shard for shard, _ in places} == {"000000.safetensors", "000001.safetensors", "000002.safetensors"}
+    assert not any(job.is_done for job in jobs)
+    go.set()
+    for job in jobs:
+        job.wait()
+    assert writer.add([keep(np.zeros(1))])[0][0] == "000000.safetensors"  # the first is as free as the others
+    writer.close()
+    for value, (shard, key) in zip(values, places):
+        np.testing.assert_array_equal(load_file(tmp_path / shard)[key], value)
+
+
+def test_what_is_on_a_device_is_fetched_where_it_is_new_and_only_then(tmp_path: Path) -> None:
+    fetched: list[str] = []
+
+    def fetch(data: Any) -> Any:
+        for name, array in data:
+            fetched.append(name)
+            yield from (array.reshape(-1).view(np.uint8).data[at : at + 3] for at in range(0, array.nbytes, 3))
+
+    def there(name: str, array: np.ndarray, hash_: int | None) -> Kept:
+        away = OnDevice(array.dtype, array.shape, (name, array), fetch)
+        return Kept(hash_, array.dtype.name, array.shape, False, away)
+
+    a, b, c = np.arange(5, dtype=np.float32), np.arange(6.0).reshape(2, 3), np.array(7, np.int16)
+    writer = ShardWriter(tmp_path)
+    places = writer.add(
+        [there("a", a, 1), keep(c, 3), there("b", b, 2), there("a again", a, 1), there("unknown", c, None)]
+    )
+    assert places[0] == places[3]
+    assert sorted(fetched) == ["a", "b", "unknown"]
+    writer.add([there("b again", b, 2)])
+    writer.close()
+    assert len(fetched) == 3
+    for value, (shard, key) in zip([a, c, b, a, c], places):
+        np.testing.assert_array_equal(Shard(tmp_path / shard).array(key, value.dtype.name, value.shape), value)

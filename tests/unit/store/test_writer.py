@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from numscope.core.errors import RunError
-from numscope.store import writer as writer_module
+from numscope.store import shard_writer
+from numscope.store.rank_files import RankFiles
 from numscope.store.reader import open_run
 from numscope.store.writer import Batch, RunWriter, View
 from tests.unit.store.batches import arrays_of, batch_of, write_run
@@ -62,8 +63,8 @@ def test_write_waits_while_the_queue_is_full_and_memory_stays_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    write = writer_module._Files.write
-    monkeypatch.setattr(writer_module._Files, "write", lambda self, batch: (go.wait(), write(self, batch))[1])
+    begin = RankFiles.begin
+    monkeypatch.setattr(RankFiles, "begin", lambda self, batch: (go.wait(), begin(self, batch))[1])
     array = np.zeros(1 << 16)
     writer = RunWriter(tmp_path / "run", rank=0, manifest={}, queue_bytes=3 * array.nbytes)
     given: list[int] = []
@@ -163,6 +164,51 @@ def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
         writer.close()
     assert open_run(tmp_path / "run").steps == [0]
     assert open_run(tmp_path / "run").calls.num_rows == 4
+
+
+def test_data_that_finds_the_disk_full_leaves_no_rows_that_refer_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
+    writer.write(batch_of(0, arrays_of(0)))
+    writer.end_step(0, {})
+    writer.flush()
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("numscope.store.shard_writer._write", full)
+    writer.write(batch_of(1, arrays_of(1)))
+    with pytest.raises(RunError, match="No space left"):
+        writer.flush()
+    with pytest.raises(RunError, match="No space left"):
+        writer.close()
+    run = open_run(tmp_path / "run")
+    assert run.steps == [0]
+    assert run.incomplete == []
+    for n, array in enumerate(arrays_of(0)):
+        np.testing.assert_array_equal(run.tensor(f"Functional.linear.{n}.forward.output.0"), array)
+
+
+def test_rows_follow_their_data_and_a_step_all_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun = threading.Event(), threading.Semaphore(0)
+    write = shard_writer._write
+    monkeypatch.setattr("numscope.store.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
+    begin = RankFiles.begin
+    monkeypatch.setattr(RankFiles, "begin", lambda self, batch: (begin(self, batch), begun.release())[0])
+    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
+    for step in range(2):
+        writer.write(batch_of(0, [np.arange(4.0) + step]))
+    writer.end_step(0, {})
+    for _ in range(2):
+        begun.acquire()  # the second is prepared while the data of the first is being written
+    run = open_run(tmp_path / "run")
+    assert run.steps == []
+    assert run.calls.num_rows == 0
+    go.set()
+    writer.close()
+    assert open_run(tmp_path / "run").steps == [0]
+    assert open_run(tmp_path / "run").calls.num_rows == 2
 
 
 def test_a_closed_writer_says_so(tmp_path: Path) -> None:

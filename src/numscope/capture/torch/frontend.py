@@ -17,10 +17,10 @@ from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.blank import Reallocations
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.functions import Functions
+from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
-from numscope.capture.torch.plain import to_numpy
 from numscope.capture.torch.replays import Replays
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.watch import Watch
@@ -38,7 +38,7 @@ class TorchFrontend(Installed):
         open_writer: Callable[[], RunWriter],
         recorder: Recorder | None = None,
     ) -> None:
-        self.recorder = recorder or Recorder(open_writer, _measure(settings), to_numpy)
+        self.recorder = recorder or Recorder(open_writer, _measure(settings), for_the_writer)
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings

@@ -18,8 +18,8 @@ from numscope.capture.torch.guard_mode import GuardMode, GuardModules, WriteMode
 from numscope.capture.torch.guard_now import Now
 from numscope.capture.torch.guard_record import write
 from numscope.capture.torch.guard_training import GuardCollectives, GuardOptimizers, Scalers
+from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
-from numscope.capture.torch.plain import to_numpy
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -42,7 +42,9 @@ class TorchGuard(Installed):
     ) -> None:
         self.settings = settings
         self.open_writer = open_writer
-        self.recorder = Recorder(open_writer, None, to_numpy)  # names and stacks alone; a record has one of its own
+        self.recorder = Recorder(
+            open_writer, None, for_the_writer
+        )  # names and stacks alone; a record has one of its own
         self.watch = Watch(self.recorder, CaptureSettings(level=settings.level))
         self.waits = settings.deferred
         self.late = LateFlags(settings.deferred)

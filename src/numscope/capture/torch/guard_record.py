@@ -10,7 +10,7 @@ import torch
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.guard_calls import Entry, Item, Seen
 from numscope.capture.torch.guard_judge import Strike
-from numscope.capture.torch.plain import to_numpy
+from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.torch_form import TorchBatch
@@ -28,7 +28,7 @@ def write(guard: Any, strike: Strike | None) -> int:
 
     Returns how many of the origin's tensors had to be let go before they could be written.
     """
-    recorder = Recorder(guard.open_writer, TorchBatch(), to_numpy)
+    recorder = Recorder(guard.open_writer, TorchBatch(), for_the_writer)
     recorder.strings, recorder.sites = guard.recorder.strings, guard.recorder.sites
     watch = Watch(recorder, CaptureSettings())
     entries = _entries(guard, strike)

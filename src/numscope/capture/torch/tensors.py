@@ -16,6 +16,7 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
+from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, unwrap, why
 from numscope.capture.torch.settled import Settled, is_shared_memory
 from numscope.capture.unmeasured import Unmeasured
@@ -174,11 +175,7 @@ class Tensors:
         self._kept.add(number)
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
-        elif (
-            self._recorder.direct  # one that tells a listener has no use for a view
-            and (address := address_of(tensor)) not in self._untrusted
-            and address not in self._volatile
-        ):
+        elif self._recorder.stores and self._is_trusted(tensor):
             view = self._bases.view(tensor)
             if view is not None:
                 self._recorder.keep_view(number, view)
@@ -186,8 +183,14 @@ class Tensors:
             self._bases.add(number, tensor)
         with torch.no_grad():
             copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
-        self._recorder.keep(number, copy, copy.numel() * copy.element_size())
+        data = left_there(copy) if self._recorder.stores else copy
+        self._recorder.keep(number, data, copy.numel() * copy.element_size())
         return number
+
+    def _is_trusted(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor's memory is what it was whenever it had this version."""
+        address = address_of(tensor)
+        return address not in self._untrusted and address not in self._volatile
 
     def keep_sample(self, number: int, tensor: torch.Tensor, sample: tuple[int, int, int]) -> None:
         """Keep a sample of the tensor's elements in row-major order: the head, every k-th of the middle, the tail."""
@@ -203,7 +206,8 @@ class Tensors:
             if size > head + tail:
                 flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
             copy = flat.clone() if flat.data_ptr() == tensor.data_ptr() else flat
-        self._recorder.keep(number, copy, copy.numel() * copy.element_size(), sampled=True)
+        data = left_there(copy) if self._recorder.stores else copy
+        self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 
     def distrust(self, tensor: torch.Tensor, *, storage_only: bool = False) -> None:
         """Measure this tensor's storage anew each time: something may write to it unseen.

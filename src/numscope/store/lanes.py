@@ -1,0 +1,92 @@
+"""Threads that write files side by side.
+
+A file takes bytes as fast as one thread copies them to the system's memory, which is slower than most disks. So there are
+several lanes, each with a thread and an open file of its own; what is put on one lane is done in order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+LANES = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+
+
+class Job:
+    """Something that a lane was given to do."""
+
+    def __init__(self, work: Callable[[], None], size: int) -> None:
+        self.size = size
+        self._work: Callable[[], None] | None = work
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def run(self, before: BaseException | None) -> BaseException | None:
+        """Do it, unless something before it has failed: then it fails for that reason. Return why it failed."""
+        self._error = before
+        if self._work is not None and before is None:
+            try:
+                self._work()
+            except BaseException as error:
+                self._error = error
+        self._work = None  # and with it the data
+        self._done.set()
+        return self._error
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether it is done, or has failed."""
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        """Wait until it is done; raise what it raised."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+
+
+class Lane:
+    """A thread that does jobs in order; after one that failed, the others fail too."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._failure: BaseException | None = None
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._thread: threading.Thread | None = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter ends, and starts no threads any more: jobs are done where they are put
+            self._thread = None
+
+    @property
+    def waiting(self) -> int:
+        """The bytes that are not written yet."""
+        return self._waiting
+
+    def put(self, work: Callable[[], None], size: int) -> Job:
+        """Have this done after what was put before."""
+        job = Job(work, size)
+        if self._thread is None:
+            self._failure = job.run(self._failure)
+            return job
+        with self._lock:
+            self._waiting += size
+        self._jobs.put(job)
+        return job
+
+    def close(self) -> None:
+        """Wait until all is done, and end the thread."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._failure = job.run(self._failure)
+            with self._lock:
+                self._waiting -= job.size
+            del job
