@@ -47,7 +47,7 @@ def test_at_module_level_a_gradient_is_made_in_the_code_that_it_passes_through(t
     origin = check(outside).origin
     assert origin is not None
     assert origin.call == "Module.Block.backward.0"
-    assert "the loss, or what follows the model" in origin.reason
+    assert "the loss, or code that follows it" in origin.reason
 
 
 @pytest.mark.parametrize("foreach", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -68,6 +70,108 @@ def test_masks_and_targets_of_the_origin_are_in_the_record(deferred: bool, tmp_p
     run = ns.open_run(tmp_path / "run")
     assert (run.tensor("Functional.cross_entropy.0.forward.input.1") == -100).all()
     assert run.skipped() == {}
+
+
+@pytest.mark.parametrize("level", ["module", "mix"])
+def test_every_gradient_of_the_last_calls_has_its_fingerprint(level: str, tmp_path: Path) -> None:
+    """Nobody but the guard holds on to them: they are there when it strikes in the step after."""
+
+    def job() -> None:
+        for step in range(2):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4, requires_grad=True)).square().mean()
+            loss.backward()
+            if step == 1:
+                raise ValueError
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError), ns.guard(model, record=tmp_path / "run", level=level, calls=500):  # noqa: PT011
+        job()
+    run = ns.open_run(tmp_path / "run")
+    back = [row for row in run.tensors.to_pylist() if ".backward." in row["name"]]
+    assert len(back) > 8
+    assert all(row["hash"] is not None for row in back)
+    assert run.skipped() == {}
+
+
+def test_of_an_origin_in_backward_the_forward_calls_tensors_are_there_too(tmp_path: Path, struck: Struck) -> None:
+    model = Block(lambda self, x: torch.sqrt(self.parts[0](x) * 0).sum(), nn.Linear(4, 4))
+    struck(model, lambda: model(torch.randn(2, 4)).backward(), tmp_path / "run")
+    run = ns.open_run(tmp_path / "run")
+    assert (run.tensor("Torch.sqrt.0.backward.input.0") == 1).all()
+    assert np.isinf(run.tensor("Torch.sqrt.0.backward.output.0")).all()
+    assert (run.tensor("Torch.sqrt.0.forward.input.0") == 0).all()
+
+
+def test_what_a_call_in_place_was_given_is_there_as_it_was(tmp_path: Path) -> None:
+    with pytest.raises(ns.NonFiniteError), ns.guard(record=tmp_path / "run"):
+        torch.full((3,), 7.0).div_(0)
+    run = ns.open_run(tmp_path / "run")
+    assert run.tensor("Tensor.div_.0.forward.input.0").tolist() == [7.0, 7.0, 7.0]
+    assert run.tensor("Tensor.div_.0.forward.output.0").tolist() == [math.inf] * 3
+    assert run.skipped() == {}
+
+
+def test_what_is_too_large_to_be_copied_before_it_is_overwritten_is_said_to_be_overwritten(tmp_path: Path) -> None:
+    with pytest.raises(ns.NonFiniteError), ns.guard(record=tmp_path / "run"):
+        torch.full((400_000,), 7.0).div_(0)
+    run = ns.open_run(tmp_path / "run")
+    with pytest.raises(ns.NotKeptError):
+        run.tensor("Tensor.div_.0.forward.input.0")
+    assert (run.tensor("Tensor.div_.0.forward.output.0") == math.inf).all()
+    assert run.skipped() == {"overwritten before it was recorded": 2}  # where it was made, and where it was given
+
+
+def test_an_optimizers_step_leaves_gradient_and_state_and_says_what_it_divided_by(
+    tmp_path: Path, struck: Struck
+) -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.Adam(model.parameters(), eps=0.0)
+
+    def job() -> None:
+        (model(torch.randn(2, 3)).sum() * 0).backward()
+        optimizer.step()
+
+    reason = struck(model, job, tmp_path / "run")["reason"]
+    assert "the gradient is 0, exp_avg is 0, exp_avg_sq is 0, lr=0.001, eps=0" in reason
+    run = ns.open_run(tmp_path / "run")
+    name = "Optimizer.Adam.step.0"
+    assert (run.tensor(f"{name}.parameters_grad.weight") == 0).all()
+    assert (run.tensor(f"{name}.output.state.weight.exp_avg_sq") == 0).all()
+    assert math.isnan(run.tensor(f"{name}.output.weight").sum())
+    with pytest.raises(ns.NotKeptError):
+        run.tensor(f"{name}.parameters.weight")
+
+
+def test_a_parameter_is_kept_in_its_modules_slot(tmp_path: Path, struck: Struck) -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    with torch.no_grad():
+        model[0].weight[0, 0] = math.nan
+    struck(model, lambda: model(torch.ones(2, 4)), tmp_path / "run")
+    run = ns.open_run(tmp_path / "run")
+    assert math.isnan(run.tensor("Module.0.Linear.forward.0.parameters.weight")[0, 0])
+    assert run.tensor("Module.0.Linear.forward.0.parameters.bias").shape == (4,)
+
+
+def test_what_the_ring_keeps_alive_is_bounded() -> None:
+    """A chain of calls, each 1 MiB in forward and in backward; the ring may keep four."""
+    x = torch.ones(1 << 18, requires_grad=True)
+    with ns.guard(record=None, memory=4 << 20, calls=1000):
+        for _ in range(3):
+            y = x
+            for _ in range(40):
+                y = y * 1.0
+            y.sum().backward()
+            del y
+        ring = sum(storage.nbytes() for storage in distinct_storages() if storage.nbytes() == 1 << 20)
+    assert ring <= 8 << 20  # four and what they were given, x, its gradient
+
+
+def distinct_storages() -> list[Any]:
+    gc.collect()
+    tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
+    return list({item.untyped_storage().data_ptr(): item.untyped_storage() for item in tensors}.values())
 
 
 def test_a_warning_stands_at_the_users_line() -> None:

@@ -171,7 +171,7 @@ class Tracer:
             )
             self._origin(outer, gradient, "module", reason, first)
             return
-        where = "the loss, or what follows the model" if self._step.modules_only else "a sum that overflowed"
+        where = "the loss, or code that follows it" if self._step.modules_only else "a sum that overflowed"
         reason = (
             f"the gradient that comes into {first.name} has {gradient.counts}, and no recorded call made it: "
             f"it comes from {where}, or it was given to backward"

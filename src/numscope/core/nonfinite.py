@@ -17,7 +17,7 @@ from typing import Literal
 
 SKIPPED_STEP = "optimizer steps that a loss scaler skipped"  # how a run counts them, among what was not recorded
 
-State = Literal["meant", "wrong", "constant", "blank", "parameter", "unknown"]
+State = Literal["meant", "wrong", "doubtful", "constant", "blank", "parameter", "unknown"]
 Answer = Literal["origin", "inherited", "meant", "entered", "constant", "ignored"]
 
 # Calls that make a tensor out of constants: a NaN there does no harm before something takes it.
@@ -76,7 +76,8 @@ _CHOOSES = frozenset(
      "nan_to_num", "masked_fill", "index", "getitem", "take", "gather", "select", "masked_select", "index_select", "isinf",
      "isfinite", "isnan", "isposinf", "isneginf", "signbit", "gt", "ge", "lt", "le", "eq", "ne", "greater", "less",
      "greater_equal", "less_equal", "not_equal", "all", "any", "argmin", "argmax", "argsort", "sort", "topk", "bucketize",
-     "searchsorted", "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
+     "searchsorted", "setitem", "copy", "fill", "zero",
+     "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
 )  # fmt: skip
 
 # Results that are an operator's own workspace: (operator, output), in which infinities are its way to say "none".
@@ -162,7 +163,7 @@ def judge(
     numbers = None if constants is None else tuple(constants)
     if (op in MAKES and not dirty) or _fills_anew(op, inputs, numbers):
         return Judgement("constant" if first.counts.nan else "meant", first)
-    wrong = next((value for value in dirty if value.state == "wrong"), None)
+    wrong = next((value for state in ("wrong", "doubtful") for value in dirty if value.state == state), None)
     if wrong is not None:
         return Judgement("inherited", first, wrong)
     entered = next((value for value in dirty if _must_be_explained(value)), None)

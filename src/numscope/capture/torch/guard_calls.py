@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 class Seen:
     """One call, with no more than its place: its name is made when somebody asks for it."""
 
-    __slots__ = ("kind", "number", "op", "parent", "phase", "series", "site", "transmits", "wrong")
+    __slots__ = ("at_once", "came", "kind", "number", "op", "parent", "phase", "series", "site", "transmits", "wrong")
 
     def __init__(
         self, series: Series, number: int, kind: str, op: str, parent: Open | None, site: int, transmits: bool = False
@@ -32,7 +32,9 @@ class Seen:
         self.site = site
         self.phase = "forward"
         self.transmits = transmits  # where its result is finite, so was what it was given
+        self.at_once = True  # an infinity it makes counts at once: gradients will flow through it, or no model runs
         self.wrong = False  # its forward had something non-finite that nobody meant
+        self.came: Any = ()  # gradients that came into it, where it is a module: wrong ones, or the looks at all of them
 
     def name(self, phase: str) -> int:
         """Return the interned name of this call in a phase."""
@@ -56,6 +58,7 @@ class Item(NamedTuple):
     look: Any = None
     parameter: str = ""
     tensor: Any = None  # or a weak reference to it
+    version: int | None = None  # that the tensor had; None: it is as it was
 
     def found(self) -> Counts:
         """Return the counts."""
@@ -188,6 +191,17 @@ class Ring:
                 self._held -= oldest.size
                 oldest.let_go()
 
+    def grow(self, entry: Entry, size: int) -> bool:
+        """Let a call of the ring keep more alive; tell whether it is still there and may."""
+        if entry.size:
+            entry.size += size
+            self._held += size
+        return entry.size > 0
+
+    def last(self) -> Entry | None:
+        """Return the call that was added last."""
+        return self._entries[-1] if self._entries else None
+
     def __iter__(self) -> Iterator[Entry]:
         return iter(list(self._entries))
 
@@ -220,6 +234,14 @@ def key_of(tensor: Tensor) -> int:
     """Return what stands for a tensor's storage; 0 where it has none."""
     storage = storage_of(tensor)
     return storage._cdata if storage is not None else 0
+
+
+def bytes_of(tensor: Tensor) -> int:
+    """Return the bytes that a tensor's numbers take."""
+    if tensor.layout is torch.strided:
+        return tensor.nbytes
+    values = tensor._values() if tensor.layout is torch.sparse_coo else None
+    return values.nbytes if values is not None else 0
 
 
 def version_of(tensor: Tensor) -> int:

@@ -6,12 +6,14 @@ up for the guard.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
 
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Item, Seen
+from numscope.capture.torch.guard_calls import Entry, Item, Seen, bytes_of
+from numscope.core.nonfinite import Counts
 
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
@@ -21,12 +23,14 @@ _KEY = "numscope.guard.module"
 class ModuleBackward:
     """The backward part of a module call, at module level: gradients in, gradients out, as capture sees them."""
 
-    __slots__ = ("_guard", "_incoming", "_looks", "_seen", "module", "module_class", "site")
+    __slots__ = ("_entry", "_guard", "_lone", "_looks", "_seen", "_wrong", "module", "module_class", "site")
 
-    def __init__(self, guard: Any, seen: Seen) -> None:
+    def __init__(self, guard: Any, seen: Seen, lone: bool) -> None:
         self._guard = guard
         self._seen = seen
-        self._incoming: list[Item] = []
+        self._lone = lone  # nothing goes out of it but to parameters: what comes in is judged by itself
+        self._entry: Entry | None = None  # of this pass, in the ring, which says how long its gradients are held
+        self._wrong: list[Item] = []  # what came in that is not finite; the call itself knows it, too
         self._looks: list[tuple[str, Any]] = []
         self.module = self.module_class = self.site = -1
 
@@ -41,12 +45,40 @@ class ModuleBackward:
         if guard.is_late(gradient):
             self._record_later(name, gradient)
         elif name.startswith("input"):
-            if self._incoming and self._incoming[0].slot == name:
-                self._incoming.clear()  # the graph was kept and runs again
-            self._incoming.append(guard.now.item(name, gradient)._replace(tensor=None))
-        elif not is_finite(gradient):
-            made = [guard.now.item(name, gradient)]
-            guard.submit(guard.judge.backward, self._seen, list(self._incoming), made, late=False)
+            self._take(name, gradient)
+        else:
+            self._give(name, gradient)
+
+    def _take(self, name: str, gradient: Tensor) -> None:
+        guard = self._guard
+        entry = self._entry
+        held = (name, gradient.detach(), gradient._version)
+        if entry is None or not entry.inputs or entry.inputs[0][0] == name:  # else the graph was kept and runs again
+            entry = self._entry = Entry(self._seen, "backward", [held], [], bytes_of(gradient))
+            self._seen.came = self._wrong = []
+            guard.ring.add(entry)
+        elif guard.ring.grow(entry, bytes_of(gradient)):
+            entry.inputs.append(held)
+        if guard.sound is not None and guard.sound() is gradient:
+            return  # as it went out of the call before
+        if not is_finite(gradient):
+            self._wrong.append(guard.now.item(name, gradient))
+            if self._lone:
+                guard.submit(guard.judge.backward, self._seen, list(self._wrong), [], late=False)
+
+    def _give(self, name: str, gradient: Tensor) -> None:
+        guard = self._guard
+        entry = self._entry
+        if is_finite(gradient):
+            guard.sound = weakref.ref(gradient)
+        else:
+            given = list(self._wrong) or [Item(slot, 0, Counts(), tensor=tensor) for slot, tensor, _ in self._inputs()]
+            guard.submit(guard.judge.backward, self._seen, given, [guard.now.item(name, gradient)], late=False)
+        if entry is not None and guard.ring.grow(entry, bytes_of(gradient)):
+            entry.outputs.append((name, gradient.detach(), gradient._version))
+
+    def _inputs(self) -> list[Any]:
+        return list(self._entry.inputs) if self._entry is not None else []
 
     def _record_later(self, name: str, gradient: Tensor) -> None:
         late = self._guard.late
@@ -55,9 +87,11 @@ class ModuleBackward:
         if not name.startswith("input"):
             self._guard.later.backward(self._seen, list(self._looks), [(name, look)], before)
             return
-        if self._looks and self._looks[0][0] == name:
-            self._looks = []
+        if not self._looks or self._looks[0][0] == name:
+            self._seen.came = self._looks = []
         self._looks.append((name, look))
+        if self._lone:
+            self._guard.later.backward(self._seen, [(name, look)], [], before)
 
 
 class EdgeHook:
@@ -75,7 +109,7 @@ class EdgeHook:
         if not guard.watch.on or guard.watch.thread.busy:
             return
         with guard.unseen(), torch.no_grad():
-            for call, number, slot in self.incoming:
+            for call, number, slot in reversed(self.incoming):  # the outermost module first: it was built last
                 if number < len(incoming) and incoming[number] is not None:
                     call.record(slot, incoming[number])
             for call, edge, slot in self.outgoing:
@@ -96,7 +130,7 @@ def attach(guard: Any, call: ModuleBackward, outputs: list[Any], inputs: list[An
             _hook(guard, node).incoming.append((call, tensor.output_nr, slot))
             pending.append(node)
             visited.add(node)
-    while pending:
+    while pending and targets:
         node = pending.pop()
         for edge, (following, number) in enumerate(node.next_functions):
             if following is None:

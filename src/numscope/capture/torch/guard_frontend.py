@@ -11,13 +11,15 @@ import torch
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.guard_calls import Ring
-from numscope.capture.torch.guard_judge import Judge, Strike
+from numscope.capture.torch.guard_judge import Judge
 from numscope.capture.torch.guard_late import LateFlags, Look, Window
 from numscope.capture.torch.guard_later import Later
 from numscope.capture.torch.guard_mode import GuardMode, GuardModules, WriteMode, watch_call
 from numscope.capture.torch.guard_now import Now
+from numscope.capture.torch.guard_optimizers import GuardOptimizers
 from numscope.capture.torch.guard_record import write
-from numscope.capture.torch.guard_training import GuardCollectives, GuardOptimizers, Scalers
+from numscope.capture.torch.guard_strike import Strike
+from numscope.capture.torch.guard_training import GuardCollectives, Losses, Scalers
 from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.watch import Watch
@@ -51,10 +53,12 @@ class TorchGuard(Installed):
         self.judge = Judge(
             self.recorder.strings, self.recorder.sites, settings.allow, self._found, self.late.give_reference
         )
+        self.late.wants_all = lambda: len(self.judge.doubts) > 0
         self.skipped = skipped
         self._on_origin = found
         self.ring = Ring(settings.calls, _ROOM if settings.memory is None else settings.memory)
         self.leaves: dict[int, Any] = {}
+        self.sound: Any = None  # a weak reference to the last gradient that went out of a module, and was finite
         self.now = Now(self)
         self.later = Later(self)
         self.optimizers = GuardOptimizers(self, after_step)
@@ -75,10 +79,12 @@ class TorchGuard(Installed):
     def start(self) -> None:
         """Begin to watch."""
         self.watch.thread.last = None
-        parts = [self.optimizers, self._scalers, self._collectives]
+        parts: list[Any] = [self.optimizers, self._scalers, self._collectives]
         if self.settings.level != "module":
             record = lambda watch, api, work, args, kwargs, frame: watch_call(self, api, work, args, kwargs, frame)  # noqa: E731
             parts.append(Functions(self.watch, record))
+        else:
+            parts.append(Losses(self))
         self.install(*parts)
         self.recorder.begin_step(self.judge.step)
         self.watch.on = True
@@ -117,6 +123,7 @@ class TorchGuard(Installed):
         with Unseen(self):
             self.late.end()
             self.late.read(wait=True)
+        self.judge.end_model()
 
     def unseen(self) -> Unseen:
         """Return a context for work of our own."""

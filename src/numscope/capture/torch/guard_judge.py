@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +12,11 @@ from numscope.capture.scope import Call, Scope
 from numscope.capture.sites import Sites
 from numscope.capture.torch.flags import count
 from numscope.capture.torch.guard_calls import Entry, Item, Marks, OpenModule, Seen, key_of, resolve
+from numscope.capture.torch.guard_doubts import Doubt, Doubts
+from numscope.capture.torch.guard_strike import FINER, Strike, around, as_parameter, counts_of, describe, reason_of
 from numscope.core.nonfinite import Counts, Judgement, Value, judge
-from numscope.core.report import Origin, Source
 
 Tensor = torch.Tensor
-
-
-class Strike:
-    """An origin, with the call and the tensors that show it."""
-
-    __slots__ = ("inputs", "origin", "outputs", "phase", "seen")
-
-    def __init__(self, origin: Origin, seen: Seen, phase: str, inputs: Sequence[Item], outputs: Sequence[Item]) -> None:
-        self.origin = origin
-        self.seen = seen
-        self.phase = phase
-        self.inputs = inputs
-        self.outputs = outputs
 
 
 class Judge:
@@ -47,11 +35,12 @@ class Judge:
         self._scaling = False  # the loss is being scaled
         self.pending: list[Strike] = []
         self.inherited_ranks: list[str] = []  # collectives through which another rank's values came in
-        self._strings = strings
-        self._sites = sites
+        self.strings = strings
+        self.sites = sites
         self._allow = Scope(allow) if allow else None
         self._found = found
         self._reference = reference  # gives a weak reference to a storage whose tensor is gone
+        self.doubts = Doubts()
         self.inside = False  # an optimizer of the user's own steps
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._wrong_pass = False  # this backward pass has something non-finite already
@@ -61,8 +50,10 @@ class Judge:
         """Judge a forward call, an optimizer's step, or data that comes in."""
         made = [Value(item.slot, item.found()) for item in outputs]
         if all(value.counts.clean for value in made):
+            if self.doubts:
+                self.take(seen.op, (item.key for item in inputs))
             return
-        name = self._strings[seen.name("forward")]
+        name = self.strings[seen.name("forward")]
         values = [Value(item.slot, item.found(), self._state(item)) for item in inputs]
         result = judge(seen.op, values, made, constants)
         if result.answer in ("origin", "entered") and self._is_allowed(name, seen):
@@ -75,6 +66,18 @@ class Judge:
             self._mark_all(outputs, "meant" if result.answer == "meant" else "constant")
             return
         if result.answer == "ignored":
+            return
+        if result.answer == "inherited" and result.cause is not None and result.cause.state == "doubtful":
+            struck = self.doubts.hand_on(seen, inputs, outputs)
+            if not struck:
+                self._mark_all(outputs, "doubtful")
+                return
+            self._strike_late(struck)
+        elif result.answer == "origin" and not seen.at_once and not any(value.counts.nan for value in made):
+            assert result.output is not None
+            self._mark_all(outputs, "doubtful")
+            strike = describe(self, seen, "forward", result.output, reason_of(name, result), inputs, outputs)
+            self.doubts.add(strike, outputs)
             return
         inside = seen.wrong  # what runs inside it was
         self._went_wrong(seen)
@@ -89,7 +92,28 @@ class Judge:
             self._enter(seen, cause, inputs, outputs)
             return
         assert result.output is not None
-        self._strike(seen, "forward", result.output, _reason(name, result), inputs, outputs, values)
+        self._strike(seen, "forward", result.output, reason_of(name, result), inputs, outputs)
+
+    def take(self, op: str, keys: Iterable[int]) -> None:
+        """A call with finite results took these storages: one that computes with what is doubted removes the doubt."""
+        self._strike_late(self.doubts.take(op, keys))
+
+    def end_model(self) -> None:
+        """A root module has given back its result: what is doubted and still there counts."""
+        if not self.doubts:
+            return
+        left, nothing = self.doubts.end()
+        for doubt in nothing:
+            for item in doubt.items:
+                self._mark(item, "meant")
+        self._strike_late(left)
+
+    def _strike_late(self, doubts: list[Doubt]) -> None:
+        for doubt in doubts:
+            self._went_wrong(doubt.strike.seen)
+            for item in doubt.items:
+                self._mark(item, "wrong")
+            self._found(doubt.strike)
 
     def _went_wrong(self, seen: Seen) -> None:
         """Remember that a forward call has something wrong, and that the modules around it have it from there."""
@@ -113,12 +137,14 @@ class Judge:
         """Judge the gradients that came into a call and those that went out of it."""
         made = [Value(item.slot, item.found()) for item in outgoing]
         bad = next((value for value in made if not value.counts.clean), None)
-        if bad is None:
+        if bad is None and outgoing:
             return
         values = [Value(item.slot, item.found(), self._state(item)) for item in incoming]
         dirty = next((value for value in values if not value.counts.clean), None)
+        if bad is None and dirty is None:
+            return
         self._mark_all(outgoing, "wrong")
-        name = self._strings[seen.name("backward")]
+        name = self.strings[seen.name("backward")]
         if seen.wrong or self._is_allowed(name, seen):
             self._wrong_pass = True
             return
@@ -126,14 +152,41 @@ class Judge:
         if dirty is not None and (known or self._wrong_step or dirty.state == "wrong"):
             return  # a sum of gradients is a new tensor: that one of its parts was wrong is known from this very pass
         if dirty is not None:
-            reason = (
-                f"the gradient that comes into {name} has {dirty.counts}, and no call that is watched made it: "
-                "it is a sum that overflowed, or it was given to backward"
-            )
-            self._strike(seen, "backward", dirty, reason, incoming, outgoing, values)
+            self._came_in(seen, dirty, incoming, outgoing)
             return
+        assert bad is not None
         reason = f"{name} turned finite gradients into {bad.counts}"
-        self._strike(seen, "backward", bad, reason, incoming, outgoing, values)
+        self._strike(seen, "backward", bad, reason, incoming, outgoing)
+
+    def _came_in(self, seen: Seen, dirty: Value, incoming: list[Item], outgoing: list[Item]) -> None:
+        """A gradient is wrong that no call has made."""
+        outer = around(seen)
+        while outer is not None and any(not counts_of(gradient).clean for gradient in outer.came):
+            seen, outer = outer, around(outer)
+        name = self.strings[seen.name("backward")]
+        if outer is not None:
+            place = self.strings[outer.name("backward")]
+            reason = f"{place} made {dirty.counts} in code of its own, before the gradient came to {name}: {FINER}"
+            self._strike(outer, "backward", dirty, reason, incoming, outgoing, site=seen.site)
+            return
+        where = "the loss, or code that follows it" if seen.kind == "module" else "a sum that overflowed"
+        reason = (
+            f"the gradient that comes into {name} has {dirty.counts}, and no call that is watched made it: "
+            f"it comes from {where}, or it was given to backward"
+        )
+        self._strike(seen, "backward", dirty, reason, incoming, outgoing)
+
+    def loss(self, seen: Seen, inputs: list[Item]) -> None:
+        """Judge what a backward pass starts from, where calls outside modules are not watched."""
+        for item in inputs:
+            counts = item.found()
+            if counts.clean or self._wrong_step or self._state(item) in ("wrong", "meant"):
+                continue
+            self._mark(item, "wrong")
+            name = self.strings[seen.name("forward")]
+            reason = f"the loss that {name} starts from holds {counts}, and no module made it: {FINER}"
+            self._strike(seen, "forward", Value(item.slot, counts), reason, inputs, [], waits=True)
+            self._wrong_step = True
 
     def new_pass(self) -> None:
         """A forward call runs: the next backward pass is another one."""
@@ -141,6 +194,7 @@ class Judge:
 
     def begin_step(self, step: int) -> None:
         """What follows belongs to a step."""
+        self.end_model()
         self.step = step
         self._wrong_pass = self._wrong_step = False
 
@@ -159,7 +213,7 @@ class Judge:
         self._mark_all(outputs, "wrong")
         self._wrong_pass = True
         seen.wrong = True
-        name = self._strings[seen.name("forward")]
+        name = self.strings[seen.name("forward")]
         if not all(value.counts.clean for value in values):
             if any(v.state == "unknown" and not v.counts.clean for v in values):
                 cause = next(i for i, v in zip(inputs, values) if v.state == "unknown" and not v.counts.clean)
@@ -168,7 +222,7 @@ class Judge:
         if world > 1:
             self.inherited_ranks.append(name)
             return
-        self._strike(seen, phase, bad, f"{name} turned finite values into {bad.counts}", inputs, outputs, values)
+        self._strike(seen, phase, bad, f"{name} turned finite values into {bad.counts}", inputs, outputs)
 
     def set_inside(self, inside: bool) -> None:
         """A step of the user's own optimizer begins or ends: a call inside it tells the line."""
@@ -176,8 +230,13 @@ class Judge:
         if inside:
             self.hint = None
 
-    def optimizer(self, seen: Seen, inputs: list[Item], outputs: list[Item]) -> None:
-        """Judge an optimizer's step from parameters, gradients and state before it, and parameters after it."""
+    def optimizer(
+        self, seen: Seen, inputs: list[Item], outputs: list[Item], around: Any = lambda label: ([], [], "")
+    ) -> None:
+        """Judge an optimizer's step from parameters and gradients before it, and parameters after it.
+
+        `around` gives what else is known of one parameter's step: tensors before and after, and a sentence.
+        """
         values = [Value(item.slot, item.found(), self._state(item)) for item in inputs]
         made = [Value(item.slot, item.found()) for item in outputs]
         bad = next((value for value in made if not value.counts.clean), None)
@@ -191,7 +250,7 @@ class Judge:
         seen.wrong = True
         if any(v.state == "wrong" for _, v in own) or (own and self._wrong_step):
             return
-        name = self._strings[seen.name("forward")]
+        name = self.strings[seen.name("forward")]
         if self._is_allowed(name, seen):
             return
         if own:
@@ -201,14 +260,17 @@ class Judge:
                 return
             what = "the gradient" if item.slot.startswith("parameters_grad") else "the optimizer's state or parameter"
             reason = f"{what} of {label} has {value.counts} before {name}, and no call that is watched made it"
-            self._strike(seen, "optimizer", value, reason, inputs, outputs, values)
+            self._strike(seen, "optimizer", value, reason, inputs, outputs)
             return
+        given, left, sentence = around(label)
+        before = {item.slot: item for item in given} | {i.slot: i for i in inputs if i.slot.endswith(f".{label}")}
+        after = [*(item for item in outputs if item.slot == bad.slot), *left]  # of a whole model, only what went wrong
         hint = self.hint
         inside = f" ({hint[0]} inside it)" if hint else ""
-        reason = f"{name}{inside} turned finite parameters, gradients and state into {bad.counts} in {label}"
+        reason = f"{name}{inside} turned finite parameters, gradients and state into {bad.counts} in {label}{sentence}"
         if hint:
             seen.site = hint[1]
-        self._strike(seen, "optimizer", bad, reason, inputs, outputs, values)
+        self._strike(seen, "optimizer", bad, reason, list(before.values()), after)
 
     def item(self, slot: str, tensor: Tensor, parameter: str = "", clean: bool = False) -> Item:
         """Return a tensor of the CPU in a slot; `clean`: it is known to be, or to have been, finite."""
@@ -256,28 +318,35 @@ class Judge:
         if self._allow is None:
             return False
         parent = seen.parent
-        path, kind = (self._strings[parent.module], self._strings[parent.module_class]) if parent else ("", "")
+        path, kind = (self.strings[parent.module], self.strings[parent.module_class]) if parent else ("", "")
         return self._allow(Call(name, path, kind, seen.kind, seen.phase))
 
     def _enter(self, seen: Seen, cause: Item, inputs: list[Item], outputs: list[Item]) -> None:
         """An input was non-finite before any call that is watched: a parameter, or data."""
         counts = cause.found()
-        name = self._strings[seen.name("forward")]
+        name = self.strings[seen.name("forward")]
         if cause.parameter:
             reason = f"the parameter {cause.parameter} holds {counts} before anything computes with it"
             owner = seen.parent
             path, _, own = cause.parameter.rpartition(".")
             if isinstance(owner, OpenModule) and owner.path == path:
-                holder = owner.seen
                 value = Value(f"parameters.{own}", counts)
-                self._strike(holder, "forward", value, reason, inputs, outputs, [], kind="parameter")
+                inputs = [as_parameter(item, path) for item in inputs]
+                self._strike(owner.seen, "forward", value, reason, inputs, outputs, kind="parameter")
                 return
-            self._strike(seen, "forward", Value(cause.slot, counts), reason, inputs, outputs, [], kind="parameter")
+            self._strike(seen, "forward", Value(cause.slot, counts), reason, inputs, outputs, kind="parameter")
+            return
+        outer = around(seen)
+        if outer is not None:
+            place = self.strings[outer.name("forward")]
+            reason = f"{place} made {counts} in code of its own, before it called {name} with it: {FINER}"
+            value = Value(cause.slot, counts)
+            self._strike(outer, "forward", value, reason, inputs, outputs, site=seen.site)
             return
         blank = self.marks.get(cause.key) == "blank"
         where = "it is memory that nothing was written to" if blank else "no call that is watched made it"
         reason = f"{cause.slot} of {name} holds {counts} on entry: {where}"
-        self._strike(seen, "forward", Value(cause.slot, counts), reason, inputs, outputs, [], kind="data")
+        self._strike(seen, "forward", Value(cause.slot, counts), reason, inputs, outputs, kind="data")
 
     def data(self, seen: Seen, outputs: list[Item]) -> None:
         """Judge what enters a root module."""
@@ -288,58 +357,21 @@ class Judge:
             if not counts.nan and not counts.posinf:
                 self._mark(item, "meant")
                 continue
-            name = self._strings[seen.name("input")]
+            name = self.strings[seen.name("input")]
             if self._is_allowed(name, seen):
                 self._mark(item, "meant")
                 continue
             self._mark(item, "wrong")
             reason = f"the data that enters the model holds {counts}"
-            self._strike(seen, "input", Value(item.slot, counts), reason, [], outputs, [], kind="data")
+            self._strike(seen, "input", Value(item.slot, counts), reason, [], outputs, kind="data")
 
     def _strike(
         self, seen: Seen, phase: str, value: Value, reason: str, inputs: Sequence[Item], outputs: Sequence[Item],
-        values: Sequence[Value], kind: str | None = None,
+        kind: str | None = None, site: int | None = None, waits: bool = False,
     ) -> None:  # fmt: skip
-        counts = value.counts
-        frame = self._sites.source(seen.site)
-        parent = seen.parent
-        tensor = next((resolve(item.tensor) for item in [*outputs, *inputs] if item.slot == value.slot), None)
-        origin = Origin(
-            call=self._strings[seen.name(phase if phase in ("backward", "input") else "forward")],
-            kind=kind or seen.kind,  # type: ignore[arg-type]
-            phase=phase,  # type: ignore[arg-type]
-            step=self.step,
-            rank=self.rank,
-            reason=reason,
-            module=self._strings[parent.module] if parent is not None else "",
-            source=Source(**frame) if frame else None,
-            mechanism="input" if kind == "data" else "parameter" if kind == "parameter" else "unknown",
-            details={
-                "slot": value.slot,
-                "nan": counts.nan,
-                "posinf": counts.posinf,
-                "neginf": counts.neginf,
-                "elements": counts.elements,
-                **(
-                    {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-                    if tensor is not None
-                    else {}
-                ),
-                "inputs": {item.slot: str(item.found()) for item in inputs if not item.found().clean},
-            },
-        )
-        strike = Strike(origin, seen, phase, inputs, outputs)
-        if self.scaled and (phase == "backward" or self._scaling):
+        """Tell of an origin, or let it wait where a loss scale may explain it, as `waits` says of some."""
+        strike = describe(self, seen, phase, value, reason, inputs, outputs, kind, site)
+        if self.scaled and (phase == "backward" or self._scaling or waits):
             self.pending.append(strike)
         else:
             self._found(strike)
-
-
-def _reason(name: str, result: Judgement) -> str:
-    assert result.output is not None
-    counts, cause = result.output.counts, result.cause
-    if cause is None:
-        return f"{name} turned finite inputs into {counts}"
-    if cause.state == "constant":
-        return f"a constant of NaN enters {name} as {cause.slot}, and the output has {counts}"
-    return f"{name} made {counts} out of infinities: {cause.slot} has {cause.counts}"

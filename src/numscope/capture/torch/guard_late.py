@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.flags import DeviceFlags, Pending, count
-from numscope.capture.torch.guard_calls import storage_of, version_of
+from numscope.capture.torch.guard_calls import bytes_of, storage_of, version_of
 from numscope.core.nonfinite import Counts, State
 
 Tensor = torch.Tensor
@@ -99,6 +99,7 @@ class LateFlags:
         self._known: dict[tuple[int, int], tuple[int, int, Look]] = {}  # storage, version → first, last
         self._storages: dict[int, Any] = {}  # weak references that keep the addresses above from being used again
         self._parameters: dict[int, tuple[int, Look]] = {}  # the last version, over all steps
+        self.wants_all: Any = bool  # tells whether also calls whose results are finite matter
 
     def __len__(self) -> int:
         return len(self._window.log)
@@ -183,7 +184,7 @@ class LateFlags:
         if not (dtype.is_floating_point or dtype.is_complex):
             look = Look(0, version, parameter, _CLEAN)
             look.tensor = tensor  # a mask or a target says as much of an origin as its numbers do
-            self.held += tensor.nbytes
+            self.held += bytes_of(tensor)
             self._by_id[id(tensor)] = (weakref.ref(tensor), version, look)
             return look
         storage = storage_of(tensor)
@@ -299,7 +300,7 @@ class LateFlags:
             try:
                 window.read = True
                 struck = window.dirty or (window.pending is not None and window.pending.struck())
-                for judge, arguments in window.log if struck else window.always:
+                for judge, arguments in window.log if struck or self.wants_all() else window.always:
                     judge(*arguments)
             finally:
                 window.log, window.always = [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class Later:
 
     def backward(self, seen: Seen, given: Looks, made: Looks, before: int) -> None:
         """Write gradients down; `before`: the bytes that were held before them."""
-        if all(any(look is other for _, other in given) for _, look in made):
+        if made and all(any(look is other for _, other in given) for _, look in made):
             return  # handed on as they are
         if seen.transmits:
             _transmit(given, made)
@@ -104,8 +105,8 @@ class Later:
             return
         with guard.unseen(), torch.no_grad():
             looks = guard.late.all([(variable.grad, "") for *_, variable in ready])
-            for (seen, slot, given, _), look in zip(ready, looks):
-                look.tensor = None  # the gradient is the optimizer's
+            for (seen, slot, given, variable), look in zip(ready, looks):
+                look.tensor = weakref.ref(variable.grad)  # the gradient is the optimizer's
                 self._log(Entry(seen, "backward", given, [(slot, look)], 0, guard.late.window), ring=False)
 
     def module(self, seen: Seen, module: Any, slots: list[Any], versions: list[int], outputs: list[Any]) -> None:

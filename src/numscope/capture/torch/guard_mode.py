@@ -7,7 +7,6 @@ down. The CPU's results are looked at on the spot; those of other devices leave 
 from __future__ import annotations
 
 import sys
-import weakref
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from numscope.capture.torch.api import ApiMode, _same_name
 from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen, key_of, version_of
+from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen, bytes_of, key_of, version_of
 from numscope.capture.torch.guard_edges import ModuleBackward, attach
 from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.modules import Module, Modules
@@ -107,7 +106,10 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS)
     versions = [version_of(item) for item in tensors]
     # What an in-place call was given can't be looked at afterwards.
-    clean = not api.overwrites or not tensors or tensors[0] is thread.last or _was_finite(guard, tensors[0])
+    clean, saved = True, None
+    if api.overwrites and tensors and not guard.is_late(tensors[0]):
+        clean = tensors[0] is thread.last or _was_finite(tensors[0])
+        saved = guard.now.save(tensors[0])
     first = -1
     edges: list[Any] = []
     if torch.is_grad_enabled():
@@ -137,6 +139,8 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
         if not recompute:
             series.give_back(number)
         return result
+    if not outputs[0].requires_grad:
+        seen.at_once = not (stack and isinstance(stack[0], OpenModule))
     with torch._C.DisableTorchFunction():
         if api.uninitialized:
             for tensor in outputs:
@@ -149,16 +153,16 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             thread.last = None
             fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
         else:
-            fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean)
+            fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
     if fresh and first >= 0 and outputs[0].requires_grad:
         hook(guard, seen, outputs, edges, first)
     return result
 
 
-def _was_finite(guard: Any, tensor: Tensor) -> bool:
-    """Tell whether a tensor of the CPU that is about to be overwritten is finite; of others their flags tell."""
+def _was_finite(tensor: Tensor) -> bool:
+    """Tell whether a tensor of the CPU that is about to be overwritten is finite."""
     with torch._C.DisableTorchFunction():
-        return guard.is_late(tensor) or is_finite(tensor)
+        return is_finite(tensor)
 
 
 def numbered(watch: Any, series: Series, tensors: list[Tensor]) -> tuple[int, bool]:
@@ -245,16 +249,20 @@ class NodeHook:
             self._look_later(incoming, outgoing)
             return
         bad = False
+        size = 0
         made = []
+        # The ring has gradients of its own over the same memory: the engine still sees that nobody else uses its tensors,
+        # so that a parameter takes the one it is given as it takes it without us.
         for slot, gradient in zip(self._slots, outgoing):
             if gradient is not None:
                 bad = bad or not is_finite(gradient)
-                made.append((slot, weakref.ref(gradient), version_of(gradient)))
+                made.append((slot, gradient.detach(), gradient._version))
+                size += bytes_of(gradient)
         if bad:
             names = [(self._name(i), g) for i, g in enumerate(outgoing[: len(self._slots)]) if g is not None]
             guard.now.gradients(self._seen, [(f"input.{i}", g) for i, g in enumerate(incoming) if g is not None], names)
-        taken = [(i, weakref.ref(g), version_of(g)) for i, g in enumerate(incoming) if g is not None]
-        guard.ring.add(Entry(self._seen, "backward", taken, made, 0))
+        taken = [(i, g.detach(), g._version) for i, g in enumerate(incoming) if g is not None]
+        guard.ring.add(Entry(self._seen, "backward", taken, made, size))
 
     def _look_later(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
         leaves = self._leaves
@@ -324,12 +332,15 @@ class GuardModules(Modules):
             result = original(module, *args, **kwargs)
         finally:
             stack.pop()
+        if parent is None and not recompute:
+            guard.control(guard.judge.end_model)
         if inner:
             outputs = watch.flatten_output(result)
             late = any(guard.is_late(tensor) for _, tensor in outputs)
             (guard.later if late else guard.now).module(seen, module, slots, versions, outputs)
-            if edges and any(tensor.requires_grad for _, tensor in outputs):
-                attach(guard, ModuleBackward(guard, seen), watch.gradient_slots(outputs), edges, first)
+            if first >= 0 and any(tensor.requires_grad for _, tensor in outputs):
+                call = ModuleBackward(guard, seen, lone=not edges)
+                attach(guard, call, watch.gradient_slots(outputs), edges, first)
         return result
 
     def _known(self, module: Module) -> tuple[str, int, int, Series, str]:

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.flags import count, is_finite
-from numscope.capture.torch.guard_calls import Entry, Item, Seen, key_of, version_of
+from numscope.capture.torch.guard_calls import Entry, Item, Seen, bytes_of, key_of, version_of
 from numscope.capture.torch.names import Api
 
 Tensor = torch.Tensor
+_PLAIN = (Tensor, torch.nn.Parameter)
+_SAVED = 1 << 20  # bytes of a tensor that is copied before a call overwrites it
 
 
 class Now:
@@ -19,9 +21,21 @@ class Now:
     def __init__(self, guard: Any) -> None:
         self._guard = guard
 
+    def save(self, tensor: Tensor) -> Tensor | None:
+        """Return a copy of a small tensor that is about to be overwritten: the record will want it as it was."""
+        if tensor.layout is not torch.strided or tensor.nbytes > _SAVED or type(tensor) not in _PLAIN:
+            return None
+        with torch._C.DisableTorchFunction(), torch.no_grad():
+            copy = tensor.detach().clone()
+            thread = self._guard.watch.thread
+            before = self._guard.ring.last() if tensor is thread.last else None
+            if before is not None and before.outputs and before.outputs[0][1] is thread.held:
+                before.outputs[0] = (before.outputs[0][0], copy, None)  # the call that made it has it from here, too
+            return copy
+
     def call(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
-        clean: bool,
+        clean: bool, saved: Tensor | None,
     ) -> bool:  # fmt: skip
         """Look at the results of an API call; tell whether they are more than views of what it was given."""
         guard = self._guard
@@ -41,12 +55,17 @@ class Now:
             bad = bad or not is_finite(tensor)
         thread.last = outputs[0]
         if bad and fresh:
-            self._judge(api, seen, args, kwargs, tensors, versions, outputs, clean)
+            self._judge(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
+        elif fresh and guard.judge.doubts:
+            guard.judge.take(api.op, [key_of(item) for item in tensors])
         # What the ring holds must not keep a graph alive; the result of the call before is held already.
-        held = [
+        held: list[tuple[int, Any, int | None]] = [
             (index, item if item.grad_fn is None else thread.held if item is last else item.detach(), version)
             for index, (item, version) in enumerate(zip(tensors, versions))
         ]
+        if saved is not None:
+            held[0] = (0, saved, None)
+            size += saved.nbytes
         made = [(index, item.detach(), version_of(item)) for index, item in enumerate(outputs)]
         thread.held = made[0][1]
         guard.ring.add(Entry(seen, "forward", held, made, size))
@@ -54,7 +73,7 @@ class Now:
 
     def _judge(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
-        clean: bool,
+        clean: bool, saved: Tensor | None,
     ) -> None:  # fmt: skip
         guard = self._guard
         marks = guard.judge.marks
@@ -70,12 +89,17 @@ class Now:
             for slot, tensor in given:
                 overwritten = before.get(id(tensor), -1) not in (-1, version_of(tensor))
                 finite = overwritten and clean and marks.get(key_of(tensor)) in (None, "blank")
-                inputs.append(self.item(texts[slot], tensor, clean=finite))
+                item = self.item(texts[slot], tensor, clean=finite)
+                if overwritten and saved is not None and tensor is tensors[0]:
+                    item = item._replace(tensor=saved, counts=count(saved))
+                elif overwritten:
+                    item = item._replace(version=before[id(tensor)])
+                inputs.append(item)
             made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
             guard.submit(guard.judge.forward, seen, inputs, made, numbers(constants), late=False)
 
     def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
-        """Judge gradients that came into a node, and went out of it, one of them not finite."""
+        """Judge gradients that came into a node or module, and went out of it, one of them not finite."""
         with self._guard.unseen(), torch.no_grad():
             given = [self.item(slot, tensor) for slot, tensor in incoming]
             made = [self.item(slot, tensor) for slot, tensor in outgoing]
@@ -87,13 +111,14 @@ class Now:
         texts = guard.recorder.strings
         with torch._C.DisableTorchFunction():
             clean = all(is_finite(tensor) for _, tensor in outputs)
+            taken = [(texts[slot], tensor.detach(), version) for (slot, tensor), version in zip(slots, versions)]
             held = [(texts[slot], tensor.detach(), version_of(tensor)) for slot, tensor in outputs]
-        guard.ring.add(Entry(seen, "forward", (), held, sum(tensor.nbytes for _, tensor in outputs)))
+        guard.ring.add(Entry(seen, "forward", taken, held, sum(bytes_of(tensor) for _, tensor in outputs)))
         if clean:
             return
         with guard.unseen(), torch.no_grad():
             given = [
-                self.item(texts[slot], tensor, clean=version != version_of(tensor))
+                self.item(texts[slot], tensor, clean=version != version_of(tensor))._replace(version=version)
                 for (slot, tensor), version in zip(slots, versions)
             ]
             given += [self.item(f"parameters.{n}", p) for n, p in module._parameters.items() if p is not None]

@@ -9,7 +9,7 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.guard_calls import Entry, Item, Seen
-from numscope.capture.torch.guard_judge import Strike
+from numscope.capture.torch.guard_strike import Strike
 from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
@@ -37,7 +37,8 @@ def write(guard: Any, strike: Strike | None) -> int:
         for step, calls in groupby(entries, key=lambda entry: entry.step):
             recorder.begin_step(step)
             for entry in calls:
-                missing = _call(watch, entry, keep=strike is not None and entry is entries[-1])
+                # Of an origin in backward the forward call's tensors are as telling as its gradients.
+                missing = _call(watch, entry, keep=strike is not None and entry.seen is strike.seen)
             recorder.end_step()
             watch.new_step()
         recorder.close()
@@ -66,7 +67,7 @@ def _entry_of(strike: Strike) -> Entry:
 
 
 def _held(item: Item) -> tuple[str, Any, int | None]:
-    return item.slot, item.tensor, item.look.version if item.look is not None else None
+    return item.slot, item.tensor, item.look.version if item.look is not None else item.version
 
 
 def _call(watch: Watch, entry: Entry, keep: bool) -> int:

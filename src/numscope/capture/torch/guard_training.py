@@ -1,121 +1,22 @@
-"""The guard on what surrounds the model: optimizers, loss scalers, collectives."""
+"""The guard on losses, loss scalers and collectives."""
 
 from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Item, Seen, key_of
-from numscope.capture.torch.optimizer import around_steps, outside_torch
+from numscope.capture.torch.guard_calls import Item, Seen
+from numscope.capture.torch.optimizer import outside_torch
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
 
 Tensor = torch.Tensor
 _MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time
-
-
-class GuardOptimizers:
-    """Looks at gradients before a step, and at parameters after it."""
-
-    def __init__(self, guard: Any, after_step: Callable[[], None]) -> None:
-        self._guard = guard
-        self._after_step = after_step
-        self._open: dict[int, tuple[Seen, list[Item]]] = {}
-        self._finite: dict[int, int] = {}  # parameters that were finite after their last step → their version
-        self.stepped = False
-
-    def install(self) -> Undo:
-        """Register the global hooks; return what removes them."""
-        return around_steps(self._before, self._after)
-
-    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        guard = self._guard
-        watch = guard.watch
-        if not watch.on or watch.thread.busy:
-            return
-        self.stepped = True
-        guard.end_pass()
-        series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
-        site = watch.site(outside_torch(sys._getframe(1)))
-        seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
-        scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
-        given = [] if scaled else self._given(optimizer)
-        guard.late.launch()  # what waits may be overwritten
-        self._open[id(optimizer)] = (seen, given)
-        if not scaled:
-            guard.control(guard.judge.stepping, given)  # nobody skips this step
-        if type(optimizer).__module__.startswith("torch.optim"):
-            watch.thread.begin_quiet()
-        else:
-            guard.control(guard.judge.set_inside, True)
-
-    def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
-        """Return the gradients and parameters; of the CPU's only those that are not finite."""
-        guard = self._guard
-        marks = guard.judge.marks
-        given: list[Item] = []
-        late: list[tuple[str, Tensor, str]] = []
-        with guard.unseen(), torch.no_grad():
-            for label, parameter in self._parameters(optimizer):
-                for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
-                    if tensor is None:
-                        continue
-                    if guard.is_late(tensor):
-                        late.append((f"{group}.{label}", tensor, label if tensor is parameter else ""))
-                    elif tensor is parameter and self._finite.get(id(tensor)) == tensor._version:
-                        continue  # as the step before has left it
-                    elif not is_finite(tensor):
-                        given.append(guard.now.item(f"{group}.{label}", tensor)._replace(parameter=""))
-                    elif marks:
-                        marks.drop(key_of(tensor))
-            looks = guard.late.all([(tensor, name) for _, tensor, name in late]) if late else []
-            for (slot, tensor, _), look in zip(late, looks):
-                given.append(Item(slot, look.key, None, look, "", weakref.ref(tensor)))
-                if not look.parameter:
-                    look.tensor = None  # gradients are the user's to let go
-            return given
-
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
-        found = []
-        for group_index, group in enumerate(optimizer.param_groups):
-            for index, parameter in enumerate(group["params"]):
-                if parameter.requires_grad or parameter.grad is not None:
-                    name = self._guard.modules.parameter_name(parameter) or f"group{group_index}.{index}"
-                    found.append((name, parameter))
-        return found
-
-    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        guard = self._guard
-        guard.watch.thread.end_quiet()
-        guard.control(guard.judge.set_inside, False)
-        opened = self._open.pop(id(optimizer), None)
-        if opened is None or not guard.watch.on or guard.watch.thread.busy:
-            return
-        seen, given = opened
-        made = []
-        late = []
-        with guard.unseen(), torch.no_grad():
-            for label, parameter in self._parameters(optimizer):
-                if guard.is_late(parameter):
-                    late.append((label, parameter))
-                elif is_finite(parameter):
-                    self._finite[id(parameter)] = parameter._version
-                else:
-                    self._finite.pop(id(parameter), None)
-                    made.append(guard.now.item(f"output.{label}", parameter))
-            if late:
-                looks = guard.late.again([(parameter, label) for label, parameter in late])
-                for (label, parameter), look in zip(late, looks):
-                    made.append(Item(f"output.{label}", look.key, None, look, label, weakref.ref(parameter)))
-            if made:
-                guard.submit(guard.judge.optimizer, seen, given, made, late=bool(late))
-        self._after_step()
 
 
 class Scalers:
@@ -168,6 +69,51 @@ class Scalers:
         if value is not None and value.is_cpu and float(value) <= 1.0:
             return False
         return self._row < _MANY
+
+
+class Losses:
+    """Looks at what each backward pass starts from: at module level a loss may be made by calls that are not watched."""
+
+    def __init__(self, guard: Any) -> None:
+        self._guard = guard
+
+    def install(self) -> Undo:
+        """Replace `torch.autograd.backward`; return what puts it back."""
+        original = torch.autograd.backward
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self._look(tensors)
+            return original(tensors, *args, **kwargs)
+
+        torch.autograd.backward = backward
+
+        def undo() -> None:
+            if torch.autograd.backward is backward:
+                torch.autograd.backward = original
+
+        return undo
+
+    def _look(self, tensors: Any) -> None:
+        guard = self._guard
+        watch = guard.watch
+        given = (
+            [tensors] if isinstance(tensors, Tensor) else [item for item in tensors or () if isinstance(item, Tensor)]
+        )
+        if not watch.on or watch.thread.busy or not given:
+            return
+        series = watch.series("Tensor.backward")
+        site = watch.site(outside_torch(sys._getframe(2)))
+        seen = Seen(series, series.next(guard.recorder.epoch), "api", "backward", None, site)
+        with guard.unseen(), torch.no_grad():
+            late = any(guard.is_late(tensor) for tensor in given)
+            if late:
+                looks = [guard.late.given(tensor, guard.parameter) for tensor in given]
+                items = [Item(f"input.{n}", look.key, None, look, "", look.tensor) for n, look in enumerate(looks)]
+            elif all(is_finite(tensor) for tensor in given):
+                return
+            else:
+                items = [guard.now.item(f"input.{n}", tensor) for n, tensor in enumerate(given)]
+            guard.submit(guard.judge.loss, seen, items, late=late)
 
 
 class GuardCollectives(Collectives):

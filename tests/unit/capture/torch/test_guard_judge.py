@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numscope.capture.recorder import Series, Strings
 from numscope.capture.sites import Sites
 from numscope.capture.torch.guard_calls import Item, OpenModule, Seen
-from numscope.capture.torch.guard_judge import Judge, Strike
+from numscope.capture.torch.guard_judge import Judge
+from numscope.capture.torch.guard_strike import Strike
 from numscope.core.nonfinite import Counts
 
 CLEAN = Counts(elements=4)
