@@ -119,9 +119,15 @@ def _pieces(copies: Iterable[DeviceCopy], size: int) -> Iterator[list[tuple[torc
 
 
 class _Cuda:
-    """Copies on a stream of its own; what is copied stays referred to until it has arrived."""
+    """Copies on a stream of its own; what is copied stays referred to until it has arrived.
+
+    It is used by one thread of the writer, which has the device as its current one: to come back to another one could
+    make a context there, of hundreds of megabytes.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
+        torch.cuda.set_device(device)
         self._stream = torch.cuda.Stream(device)
 
     def buffer(self, size: int) -> torch.Tensor:
@@ -129,6 +135,7 @@ class _Cuda:
 
     def begin(self, moves: Iterable[Move]) -> Callable[[], None]:
         held = list(moves)
+        torch.cuda.set_device(self._device)
         with torch.cuda.stream(self._stream):
             for target, source, ready in held:
                 self._stream.wait_event(ready)
