@@ -1,6 +1,6 @@
 """Small contents on the CPU: copied aside when they are added, and measured together, many in one numpy call.
 
-A numpy call costs as much as measuring some 2 KB. So contents of at most 64 KB are copied into blocks, where those of
+A numpy call costs as much as measuring some 4 KB. So contents of at most 128 KB are copied into blocks, where those of
 one dtype and of about one size lie below each other as rows of a matrix, filled up with zeros to a few fixed widths.
 Zeros add nothing to hash, sums and sketch; counts of zeros, min and max are put right for them.
 """
@@ -13,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.fingerprint import constants
-from numscope.fingerprint.chunks import SAFE, Scratch, leave_out, measure
+from numscope.fingerprint.chunks import Measure, Scratch, leave_out
 from numscope.fingerprint.columns import Fingerprints
-from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH, SPAN
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH
+from numscope.fingerprint.hashing import hash_rows
 from numscope.fingerprint.kinds import Kind, Values
 from numscope.fingerprint.rows import Rows
 
-LARGEST = 16384  # elements of a content that is put into a block, and
-LARGEST_BYTES = 65536
-_WIDTHS: list[int] = sorted({ROW * 2**k for k in range(9)} | {ROW * 3 * 2**k for k in range(7)})
+LARGEST = 32768  # elements of a content that is put into a block, and
+LARGEST_BYTES = 131072
+_BLOCK = 2 * CHUNK  # elements of a block
+_WIDTHS: list[int] = sorted({ROW * 2**k for k in range(10)} | {ROW * 3 * 2**k for k in range(8)})
 _RUN = 64  # rows of buckets summed in float32 at a time
 
 
@@ -32,7 +33,7 @@ class Block:
     def __init__(self, kind: Kind, width: int) -> None:
         self.kind, self.width = kind, width
         self.stride = width * kind.size
-        self.capacity = CHUNK // width
+        self.capacity = _BLOCK // width
         self.raw = np.zeros((self.capacity, self.stride), np.uint8)
         self.address = int(self.raw.ctypes.data)
         self.used = 0
@@ -92,7 +93,10 @@ class Arena:
         self.rows.set_many(np.array(block.rows), columns)
         for place in odd:  # magnitudes that need scaling: too rare to do many at a time
             raw = block.raw[place, : block.counts[place] * block.kind.size]
-            result = measure(raw.view(block.kind.storage), block.kind, self.scratch)
+            result = Measure(block.kind, block.counts[place], self.scratch)
+            with np.errstate(all="ignore"):
+                result.take(raw)
+                result.finish()
             self.rows.set(block.rows[place], block.elements[place], result)
         block.stale = max(block.stale, used)
         block.used = 0
@@ -101,7 +105,7 @@ class Arena:
     def _columns(self, block: Block, counts: NDArray[np.int64]) -> tuple[Fingerprints, list[int]]:
         kind, used = block.kind, block.used
         raw = block.raw[:used]
-        x = kind.load(raw, self.scratch.values[kind.real][: used * block.width].reshape(used, -1))
+        x = kind.load(raw, self.scratch.buffer("values", kind.real, used * block.width).reshape(used, -1))
         low, high = x.min(1).astype(np.float64), x.max(1).astype(np.float64)
         bad = np.zeros((3, used), np.int64)
         finite = np.isfinite(low) & np.isfinite(high)
@@ -112,7 +116,7 @@ class Arena:
         zero = self._zeros(x) - (block.width - counts) - bad.sum(0)
         self._without_filling(every, counts, low, high)
         size = np.maximum(-low, high)
-        least, most = SAFE[x.dtype]
+        least, most = self.scratch.sums(x.dtype).safe
         odd = np.flatnonzero((size > 0) & ~((size >= least) & (size <= most)))
         total, squares = self._sums(x)
         columns = Fingerprints(
@@ -125,7 +129,7 @@ class Arena:
             max=np.where(some, high, np.nan),
             mean=np.where(some, total / (counts - bad.sum(0)), np.nan),
             l2=np.sqrt(squares),
-            hash=self._hashes(raw),
+            hash=hash_rows(raw.view(np.int32), self.scratch.words),
             sketch=self._sketches(x),
         )
         return columns, odd.tolist()
@@ -147,16 +151,16 @@ class Arena:
         part, low[places], high[places] = leave_out(part)
         some = bad.sum(0) < counts
         low[~some], high[~some] = 1.0, 1.0  # any number that needs no care; the caller replaces it
-        clean = self.scratch.clean[x.dtype][: x.size].reshape(x.shape)
+        clean = self.scratch.buffer("clean", x.dtype, x.size).reshape(x.shape)
         np.copyto(clean, x)
         clean[places] = part
         return clean, some
 
     def _zeros(self, x: Values) -> NDArray[np.int64]:
-        mask = np.equal(x, 0, out=self.scratch.mask[: x.size].reshape(x.shape))
-        if not np.count_nonzero(mask):
-            return np.zeros(len(x), np.int64)
-        zeros: NDArray[np.int64] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
+        mask = np.equal(x, self.scratch.sums(x.dtype).zero, out=self.scratch.mask(x.size).reshape(x.shape))
+        words = mask.view(np.uint64).reshape(len(x), -1, _part(x.shape[1]) // 8)
+        bytewise: NDArray[np.uint64] = np.add.reduce(words, axis=2)  # at most 128 in each byte
+        zeros: NDArray[np.int64] = np.add.reduce(bytewise.view(np.uint8), axis=1, dtype=np.int64)
         return zeros
 
     @staticmethod
@@ -172,11 +176,9 @@ class Arena:
 
     def _sums(self, x: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the sum and the sum of squares of each row, in float32 over 1024 elements at most."""
-        run = x.shape[1]
-        while run > 1024:
-            run //= 2
+        run = _part(x.shape[1])
         part = x.reshape(-1, 1, run)
-        total = part @ self.scratch.ones[x.dtype][:run, None]
+        total = part @ self.scratch.sums(x.dtype).ones[:run]
         squares = part @ part.transpose(0, 2, 1)
         shape = len(x), -1
         return (
@@ -184,32 +186,25 @@ class Arena:
             squares.reshape(shape).sum(1, dtype=np.float64),
         )
 
-    def _hashes(self, raw: NDArray[np.uint8]) -> NDArray[np.uint64]:
-        words = raw.view(np.int32)
-        count, width = words.shape
-        table = constants.factors()[:width]
-        result = np.empty(count, np.int64)
-        many = SPAN // width
-        for start in range(0, count, many):
-            part = words[start : start + many]
-            product = self.scratch.words[: part.size].reshape(part.shape)
-            np.copyto(product, part)
-            np.multiply(product, table, out=product)
-            np.add.reduce(product, axis=1, out=result[start : start + many])
-        return result.view(np.uint64)
-
     def _sketches(self, x: Values) -> NDArray[np.float64]:
         count, width = x.shape
-        deep = -(-width // BUCKETS)
-        product = self.scratch.wide(x.dtype, count * deep * BUCKETS).reshape(count, deep * BUCKETS)
-        np.multiply(x, self.scratch.signs[x.dtype][:width], out=product[:, :width])
+        runs = -(-width // (BUCKETS * _RUN))
+        deep = -(-width // (BUCKETS * runs))
+        product = self.scratch.buffer("wide", x.dtype, count * runs * deep * BUCKETS).reshape(count, -1)
+        sums = self.scratch.sums(x.dtype)
+        np.multiply(x, sums.signs[:width], out=product[:, :width])
         product[:, width:] = 0
-        tall = product.reshape(count, deep, BUCKETS)
+        folded = sums.ones[:deep, 0] @ product.reshape(count, runs, deep, BUCKETS)
         sketch = np.zeros((count, SKETCH))
-        for start in range(0, deep, _RUN):
-            part = tall[:, start : start + _RUN]
-            sketch[:, :BUCKETS] += (self.scratch.ones[x.dtype][None, : part.shape[1]] @ part)[:, 0]
+        np.add.reduce(folded, axis=1, dtype=np.float64, out=sketch[:, :BUCKETS])
         return sketch
+
+
+def _part(width: int) -> int:
+    """Return how many elements of a row are summed at a time: 1024 at most."""
+    while width > 1024:
+        width //= 2
+    return width
 
 
 def place_of(block: Block, place: int, count: int) -> NDArray[Any]:

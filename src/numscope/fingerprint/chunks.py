@@ -1,7 +1,9 @@
 """The fingerprint of one content of any size on the CPU, chunk by chunk, at memory speed.
 
-Each pass over a chunk is one numpy call on at most 256 KB, which stays in the cache. BLAS sees less than 9000 elements
-at a time: it then starts no threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck.
+Each pass over a chunk is one numpy call on at most 256 KB, which stays in the cache; what is small is left for later and
+done for many chunks at once. BLAS sees less than 9000 elements at a time: it then starts no threads, and float32 sums are
+short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help: the calls are so short that
+the threads would wait for each other at every one of them.)
 """
 
 from __future__ import annotations
@@ -14,45 +16,103 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
-from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SPAN
+from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW
+from numscope.fingerprint.hashing import DIGITS, LINE, add_lines, hash_rest, join
 from numscope.fingerprint.kinds import Kind, Values
 
 _WIDTH = ROW * BUCKETS  # both a row's place and the bucket follow from the index modulo this
 _RUN = 2048  # elements that BLAS sums at a time: some 32 in each lane of its kernels
+_RUNS = CHUNK // _RUN
 _DEEP = -(-CHUNK // _WIDTH)
+_STRIPS = 8  # in which a chunk is folded: BLAS sees one at a time
+_LATER = 16  # chunks whose sums are left for later
 _MASK = (1 << 64) - 1
 
 # Where the largest magnitude lies in here, squares and sums neither overflow nor lose anything that counts.
 SAFE = {np.dtype(np.float32): (2.0**-40, 2.0**50), np.dtype(np.float64): (2.0**-400, 2.0**400)}
 
 
+class Sums:
+    """The buffers for sums in one precision, and what the chunks have left in them."""
+
+    def __init__(self, real: np.dtype[Any]) -> None:
+        self.signs: Values = constants.sign_table().astype(real, copy=False)
+        self.ones = np.ones((_RUN, 1), real)
+        self.zero = np.zeros((), real)
+        self.safe = SAFE[real]
+        self.values = np.empty(CHUNK, real)
+        self.scaled = np.empty(CHUNK, real)
+        self.product = np.zeros(_DEEP * _WIDTH, real)
+        self.strips = self.product.reshape(_DEEP, _STRIPS, -1).transpose(1, 0, 2)
+        self.total = np.empty((_LATER, _RUNS, 1, 1), real)
+        self.squares = np.empty((_LATER, _RUNS, 1, 1), real)
+        self.folded = np.empty((_LATER, _STRIPS, 1, _WIDTH // _STRIPS), real)
+        self.deep = self.ones[None, :_DEEP, 0]
+
+    def take(self, x: Values, chunk: int, at: int) -> None:
+        """Sum a chunk, and leave that at one of the places."""
+        whole = x.size & -_RUN
+        if whole < x.size:
+            self._take_part(x, at)
+        else:
+            runs = x.reshape(-1, _RUN)
+            total, squares = self.total[at], self.squares[at]
+            if whole < CHUNK:
+                total[len(runs) :], squares[len(runs) :] = 0, 0
+            np.matmul(runs[:, None, :], self.ones, out=total[: len(runs)])
+            np.matmul(runs[:, None, :], runs[:, :, None], out=squares[: len(runs)])
+        start = constants.chunk_start(chunk)
+        np.multiply(x, self.signs[start : start + x.size], out=self.product[: x.size])
+        if x.size < CHUNK:
+            self.product[x.size :] = 0
+        np.matmul(self.deep, self.strips, out=self.folded[at])
+
+    def _take_part(self, x: Values, at: int) -> None:
+        """Sum a chunk that is no multiple of a run."""
+        self.scaled[: x.size] = x
+        size = -(-x.size // _RUN) * _RUN
+        self.scaled[x.size : size] = 0
+        runs = self.scaled[:size].reshape(-1, _RUN)
+        total, squares = self.total[at], self.squares[at]
+        total[len(runs) :], squares[len(runs) :] = 0, 0
+        np.matmul(runs[:, None, :], self.ones, out=total[: len(runs)])
+        np.matmul(runs[:, None, :], runs[:, :, None], out=squares[: len(runs)])
+
+
 class Scratch:
     """The buffers of one measuring thread, made once."""
 
     def __init__(self) -> None:
-        self.words = np.empty(SPAN, np.int64)
-        self.mask = np.empty(CHUNK, np.bool_)
-        self.values: dict[np.dtype[Any], Values] = {}
-        self.clean: dict[np.dtype[Any], Values] = {}
-        self.product: dict[np.dtype[Any], Values] = {}
-        self.signs: dict[np.dtype[Any], Values] = {}
-        self.ones: dict[np.dtype[Any], Values] = {}
-        for real in (np.dtype(np.float32), np.dtype(np.float64)):
-            self.values[real] = np.empty(CHUNK, real)
-            self.clean[real] = np.empty(CHUNK, real)
-            self.product[real] = np.empty(_DEEP * _WIDTH, real)
-            self.signs[real] = constants.sign_table().astype(real, copy=False)
-            self.ones[real] = np.ones(2048, real)
+        self.words = np.empty(CHUNK, np.float64)
+        self.lines = np.empty((DIGITS, LINE), np.int64)
+        self._mask = np.empty(CHUNK, np.bool_)
+        self.ones = np.ones(ROW)
+        self._sums: dict[np.dtype[Any], Sums] = {}
+        self._buffers: dict[tuple[str, np.dtype[Any]], Values] = {}
 
-    def wide(self, real: np.dtype[Any], size: int) -> Values:
-        """Return a buffer of `size` numbers; a block of short rows, filled up to whole buckets, may need a longer one."""
-        if self.product[real].size < size:
-            self.product[real] = np.empty(size, real)
-        return self.product[real][:size]
+    def mask(self, size: int) -> NDArray[np.bool_]:
+        """Return a buffer of `size` truth values."""
+        if self._mask.size < size:
+            self._mask = np.empty(size, np.bool_)
+        return self._mask[:size]
+
+    def sums(self, real: np.dtype[Any]) -> Sums:
+        """Return the buffers for sums in this precision."""
+        found = self._sums.get(real)
+        if found is None:
+            found = self._sums[real] = Sums(real)
+        return found
+
+    def buffer(self, name: str, real: np.dtype[Any], size: int) -> Values:
+        """Return a buffer of `size` numbers, the same one for the same name."""
+        found = self._buffers.get((name, real))
+        if found is None or found.size < size:
+            found = self._buffers[name, real] = np.empty(size, real)
+        return found[:size]
 
 
 class Measure:
-    """The running fingerprint of one content, fed with its chunks in order."""
+    """The running fingerprint of one content, fed with its chunks in order; one at a time may use the same buffers."""
 
     def __init__(self, kind: Kind, elements: int, scratch: Scratch) -> None:
         self.kind, self.elements, self.scratch = kind, elements, scratch
@@ -61,98 +121,100 @@ class Measure:
         self.min, self.max = math.inf, -math.inf
         self.share = 0.0  # sum of the finite elements over `elements`: cannot overflow
         self.l2 = 0.0
-        self.folded = np.zeros(_WIDTH)  # signed sums by index modulo 64 * 61
+        self.sketch = np.zeros(constants.SKETCH)
+        self._sums = scratch.sums(kind.real)
+        self._later: list[int] = []  # chunks whose sums lie in the buffers
+        self._hashed = 0  # chunks
+        self._rest = 0  # hash of what is not whole lines
+        scratch.lines.fill(0)
 
     def take(self, raw: NDArray[np.uint8]) -> None:
         """Take the next chunk: 65536 elements, fewer only in the last."""
-        kind, scratch = self.kind, self.scratch
-        self._hash(raw, self.at * (CHUNK * kind.size // 4))
-        count = raw.size // kind.size
-        with np.errstate(all="ignore"):
-            self._values(kind.load(raw, scratch.values[kind.real][:count]))
+        self.add_hash(raw)
+        self.add_values(raw)
+
+    def add_hash(self, raw: NDArray[np.uint8]) -> None:
+        """Take the next chunk for the hash."""
+        first = self._hashed * (CHUNK * self.kind.size // 4)
+        self._hashed += 1
+        whole = raw.size & -(4 * LINE)
+        if whole:
+            add_lines(self.scratch.lines, raw[:whole].view(np.int32), first, self.scratch.words)
+        if whole < raw.size:
+            self._rest = hash_rest(raw[whole:], first + whole // 4)
+
+    def hash_so_far(self) -> int:
+        """Return the hash of what was taken up to now."""
+        return (join(self.scratch.lines) + self._rest) & _MASK
+
+    def add_values(self, raw: NDArray[np.uint8]) -> None:
+        """Take the next chunk for all but the hash."""
+        x = self.kind.load(raw, self._sums.values[: raw.size // self.kind.size])
+        self._values(x)
         self.at += 1
 
-    def sketch(self) -> NDArray[np.float64]:
-        result = np.zeros(constants.SKETCH)
-        with np.errstate(all="ignore"):  # float64 elements near the largest
-            result[:BUCKETS] = self.folded.reshape(ROW, BUCKETS).sum(0)
-        return result
+    def finish(self) -> None:
+        """End it: take what was left for later."""
+        if self._later:
+            self._settle(0)
+        self.hash = self.hash_so_far()
 
     def mean(self) -> float:
         finite = self.elements - self.nan - self.posinf - self.neginf
         return self.share * (self.elements / finite) if finite else math.nan
 
-    def _hash(self, raw: NDArray[np.uint8], first: int) -> None:
-        tail = raw.size % 4
-        if tail:
-            raw = np.concatenate([raw, np.zeros(4 - tail, np.uint8)])
-        self.hash = (self.hash + hash_words(raw.view(np.int32), first, self.scratch.words)) & _MASK
-
     def _values(self, x: Values) -> None:
-        low, high = float(x.min()), float(x.max())
-        if not math.isfinite(low) or not math.isfinite(high):  # NaN in any place makes both of them NaN
+        low, high = float(np.minimum.reduce(x)), float(np.maximum.reduce(x))
+        if not (low - low == 0.0 == high - high):  # NaN in any place makes both of them NaN
             x, low, high = self._leave_out(x)
             if low > high:
                 return
         self.min, self.max = min(self.min, low), max(self.max, high)
-        mask = np.not_equal(x, 0, out=self.scratch.mask[: x.size])
-        self.zero += x.size - int(np.count_nonzero(mask))
+        sums = self._sums
+        if low <= 0.0 <= high:
+            mask = np.not_equal(x, sums.zero, out=self.scratch.mask(x.size))
+            self.zero += x.size - int(np.count_nonzero(mask))
         size = max(-low, high)
-        if size == 0:
-            return
-        exponent = 0
-        least, most = SAFE[x.dtype]
-        if not least <= size <= most:
+        least, most = sums.safe
+        if least <= size <= most:
+            sums.take(x, self.at, len(self._later))
+            self._later.append(self.at)
+            if len(self._later) == _LATER:
+                self._settle(0)
+        elif size:
+            if self._later:
+                self._settle(0)
             exponent = math.frexp(size)[1]
-            x = np.ldexp(x, -exponent, out=self.scratch.clean[x.dtype][: x.size])
-        self.share += math.ldexp(self._sum(x) / self.elements, exponent)
-        self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(self._squares(x)), exponent)))
-        folded = self._fold(x)
-        if exponent:
-            folded = np.ldexp(folded, exponent)
-        start = self.at * CHUNK % _WIDTH
-        self.folded[start:] += folded[: _WIDTH - start]
-        if start:
-            self.folded[:start] += folded[_WIDTH - start :]
+            scaled = np.ldexp(x, -exponent, out=self.scratch.buffer("scaled", x.dtype, x.size))
+            sums.take(scaled, self.at, 0)
+            self._later.append(self.at)
+            self._settle(exponent)
 
     def _leave_out(self, x: Values) -> tuple[Values, float, float]:
         """Count the non-finite elements; return the chunk with 0 for them, and min and max of the others."""
         nan, positive, negative = (int(np.count_nonzero(mask)) for mask in (x != x, x == np.inf, x == -np.inf))
         self.nan, self.posinf, self.neginf = self.nan + nan, self.posinf + positive, self.neginf + negative
-        self.zero -= nan + positive + negative  # they are about to be counted as zeros
         clean, low, high = leave_out(x)
-        if low > high:
-            self.zero += x.size
+        if low <= 0 <= high:
+            self.zero -= nan + positive + negative  # they are about to be counted as zeros
         return clean, float(low), float(high)
 
-    def _sum(self, x: Values) -> float:
-        whole = x.size & -_RUN
-        total = float(x[whole:].sum(dtype=np.float64)) if whole < x.size else 0.0
-        if whole:
-            part = x[:whole].reshape(-1, 1, _RUN) @ self.scratch.ones[x.dtype][:_RUN, None]
-            total += float(part.sum(dtype=np.float64))
-        return total
-
-    def _squares(self, x: Values) -> float:
-        whole = x.size & -_RUN
-        total = float(np.dot(x[whole:], x[whole:])) if whole < x.size else 0.0
-        if whole:
-            part = x[:whole].reshape(-1, _RUN)
-            total += float((part[:, None, :] @ part[:, :, None]).sum(dtype=np.float64))
-        return total
-
-    def _fold(self, x: Values) -> NDArray[np.float64]:
-        """Return the signed sums by index in the chunk modulo 64 * 61, from which both a sign's flip and the bucket follow."""
-        start, flip = constants.chunk_signs(self.at)
-        deep = -(-x.size // _WIDTH)
-        product = self.scratch.product[x.dtype][: deep * _WIDTH]
-        np.multiply(x, self.scratch.signs[x.dtype][start : start + x.size], out=product[: x.size])
-        product[x.size :].fill(0)
-        parts = product.reshape(deep, 8, _WIDTH // 8).transpose(1, 0, 2)
-        folded = (self.scratch.ones[x.dtype][None, :deep] @ parts).astype(np.float64).reshape(-1)
-        if flip is not None:
-            folded.reshape(BUCKETS, ROW)[...] *= flip
-        return folded
+    def _settle(self, exponent: int) -> None:
+        """Join the sums of some chunks, of elements that were divided by a power of two."""
+        sums, chunks, count = self._sums, self._later, len(self._later)
+        total = float(np.add.reduce(sums.total[:count], axis=None, dtype=np.float64))
+        squares = float(np.add.reduce(sums.squares[:count], axis=None, dtype=np.float64))
+        self.share += math.ldexp(total / self.elements, exponent)
+        self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(squares), exponent)))
+        folded = sums.folded[:count].reshape(count, BUCKETS, ROW)
+        folded = np.multiply(folded, constants.chunk_flips(chunks)[:, None, :].astype(folded.dtype), out=folded)
+        buckets = self.scratch.ones @ folded.reshape(count, ROW, BUCKETS).astype(np.float64)
+        if exponent:
+            buckets = np.ldexp(buckets, exponent)
+        shifts = np.array(chunks)[:, None] * (CHUNK % BUCKETS)
+        index = (shifts + np.arange(BUCKETS)) % BUCKETS
+        self.sketch += np.bincount(index.reshape(-1), buckets.reshape(-1), constants.SKETCH)
+        self._later = []
 
 
 def leave_out(x: Values) -> tuple[Values, Any, Any]:
@@ -167,19 +229,6 @@ def leave_out(x: Values) -> tuple[Values, Any, Any]:
     np.invert(keep, out=keep)
     bits = [clean | (keep & np.array(end, x.dtype).view(integer)) for end in (np.inf, -np.inf)]
     return clean.view(x.dtype), bits[0].view(x.dtype).min(-1), bits[1].view(x.dtype).max(-1)
-
-
-def hash_words(words: NDArray[np.int32], first: int, buffer: NDArray[np.int64]) -> int:
-    """Return the hash of these words, of which the first is the content's word number `first`, a multiple of SPAN."""
-    total = 0
-    table = constants.factors()
-    for start in range(0, words.size, SPAN):
-        piece = words[start : start + SPAN]
-        product = buffer[: piece.size]
-        np.copyto(product, piece)
-        np.multiply(product, table[: piece.size], out=product)
-        total += int(np.add.reduce(product)) * constants.span_factor((first + start) // SPAN)
-    return total & _MASK
 
 
 def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
@@ -210,11 +259,3 @@ def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
                 filled = 0
     if filled:
         yield held[:filled].view(np.uint8)
-
-
-def measure(array: NDArray[Any], kind: Kind, scratch: Scratch) -> Measure:
-    """Return the finished measure of an array whose dtype is plain and holds elements of this kind."""
-    result = Measure(kind, array.size * (array.dtype.itemsize // kind.size), scratch)
-    for raw in raw_chunks(array, kind.size):
-        result.take(raw)
-    return result

@@ -111,12 +111,14 @@ def sign_table() -> NDArray[np.float32]:
     return table
 
 
-def chunk_signs(chunk: int) -> tuple[int, NDArray[np.float64] | None]:
-    """Return where chunk c's slice of `sign_table` starts, and its flips as 64 signs (None: none)."""
-    if chunk == 0:
-        return 0, None
-    starts, flipped = _many_chunk_signs(chunk >> 8)
-    return starts[chunk & 255], flipped[chunk & 255]
+def chunk_start(chunk: int) -> int:
+    """Return where chunk c's slice of `sign_table` starts."""
+    return _many_chunk_signs(chunk >> 8)[0][chunk & 255]
+
+
+def chunk_flips(chunks: list[int]) -> NDArray[np.float64]:
+    """Return the flips of each chunk as 64 signs."""
+    return np.array([_many_chunk_signs(chunk >> 8)[1][chunk & 255] for chunk in chunks])
 
 
 @lru_cache(maxsize=256)

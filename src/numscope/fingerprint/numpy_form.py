@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.fingerprint.arena import Arena, place_of
-from numscope.fingerprint.chunks import Scratch, measure
+from numscope.fingerprint.chunks import Scratch, raw_chunks
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.kinds import kind_of
+from numscope.fingerprint.large import Large
 from numscope.fingerprint.rows import Rows
 
 
@@ -23,6 +24,7 @@ class NumpyBatch:
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
+        self._large = Large(self._scratch, self._rows)
 
     def add(self, array: NDArray[Any]) -> int:
         """Measure the array as it is now; return its row in the next `collect`."""
@@ -39,7 +41,7 @@ class NumpyBatch:
             count = array.nbytes // kind.size
             block = self._arena.block(kind, count)
             if block is None:
-                rows.set(row, array.size, measure(plain, kind, self._scratch))
+                self._large.measure(row, array.size, kind, count, lambda: raw_chunks(plain, kind.size))
             else:
                 place = place_of(block, self._arena.take(block, row, count, array.size), count)
                 np.copyto(place.view(plain.dtype).reshape(array.shape), plain)
@@ -49,4 +51,5 @@ class NumpyBatch:
         """Return the rows added since the last `collect`."""
         with self._lock:
             self._arena.finish()
+            self._large.begin(self._rows)
             return self._rows.hand_over()

@@ -46,7 +46,14 @@ class Rows:
         none = mean != mean
         self.floats[row] = (np.nan if none else result.min, np.nan if none else result.max, mean, result.l2)
         self.hash[row] = result.hash
-        self.sketch[row] = result.sketch()
+        self.sketch[row] = result.sketch
+
+    def repeat(self, row: int, source: int, elements: int) -> None:
+        """Write what another row has, for a tensor with so many elements of its own."""
+        self.reserve()
+        for column in (self.integers, self.floats, self.hash, self.sketch):
+            column[row] = column[source]
+        self.integers[row, 0] = elements
 
     def set_many(self, rows: NDArray[np.int64], columns: Fingerprints) -> None:
         """Write many rows at once."""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from ctypes import c_char
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from numscope.fingerprint.kinds import KINDS, Kind
 
@@ -33,6 +36,7 @@ def _kinds() -> dict[torch.dtype, tuple[Kind, int]]:
 
 
 KIND_OF = _kinds()
+_ANYTHING = c_char * (1 << 46)  # memory of any size, of which a part is taken
 
 
 def refuse(tensor: Tensor) -> str | None:
@@ -54,16 +58,39 @@ def refuse(tensor: Tensor) -> str | None:
     return None
 
 
-def apart(tensor: Tensor) -> Tensor:
-    """Return a CPU tensor over the same memory that has a storage of its own, where it lies there in order.
+def memory(tensor: Tensor) -> NDArray[np.uint8]:
+    """Return the bytes of a contiguous CPU tensor as they lie there; the tensor must outlive the array.
 
-    Numpy's view of a tensor's memory takes from its storage, for good, that it can be given another size: a job that does
-    so (FSDP frees and refills its storages) must not find it taken away.
+    Not by `tensor.numpy()`: that takes from its storage, for good, that it can be given another size, and a job that
+    does so (FSDP frees and refills its storages) must not find it taken away.
     """
-    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg() or tensor.numel() == 0:
-        return tensor  # copied a chunk at a time
-    memory = (c_char * (tensor.numel() * tensor.element_size())).from_address(tensor.data_ptr())
-    return torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+    size = tensor.numel() * tensor.element_size()
+    if size == 0:
+        return np.empty(0, np.uint8)
+    everything: Any = _ANYTHING.from_address(tensor.data_ptr())
+    return np.frombuffer(everything, np.uint8, size)
+
+
+def is_plain(tensor: Tensor) -> bool:
+    """Tell whether the content is what lies in the tensor's memory, in that order."""
+    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+
+
+def raw_chunks(tensor: Tensor, step: int) -> Iterator[NDArray[np.uint8]]:
+    """Yield the bytes of a CPU tensor in row-major order, `step` elements at a time.
+
+    Where they lie in another order they are copied, 16 times as many at once: torch starts its threads for each copy.
+    """
+    size = step * tensor.element_size()
+    parts = [memory(tensor)] if is_plain(tensor) else map(_bytes, flat_chunks(tensor, 16 * step))
+    for raw in parts:
+        for start in range(0, raw.size, size):
+            yield raw[start : start + size]
+
+
+def _bytes(part: Tensor) -> NDArray[np.uint8]:
+    raw: NDArray[np.uint8] = raw_bytes(part).numpy()
+    return raw
 
 
 def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from numscope.fingerprint.arena import Arena, Block
-from numscope.fingerprint.chunks import Measure, Scratch
+from numscope.fingerprint.chunks import Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.constants import CHUNK
+from numscope.fingerprint.large import Large
 from numscope.fingerprint.rows import Rows
-from numscope.fingerprint.torch_content import KIND_OF, apart, flat_chunks, raw_bytes, refuse
+from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class TorchBatch:
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
+        self._large = Large(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
         self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
         self._later: dict[int, tuple[list[int], list[torch.Tensor]]] | None = None  # put off, by device
@@ -69,7 +71,7 @@ class TorchBatch:
         if address == 0:
             return self._add_any(tensor)
         block, count, size, typed = known
-        plain = tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
+        plain = is_plain(tensor)
         with self._lock:
             rows = self._rows
             row = rows.count
@@ -121,7 +123,7 @@ class TorchBatch:
             row = rows.count
             rows.count += 1
             if tensor.device.type == "cpu":
-                self._add_cpu(row, apart(tensor))
+                self._add_cpu(row, tensor)
             else:
                 self._device(tensor.device).add(row, tensor)
         return row
@@ -132,10 +134,7 @@ class TorchBatch:
         count = elements * parts
         block = self._arena.block(kind, count)
         if block is None:
-            result = Measure(kind, count, self._scratch)
-            for chunk in flat_chunks(tensor, CHUNK // parts):
-                result.take(raw_bytes(chunk).numpy())
-            self._rows.set(row, elements, result)
+            self._large.measure(row, elements, kind, count, lambda: raw_chunks(tensor, CHUNK // parts))
             return
         with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside it
             typed = torch.from_numpy(block.raw).view(tensor.dtype)
@@ -170,6 +169,7 @@ class TorchBatch:
             self._arena.finish()
             rows = self._rows
             self._rows = self._arena.rows = Rows(max(256, rows.count))
+            self._large.begin(self._rows)
             finishes = [batch.begin() for batch in self._devices.values()]
 
         def wait() -> Fingerprints:

@@ -34,7 +34,7 @@ SHARD_BYTES = 1 << 30
 _FIRST_HEADER = 128 << 10  # a short run keeps few tensors,
 _HEADER = 1 << 20  # a long one should not need many files
 _OPENING = json.dumps({"__metadata__": {"format": FORMAT}}, separators=(",", ":"))[:-1].encode()
-_RUN = 16 << 20  # bytes that go to one lane in one piece
+_RUN = 8 << 20  # bytes that go to one lane in one piece
 _MANY = 32 << 20  # bytes waiting in every lane: time for another one
 
 # Hash, dtype, shape of a sample or number of elements, sampled: equal means bitwise equal. The hash is that of the

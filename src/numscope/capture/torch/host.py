@@ -19,7 +19,7 @@ from numscope.capture.torch.plain import to_numpy
 from numscope.store.batch import OnDevice
 from numscope.store.dtypes import numpy_dtype
 
-PIECE = 16 << 20
+PIECE = 8 << 20
 _thread = threading.local()
 
 
@@ -86,11 +86,11 @@ class Way:
         arriving: tuple[Callable[[], None], memoryview] | None = None
         for turn, piece in enumerate(_pieces(copies, self._size)):
             buffer, view = self._buffers[turn % 2], self._views[turn % 2]
-            # As few operators as can be: each gives the interpreter's lock away, and has to wait for it again.
-            sizes = [len(source) for source, _ in piece]
-            filled = sum(sizes)
-            targets = buffer.split([*sizes, self._size - filled])
-            wait = self._engine.begin((target, *source) for target, source in zip(targets, piece, strict=False))
+            moves, filled = [], 0
+            for source, ready in piece:
+                moves.append((buffer[filled : filled + len(source)], source, ready))
+                filled += len(source)
+            wait = self._engine.begin(moves)
             if arriving is not None:
                 arriving[0]()
                 yield arriving[1]
@@ -108,11 +108,12 @@ def _pieces(copies: Iterable[DeviceCopy], size: int) -> Iterator[list[tuple[torc
         if not copy.tensor.numel():
             continue
         rest = copy.tensor.reshape(-1).view(torch.uint8)
-        while len(rest) > room:
-            yield [*piece, (rest[:room], copy.ready)] if room else piece
-            rest, piece, room = rest[room:], [], size
-        piece.append((rest, copy.ready))
-        room -= len(rest)
+        while len(rest):
+            piece.append((rest[:room], copy.ready))
+            room, rest = room - len(rest[:room]), rest[room:]
+            if not room:
+                yield piece
+                piece, room = [], size
     if piece:
         yield piece
 
