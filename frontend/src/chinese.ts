@@ -104,6 +104,8 @@ export const CHINESE: Record<string, string> = {
   Recorded: '已记录',
   'This run has values that are not finite.': '此运行中有非有限值。',
   'Every value of this run is finite.': '此运行的所有值都有限。',
+  'No value of this run is born non-finite.': '此运行没有产生任何非有限值。',
+  '{0} tensors hold infinities that were put there, as a mask does.': '有 {0} 个张量含有意放入的无穷值，如掩码。',
   'Nothing of this run was measured.': '此运行没有任何测量值。',
   'It has names, shapes and arguments alone: capture it with keep="stats" for numbers.':
     '只记录了名称、形状和参数：用 keep="stats" 捕获才有数值。',

@@ -140,6 +140,21 @@ def test_masks_and_sound_training_are_silent(tmp_path: Path) -> None:
 
     found = check(captured(tmp_path / "run", layer, job, steps=2))
     assert not found.found
+    assert found.meant >= 2
+    assert "Data.TransformerEncoderLayer.0.input" in found.first_meant
+
+
+def test_masks_are_said_to_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = Block(
+        lambda self, x: self.parts[0](x).masked_fill(torch.eye(4) > 0, -math.inf).softmax(-1), nn.Linear(4, 4)
+    )
+    run = captured(tmp_path / "run", model, lambda: model(torch.ones(4, 4)))
+    assert main(["check", str(run), "--json", str(tmp_path / "check.json")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "nothing is born non-finite"
+    assert told[1].strip().startswith("1 tensor holds infinities that were put there")
+    assert told[1].endswith("Tensor.masked_fill.0.forward.output.0")
+    assert json.loads((tmp_path / "check.json").read_text())["meant"] == 1
 
 
 def test_steps_that_a_scaler_skips_are_shown_as_such(tmp_path: Path) -> None:
@@ -283,6 +298,9 @@ def test_the_command_prints_the_tree_writes_json_and_tells_by_its_status(tmp_pat
     done = subprocess.run([*command, "--headroom", "fp16"], capture_output=True, text=True)
     assert done.returncode == 1, done.stderr
     assert "└─" in done.stdout
+    assert done.stdout.startswith("FOUND  an infinity is born at Torch.exp.0.forward, step 0\n")
+    assert "  made   output.0  float32 [3, 4]  12 +inf\n" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 120
     assert f"{HERE}:{marked(exp_overflow)}" in done.stdout
     told = json.loads((tmp_path / "check.json").read_text())
     assert told["format"] == "numscope.check/1"

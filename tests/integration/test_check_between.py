@@ -65,6 +65,22 @@ def test_an_optimizers_step_inherits_from_the_operator_inside_it(foreach: bool, 
     assert found.origins[0].source.line == marked(job)
 
 
+def test_an_optimizers_step_of_a_mix_run_says_what_it_had_to_do_with(tmp_path: Path) -> None:
+    model = nn.Linear(3, 1, bias=False)
+    optimizer = torch.optim.Adam(model.parameters(), eps=0.0)
+
+    def job() -> None:
+        (model(torch.ones(2, 3)).sum() * 0).backward()
+        optimizer.step()  # origin
+
+    origin = check(captured(tmp_path / "run", model, job)).origin
+    assert origin is not None
+    assert (origin.call, origin.details["slot"]) == ("Optimizer.Adam.step.0", "output.weight")
+    assert "its gradient is 0, lr=0.001, eps=0; a run of level aten names the operator" in origin.reason
+    assert origin.source is not None
+    assert origin.source.line == marked(job)
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_the_module_around_a_checkpoint_is_not_the_origin_of_what_it_recomputes(
     reentrant: bool, tmp_path: Path

@@ -45,6 +45,7 @@ export interface Check {
   chain: string[];
   chain_rows?: number[];
   measured?: boolean;
+  meant?: number; // tensors with infinities that somebody put there
 }
 
 export interface RunAbout {

@@ -341,7 +341,9 @@ function Overview({ about }: { about: Summary }) {
           {found
             ? t('This run has values that are not finite.')
             : measured
-              ? t('Every value of this run is finite.')
+              ? check?.meant
+                ? t('No value of this run is born non-finite.')
+                : t('Every value of this run is finite.')
               : t('Nothing of this run was measured.')}
         </h1>
         <p>
@@ -350,6 +352,8 @@ function Overview({ about }: { about: Summary }) {
               {t('The first is born at')} <code>{check!.origin!.call}</code>
               {t('.')}
             </>
+          ) : measured && check?.meant ? (
+            t('{0} tensors hold infinities that were put there, as a mask does.', count(check.meant))
           ) : measured ? (
             t('No call gave a NaN or an infinity. Give a second run to compare it with.')
           ) : (

@@ -4,8 +4,11 @@
         for batch in loader:
             train_step(batch)
 
-    numscope.NonFiniteError: Functional.linear.3.forward in blocks.0.mlp made 12 +inf of 8,192 elements out of finite
-    inputs (model.py:41: x = self.down(F.relu(self.up(x)))); the last 64 calls are in numscope-guard
+    numscope.NonFiniteError: Functional.linear.3.forward turned finite inputs into 12 +inf of 8,192 elements
+      module blocks.0.mlp.down, slot output.0, step 3, rank 0
+      model.py:41 in forward
+        x = self.down(F.relu(self.up(x)))
+      the record is in numscope-guard: numscope check numscope-guard
 
 docs/howto/guard.md shows the ways to use it; docs/explanation/non-finite.md what counts as an origin.
 """
@@ -170,17 +173,16 @@ class Guard:
         last = len(self.origins) >= self.settings.max_hits
         if last or self.settings.action == "warn":
             self._write(strike, origin.reason)
-        text = self._message(origin)
         if not last or self.settings.action == "warn":
-            _warn(text, origin)
+            _warn(self._message(origin, line=False), origin)
         if not last:
             return
         self._tripped = True
         self._frontend.watch.on = False
         if self.settings.action == "raise" and self._error is None:
-            raise NonFiniteError(text, origin.to_dict())
+            raise NonFiniteError(self._message(origin), origin.to_dict())
         if self.settings.action == "stop":
-            _warn(f"{text}; the guard stops here", origin)
+            _warn(f"{self._message(origin, line=False)}\n  the guard stops here", origin)
 
     def open_writer(self) -> RunWriter:
         """Open the record's directory."""
@@ -223,15 +225,18 @@ class Guard:
                 f"values that are not finite came in from another rank through {calls[0]}: its guard names their origin"
             )
 
-    def _message(self, origin: Origin) -> str:
-        where = f" in {origin.module}" if origin.module else ""
-        text = f"{origin.reason}{where}, slot {origin.details['slot']}, step {origin.step}, rank {origin.rank}"
-        if origin.source:
-            text += f" ({origin.source.file}:{origin.source.line}: {origin.source.code})"
+    def _message(self, origin: Origin, line: bool = True) -> str:
+        """Say it all; a warning shows the line by itself."""
+        where = f"module {origin.module}, " if origin.module else ""
+        text = f"{origin.reason}\n  {where}slot {origin.details['slot']}, step {origin.step}, rank {origin.rank}"
+        if origin.source and line:
+            text += (
+                f"\n  {origin.source.file}:{origin.source.line} in {origin.source.function}\n    {origin.source.code}"
+            )
         if self.path is None:
             return text
-        hint = " without all of its tensors, which latency=1 would keep" if self._missing else ""
-        return f"{text}; the record is in {self.path}{hint}"
+        hint = ", without all of its tensors, which latency=1 would keep" if self._missing else ""
+        return f"{text}\n  the record is in {self.path}{hint}: numscope check {self.path}"
 
     def _write(self, strike: Any, reason: str) -> None:
         """Write the record; a fault of ours must not hide the origin."""

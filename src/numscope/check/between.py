@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 from numscope.check.steps import Call, Slot, Step, read_step
 from numscope.core.nonfinite import SKIPPED_STEP, chooses, is_mask
 from numscope.store.reader import Run
@@ -63,6 +66,27 @@ def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
         bad |= new
         waiting |= new
     return bool(waiting)
+
+
+def around_step(step: Step, optimizer: Call, label: str) -> str:
+    """Say what a step of one parameter had to do with: the size of its gradient and state, and the settings."""
+    told = []
+    for slot in optimizer.inputs:
+        group, _, name = slot.name.partition(".")
+        if group not in ("parameters_grad", "state") or (name != label and not name.startswith(f"{label}.")):
+            continue
+        facts = step.facts.get(slot.tensor)
+        if facts is None or facts.low is None or facts.high is None or not math.isfinite(facts.high - facts.low):
+            continue
+        what = "its gradient" if group == "parameters_grad" else name.rpartition(".")[2]
+        largest = max(abs(facts.low), abs(facts.high))
+        told.append(f"{what} is 0" if largest == 0 else f"{what} is {largest:.3g} at most")
+    settings = json.loads(optimizer.arguments or "{}").get("kwargs", {})
+    if len(settings) == 1 and isinstance(group := next(iter(settings.values())), dict):
+        told += [f"{key}={group[key]:g}" for key in ("lr", "eps") if isinstance(group.get(key), (int, float))]
+    inner = any(call.kind == "aten" for call in step.calls)
+    hint = "" if inner else "; a run of level aten names the operator inside it"
+    return (f": {', '.join(told)}" if told else "") + hint
 
 
 def gradients_were_left(run: Run, rank: int, step: int) -> bool:

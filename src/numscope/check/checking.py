@@ -10,6 +10,7 @@ from typing import Any
 from numscope.check.between import gradients_were_left
 from numscope.check.steps import dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.trace import Found, Spread, Tracer
+from numscope.core.nonfinite import Counts
 from numscope.core.report import Origin, Source, plain
 from numscope.store.reader import Run, open_run
 
@@ -24,6 +25,19 @@ class Link:
     phase: str
     module: str
     order: int
+    counts: str = ""  # what it has that is not finite
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A tensor of the origin."""
+
+    slot: str
+    dtype: str
+    shape: tuple[int, ...]
+    counts: Counts
+    low: float | None
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,9 @@ class Check:
     ranks: dict[int, str] = field(default_factory=dict)  # rank → how it came by it
     skipped_steps: tuple[int, ...] = ()
     measured: bool = True
+    meant: int = 0  # tensors with infinities that somebody put there: masks
+    first_meant: str = ""
+    tensors: tuple[Shown, ...] = ()  # of the origin
     # (rank, step) → order of a call → origin or inherited
     verdicts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
 
@@ -58,6 +75,7 @@ class Check:
             "ranks": plain(self.ranks),
             "skipped_steps": list(self.skipped_steps),
             "measured": self.measured,
+            "meant": self.meant,
         }
 
 
@@ -83,10 +101,12 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         key=lambda found: (found.step, found.call.place, found.rank),
     )
     skipped = tuple(sorted({step for spread in spreads.values() for step in spread.skipped}))
+    meant = sum(spread.meant for spread in spreads.values())
+    where = next((spread.first_meant for spread in spreads.values() if spread.first_meant), "")
     if not origins:
         stray = [found for spread in spreads.values() for found in spread.arrived]
         if not stray:
-            return Check(opened, skipped_steps=skipped, measured=has_counts(opened))
+            return Check(opened, skipped_steps=skipped, measured=has_counts(opened), meant=meant, first_meant=where)
         origins = sorted(stray, key=lambda found: (found.step, found.call.place))[:1]
     first = _first(origins, spreads)
     frames: dict[int, dict[int, Source]] = {}
@@ -99,6 +119,9 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         sum(len(spread.inherited) for spread in spreads.values()),
         {rank: _story(spread, first) for rank, spread in spreads.items()} if len(spreads) > 1 else {},
         skipped,
+        meant=meant,
+        first_meant=where,
+        tensors=_shown(first, spreads[first.rank]),
         verdicts=_verdicts(origins, spreads),
     )
 
@@ -113,6 +136,17 @@ def _verdicts(origins: list[Found], spreads: dict[int, Spread]) -> dict[tuple[in
     for found in origins:
         told.setdefault((found.rank, found.step), {})[found.call.order] = "origin"
     return told
+
+
+def _shown(first: Found, spread: Spread) -> tuple[Shown, ...]:
+    """Return the tensors of the origin; of an optimizer's step those of the parameter that went wrong."""
+    facts = spread.facts.get(first.step, {})
+    label = first.slot.name.partition(".")[2] if first.kind == "optimizer" else ""
+    return tuple(
+        Shown(slot.name, known.dtype, known.shape, slot.counts, known.low, known.high)
+        for slot in (*first.call.inputs, *first.call.outputs)
+        if (known := facts.get(slot.tensor)) is not None and (not label or label in slot.name)
+    )
 
 
 def _first(origins: list[Found], spreads: dict[int, Spread]) -> Found:
@@ -165,7 +199,11 @@ def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
             back.append(call)
             at = maker
         way += reversed(back)
-    return tuple(Link(call.name, call.phase, call.module, call.order) for call in way)
+    return tuple(Link(call.name, call.phase, call.module, call.order, _bad(call)) for call in way)
+
+
+def _bad(call: Any) -> str:
+    return next((str(slot.counts) for slot in call.outputs if not slot.counts.clean), "")
 
 
 def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Origin:

@@ -1,7 +1,9 @@
 """How near the finite values of a run come to the edges of a dtype: what would overflow there, and what would vanish.
 
 Whether a tensor overflows follows exactly from its smallest and largest element, which every fingerprint has. Shares of
-elements need the elements: they are given where the data was kept, and are unknown otherwise.
+elements need the elements: they are given where the data was kept, and are unknown otherwise. A number overflows, is
+subnormal or vanishes as it would after rounding to the nearest. Elements that are their own dtype's smallest number are
+masks, and are left out.
 """
 
 from __future__ import annotations
@@ -27,18 +29,25 @@ class Format:
     largest: float
     normal: float
     least: float
+    edge: float  # the first number that no longer rounds to the largest
+    inclusive: bool = True  # the edge itself overflows: it is nearer to nothing, and rounds to even
+
+    def overflows(self, size: Any) -> Any:
+        """Tell which magnitudes overflow."""
+        return size >= self.edge if self.inclusive else size > self.edge
 
 
-_E4M3 = Format("float8_e4m3fn", 448.0, 2.0**-6, 2.0**-9)
+_E4M3 = Format("float8_e4m3fn", 448.0, 2.0**-6, 2.0**-9, 464.0, inclusive=False)
 FORMATS = {
-    "fp32": Format("float32", float(np.finfo(np.float32).max), 2.0**-126, 2.0**-149),
-    "bf16": Format("bfloat16", 3.3895313892515355e38, 2.0**-126, 2.0**-133),
-    "fp16": Format("float16", 65504.0, 2.0**-14, 2.0**-24),
+    "fp32": Format("float32", float(np.finfo(np.float32).max), 2.0**-126, 2.0**-149, 2.0**128 - 2.0**103),
+    "bf16": Format("bfloat16", 3.3895313892515355e38, 2.0**-126, 2.0**-133, 2.0**128 - 2.0**119),
+    "fp16": Format("float16", 65504.0, 2.0**-14, 2.0**-24, 65520.0),
     "fp8": _E4M3,
     "fp8_e4m3": _E4M3,
-    "fp8_e5m2": Format("float8_e5m2", 57344.0, 2.0**-14, 2.0**-16),
+    "fp8_e5m2": Format("float8_e5m2", 57344.0, 2.0**-14, 2.0**-16, 61440.0),
 }
 _BY_NAME = {form.name: form for form in FORMATS.values()}
+_LARGEST = {name: form.largest for name, form in _BY_NAME.items()} | {"float64": float(np.finfo(np.float64).max)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Margin:
     rank: int
     dtype: str
     largest: float
-    over: float  # the largest element over the format's largest number: above 1 it overflows
+    over: float  # the largest element over the format's largest number
+    overflows: bool = False
     overflowing: float | None = None
     near: float | None = None  # within 2 bits of the largest number
     subnormal: float | None = None
@@ -95,11 +105,15 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
         for step in run.rank_steps(rank):
             tables = run.step_tables(step, rank)
             dtypes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["dtype"].to_pylist()))
-            names = {
-                order: name
+            forward = [
+                (order, name, kind)
                 for order, name, kind, phase in _rows(tables.calls, ["order", "name", "kind", "phase"])
-                if kind in ("api", "aten", "collective") and phase == "forward"
-            }
+                if phase == "forward"
+            ]
+            # Where the calls inside modules were not recorded, the modules are the operators.
+            inner = any(kind in ("api", "aten") for _, _, kind in forward)
+            kinds = ("api", "aten", "collective") if inner else ("module", "collective")
+            names = {order: name for order, name, kind in forward if kind in kinds}
             for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
                 if slot == "output.0" and order in names and tensor in dtypes:
                     parsed = parse_call(names[order])
@@ -109,7 +123,7 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
 
 
 def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
-    columns = ["tensor", "dtype", "shape", "min", "max", "shard", "key", "sampled"]
+    columns = ["tensor", "dtype", "shape", "min", "max", "zero", "elements", "shard", "key", "sampled"]
     for rank in run.ranks:
         for step in run.rank_steps(rank):
             if steps is not None and step not in steps:
@@ -120,36 +134,45 @@ def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
             seen: set[int] = set()
             for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
                 row = rows.get(tensor)
-                if row is None or tensor in seen or order not in names or not slot.startswith("output"):
+                if row is None or tensor in seen or order not in names or not slot.startswith(("output", "parameters")):
                     continue
-                _, dtype, shape, low, high, shard, key, sampled = row
+                _, dtype, shape, low, high, zero, elements, shard, key, sampled = row
                 form = target(dtype)
                 if form is None or low is None or high is None or not _is_float(dtype):
                     continue
                 seen.add(tensor)
-                largest = max(abs(low), abs(high))
+                mask = -_LARGEST[dtype] if dtype in _LARGEST and low == -_LARGEST[dtype] else None
+                largest = max(abs(low), abs(high)) if mask is None else 0.0 if high == mask else abs(high)
                 shares: tuple[float | None, ...] = (None, None, None, None)
-                if shard is not None and not sampled:
-                    shares = _shares(run.array(rank, shard, key, dtype, tuple(shape)), form)
-                elif largest <= form.largest:
+                kept = shard is not None and not sampled
+                if kept:
+                    array = run.array(rank, shard, key, dtype, tuple(shape))
+                    shares = _shares(array, form, mask)
+                overflows = bool(form.overflows(largest)) or bool(shares[0])
+                if not kept and not overflows:
                     shares = (0.0, 0.0 if largest < form.largest / 4 else None, None, None)
-                yield Margin(names[order], slot, step, rank, dtype, largest, largest / form.largest, *shares)
+                    if largest <= form.least / 2 and mask is None and zero is not None and elements:
+                        shares = (0.0, 0.0, 0.0, 1 - zero / elements)  # all of it is too small
+                yield Margin(names[order], slot, step, rank, dtype, largest, largest / form.largest, overflows, *shares)
 
 
-def _shares(array: Any, form: Format) -> tuple[float, float, float, float]:
+def _shares(array: Any, form: Format, mask: float | None = None) -> tuple[float, float, float, float]:
     """Return the shares of the finite elements that overflow, come near, are subnormal, and vanish."""
-    flat = array.reshape(-1)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype.kind == "c":
+        flat = flat.view(flat.real.dtype)
     counts = np.zeros(4, np.int64)
     total = 0
     for start in range(0, flat.size, _CHUNK):
-        part = flat[start : start + _CHUNK]
-        size = np.abs(part.astype(np.complex128) if part.dtype.kind == "c" else part.astype(np.float64))
-        size = size[np.isfinite(size)]
+        part = flat[start : start + _CHUNK].astype(np.float64)
+        part = part[np.isfinite(part)] if mask is None else part[np.isfinite(part) & (part != mask)]
+        size = np.abs(part)
         total += size.size
+        over = form.overflows(size)
         counts += [
-            np.count_nonzero(size > form.largest),
-            np.count_nonzero((size >= form.largest / 4) & (size <= form.largest)),
-            np.count_nonzero((size > form.least / 2) & (size < form.normal)),
+            np.count_nonzero(over),
+            np.count_nonzero((size >= form.largest / 4) & ~over),
+            np.count_nonzero((size > form.least / 2) & (size < form.normal - form.least / 2)),
             np.count_nonzero((size > 0) & (size <= form.least / 2)),
         ]
     shares = counts / max(total, 1)

@@ -34,6 +34,16 @@ class Slot:
         return self.tensor if self.content is None else self.content
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a tensor besides its counts."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    low: float | None  # of the finite elements
+    high: float | None
+
+
 @dataclass
 class Call:
     """A call with its measured slots."""
@@ -82,6 +92,7 @@ class Step:
     parameters: set[int]  # tensors that are a module's parameters
     scaling: set[int]  # stacks inside a loss scaler
     has_arguments: bool = True  # some dumps have none
+    facts: dict[int, Facts] = field(default_factory=dict)  # of each tensor
 
     @property
     def modules_only(self) -> bool:
@@ -122,7 +133,7 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
     """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
     tables = run.step_tables(step, rank)
     imported = bool(run.manifest.get("imported"))
-    counts, contents = _counted(tables.tensors, imported)
+    counts, contents, facts = _counted(tables.tensors, imported)
     calls: dict[int, Call] = {}
     columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
     for row in _rows(tables.calls, columns):
@@ -142,7 +153,7 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
         if slot.startswith("parameters."):
             parameters.add(tensor)
     has_arguments = not imported or tables.calls["arguments"].null_count < tables.calls.num_rows
-    return Step(step, rank, _by_end(calls), parameters, scaling or set(), has_arguments)
+    return Step(step, rank, _by_end(calls), parameters, scaling or set(), has_arguments, facts)
 
 
 def _by_end(calls: dict[int, Call]) -> list[Call]:
@@ -181,11 +192,14 @@ def _wait_for_gradients(calls: dict[int, Call]) -> None:
             call.last = max(call.last, *(made.get(slot.tensor, -1) for slot in call.outputs), -1)
 
 
-def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any]]:
-    """Return each tensor's counts, and what stands for its content where a dump has a tensor of its own for each slot."""
+def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any], dict[int, Facts]]:
+    """Return each tensor's counts, what stands for its content where a dump has a tensor of its own for each slot, and
+    the rest."""
     counts: dict[int, Counts] = {}
+    facts: dict[int, Facts] = {}
     contents: dict[int, Any] = {}
     for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
+        facts[tensor] = Facts(dtype or "", tuple(shape or ()), low, high)
         least = _FINITE.get(dtype, math.inf)
         is_low = low is not None and low <= -least / 2
         # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
@@ -193,7 +207,7 @@ def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[i
         if imported and not found.clean:
             told = (value if value is None or value == value else "nan" for value in (low, high, mean, l2))
             contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, *told)
-    return counts, contents
+    return counts, contents, facts
 
 
 def _rows(table: pa.Table, columns: list[str]) -> Any:

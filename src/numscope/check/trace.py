@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from numscope.check.between import blame, did_harm, kept_away
-from numscope.check.steps import Call, Slot, Step
+from numscope.check.between import around_step, blame, did_harm, kept_away
+from numscope.check.steps import Call, Facts, Slot, Step
 from numscope.core.nonfinite import State, Value, judge
 
 _UPDATE = "_amp_update_scale_"  # how GradScaler ends a round
@@ -37,6 +37,9 @@ class Spread:
     given: set[tuple[int, str]] = field(default_factory=set)  # collectives to which this rank gave something wrong
     skipped: list[int] = field(default_factory=list)  # steps that a loss scaler skipped
     inherited: list[tuple[int, Call, int]] = field(default_factory=list)  # step, call, order of the call it has it from
+    meant: int = 0  # tensors with infinities that somebody put there
+    first_meant: str = ""  # and where the first of them shows
+    facts: dict[int, dict[int, Facts]] = field(default_factory=dict)  # of the tensors of steps with an origin
 
 
 class Tracer:
@@ -74,7 +77,19 @@ class Tracer:
                 self._judge(call)
             elif call.kind == "collective":
                 self._note_given(call)
+        if len(self.found.origins) > before:
+            self.found.facts[step.step] = step.facts
+        self._count_meant(step)
         self._poisoned = self._poisoned or len(self.found.origins) > before or bool(self.found.arrived)
+
+    def _count_meant(self, step: Step) -> None:
+        there: dict[Any, str] = {}
+        for call in step.calls:
+            for slot in (*call.inputs, *call.outputs):
+                if not slot.counts.clean and self._state_of(slot) != "wrong":
+                    there.setdefault(slot.key, f"{call.name}.{slot.name}")
+        self.found.meant += len(there)
+        self.found.first_meant = self.found.first_meant or next(iter(there.values()), "")
 
     def _judge(self, call: Call) -> None:
         if call.kind == "collective":
@@ -202,7 +217,7 @@ class Tracer:
             self._origin(call, own[0], "optimizer", reason)
         else:
             reason = f"{call.name} turned finite parameters, gradients and state into {bad[0].counts} in {label}"
-            self._origin(call, bad[0], "optimizer", reason)
+            self._origin(call, bad[0], "optimizer", reason + around_step(self._step, call, label))
 
     def _collective(self, call: Call) -> None:
         self._note_given(call)

@@ -116,7 +116,7 @@ class Counts:
             for count, word in ((self.nan, "NaN"), (self.posinf, "+inf"), (self.neginf, "-inf"))
             if count
         ]
-        return (" and ".join(parts) or "nothing non-finite") + f" of {self.elements:,} elements"
+        return f"{' and '.join(parts) or 'nothing non-finite'} of {self.elements:,} element{'s' * (self.elements != 1)}"
 
 
 @dataclass(frozen=True)

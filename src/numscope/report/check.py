@@ -1,51 +1,103 @@
-"""What a check found, on one screen: the origin with its line, the way to the loss as a short tree, the ranks.
+"""What a check found, on one screen: the origin with its line and its tensors, the way to the loss as a short tree, ranks.
 
-FOUND  at Torch.log.0.forward in encoder, step 3
+FOUND  a NaN is born at Torch.softmax.0.forward in blocks.3.attention, step 120
 
-  Torch.log.0.forward turned finite inputs into 12 -inf of 64 elements
-  model.py:41 in forward    x = torch.log(x)
+  Torch.softmax.0.forward made 4 NaN of 16 elements out of infinities: input.0 has 9 -inf of 16 elements
 
-  Torch.log.0.forward
-  └─ Tensor.mul.4.forward
+  model.py:41 in forward
+    return torch.softmax(scores, -1) @ v
+
+  given  input.0   float32 [4, 4]   9 -inf   -0.31 … 1.2
+  made   output.0  float32 [4, 4]   4 NaN        0 … 1
+
+  Torch.softmax.0.forward                  4 NaN of 16 elements
+  └─ Tensor.matmul.1.forward               8 NaN of 32 elements
      └─ … 7 calls …
-        └─ Functional.cross_entropy.0.forward
+        └─ Functional.cross_entropy.0.forward  1 NaN of 1 elements
 """
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 
-from numscope.check.checking import Check, Link
+from numscope.check.checking import Check, Link, Shown
 from numscope.check.headroom import Format, Margin
+from numscope.core.nonfinite import Counts
 from numscope.report.lines import Line, align, ranges
 
 _SHOWN = 9  # links of the chain
 _OTHERS = 5  # origins after the first
+_TENSORS = 8  # of the origin
 
 
-def lines(found: Check) -> list[Line]:
-    """Return the lines of a check."""
-    told: list[Line] = []
-    origin = found.origin
-    if origin is None:
-        told.append([("nothing non-finite", "bold green")])
-    else:
-        where = f" in {origin.module}" if origin.module else ""
-        rank = f", rank {origin.rank}" if len(found.run.ranks) > 1 else ""
-        told.append([("FOUND", "bold red"), f"  at {origin.call}{where}, step {origin.step}{rank}"])
-        told += ["", f"  {origin.reason}"]
-        if origin.source:
-            place = f"{origin.source.file}:{origin.source.line} in {origin.source.function}"
-            told.append([f"  {place}    ", (origin.source.code, "dim")])
-        told += ["", *_tree(found.chain)]
-        told.append(f"  {_many(found.inherited, 'call')} inherited it")
-        if len(found.origins) > 1:
-            told += _others(found)
-        if found.ranks:
-            told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(found.ranks.items()))]
+def lines(found: Check, width: int | None = None) -> list[Line]:
+    """Return the lines of a check; sentences are as wide as the terminal, up to 140 columns."""
+    wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    told = _nothing(found) if found.origin is None else _found(found, wide)
     if found.skipped_steps:
-        told.append(f"  skipped by a loss scaler, and no fault: steps {ranges(found.skipped_steps)}")
+        told.append(f"  skipped by a loss scaler, and no fault: {_steps(found.skipped_steps)}")
     return told
+
+
+def _nothing(found: Check) -> list[Line]:
+    if not found.meant:
+        return [[("nothing non-finite", "bold green")]]
+    what = "1 tensor holds" if found.meant == 1 else f"{found.meant:,} tensors hold"
+    return [
+        [("nothing is born non-finite", "bold green")],
+        f"  {what} infinities that were put there, as a mask does: {found.first_meant}{' first' * (found.meant > 1)}",
+    ]
+
+
+def _found(found: Check, width: int) -> list[Line]:
+    origin = found.origin
+    assert origin is not None
+    where = f" in {origin.module}" if origin.module else ""
+    rank = f", rank {origin.rank}" if len(found.run.ranks) > 1 else ""
+    how = "comes in" if origin.kind in ("data", "parameter") else "is born"
+    born = f"{'a NaN' if origin.details['nan'] else 'an infinity'} {how} at"
+    told: list[Line] = [[("FOUND", "bold red"), f"  {born} {origin.call}{where}, step {origin.step}{rank}"], ""]
+    told += [f"  {line}" for line in textwrap.wrap(origin.reason, width - 2, break_long_words=False)]
+    if origin.source:
+        told += ["", [("  " + f"{origin.source.file}:{origin.source.line} in {origin.source.function}", "cyan")]]
+        told.append(f"    {origin.source.code}")
+    told += ["", *_tensors(found.tensors, origin.phase == "input")] if found.tensors else []
+    told += ["", *_tree(found.chain)]
+    told.append(f"  {_many(found.inherited, 'call') if found.inherited else 'no call'} inherited it")
+    if len(found.origins) > 1:
+        told += _others(found)
+    if found.ranks:
+        told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(found.ranks.items()))]
+    return told
+
+
+def _tensors(tensors: Sequence[Shown], data: bool) -> list[Line]:
+    """Return the origin's tensors, those with something non-finite first where there are too many."""
+    few = list(tensors)
+    if len(few) > _TENSORS:
+        few = sorted(few, key=lambda item: item.counts.clean)[:_TENSORS]
+    rows = [
+        (
+            "made" if item.slot.startswith("output") and not data else "given", item.slot, f"{item.dtype} {list(item.shape)}",
+            _short(item.counts), "" if item.low is None else f"{item.low:.4g}", _high(item),
+        )
+        for item in few
+    ]  # fmt: skip
+    told: list[Line] = [
+        f"  {'  '.join(cells[:5])}{' … ' if cells[4].strip() else '   '}{cells[5]}".rstrip()
+        for cells in align(rows, (False, False, False, False, True, False))
+    ]
+    return told + ([f"  … {len(tensors) - len(few)} more tensors"] if len(tensors) > len(few) else [])
+
+
+def _high(item: Shown) -> str:
+    return "" if item.high is None else f"{item.high:.4g}"
+
+
+def _short(counts: Counts) -> str:
+    return "finite" if counts.clean else str(counts).partition(" of ")[0]
 
 
 def _others(found: Check) -> list[Line]:
@@ -78,17 +130,21 @@ def _many(number: int, word: str) -> str:
 
 
 def _tree(chain: Sequence[Link]) -> list[Line]:
-    names = [link.call for link in chain]
-    if len(names) > _SHOWN:
-        head, tail = names[: _SHOWN - 3], names[-2:]
-        names = [*head, f"… {len(names) - len(head) - len(tail)} calls …", *tail]
-    return [f"  {name}" if depth == 0 else f"  {'   ' * (depth - 1)}└─ {name}" for depth, name in enumerate(names)]
+    """Return the way from the origin, with what each call has that is not finite."""
+    links = [(link.call, link.counts) for link in chain]
+    if len(links) > _SHOWN:
+        head, tail = links[: _SHOWN - 3], links[-2:]
+        links = [*head, (f"… {len(links) - len(head) - len(tail)} calls …", ""), *tail]
+    names = [name if depth == 0 else f"{'   ' * (depth - 1)}└─ {name}" for depth, (name, _) in enumerate(links)]
+    column = max(map(len, names), default=0)
+    return [f"  {name.ljust(column)}  {counts}".rstrip() for name, (_, counts) in zip(names, links)]
 
 
 def headroom_lines(form: Format, margins: Sequence[Margin], limit: int = 40) -> list[Line]:
     """Return the calls that a format cannot hold, or only just."""
-    over = sum(margin.over > 1 for margin in margins)
-    told: list[Line] = ["", f"{form.name}: {over} outputs would overflow, {len(margins) - over} come near its edges"]
+    over = sum(margin.overflows for margin in margins)
+    rest = f"{len(margins) - over} come near its edges or lose elements to zero"
+    told: list[Line] = ["", f"{form.name}: {_many(over, 'tensor')} would overflow, {rest}"]
     if not margins:
         return told
     rows: list[tuple[str, ...]] = [("call", "slot", "largest", "of the limit", "over", "near", "subnormal", "to zero")]
