@@ -159,22 +159,15 @@ class Recorder:
     ) -> None:
         """Record a call; a negative number is null."""
         self.call_rows.extend(
-            (
-                order,
-                name,
-                kind,
-                module,
-                module_class,
-                phase,
-                parent,
-                forward,
-                arguments,
-                stack,
-                recompute,
-                error,
-                thread,
-            )
+            (order, name, kind, module, module_class, phase, parent, forward, arguments, stack, recompute, error, thread)
         )
+
+    def call_row(self, row: tuple[int, ...]) -> None:
+        """Record a call from the thirteen numbers that `call` takes."""
+        if self.direct:
+            self.call_rows.extend(row)
+        else:
+            self.call(*row)  # type: ignore[arg-type]
 
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Record that a call shows a tensor in a slot."""
@@ -192,30 +185,34 @@ class Recorder:
             if tensor != UNWANTED:
                 self.slot(order, slot, tensor, note)
 
-    def tensor(self, tensor: Any, dtype: int, shape: tuple[int, ...], device: int, placement: int = -1) -> int:
-        """Measure a tensor not seen before, and return its number."""
-        number = next(self._tensor_numbers)
-        shape_id = self._shapes.get(shape)
-        if shape_id is None:
+    def shape(self, shape: tuple[int, ...]) -> int:
+        """Return the number of a shape."""
+        found = self._shapes.get(shape)
+        if found is None:
             with self._lock:
-                shape_id = self._shapes.setdefault(shape, len(self._shape_list))
-                if shape_id == len(self._shape_list):
+                found = self._shapes.setdefault(shape, len(self._shape_list))
+                if found == len(self._shape_list):
                     self._shape_list.append(list(shape))
+        return found
+
+    def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
+        """Measure a tensor not seen before, and return its number; dtype, shape and device are numbers themselves."""
+        number = next(self._tensor_numbers)
         if self._measure is None:
-            self._tensors.extend((number, dtype, shape_id, device, -1, placement))
+            self._tensors.extend((number, dtype, shape, device, -1, placement))
             return number
         with self._lock:  # the row is one of the batch that the next flush ends
             row = self._measure.add(tensor)
-            self._tensors.extend((number, dtype, shape_id, device, row, placement))
+            self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
-    def again(self, lasting: Lasting, dtype: int, shape: tuple[int, ...], device: int) -> int:
+    def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:
         """Number a tensor that an earlier step has measured and that is still the same."""
         number = next(self._tensor_numbers)
         with self._lock:
             row = AGAIN - len(self._again)
             self._again.append(lasting)
-            self._tensors.extend((number, dtype, self._shapes[shape], device, row, -1))
+            self._tensors.extend((number, dtype, shape, device, row, -1))
         return number
 
     def lasting(self, number: int) -> Lasting | None:
@@ -244,6 +241,11 @@ class Recorder:
         """Keep a tensor that shows elements of another, kept one of this step."""
         with self._lock:
             self._data[number] = (view, False)
+
+    @property
+    def measures(self) -> bool:
+        """Tell whether tensors have fingerprints."""
+        return self._measure is not None
 
     def is_handed_over(self, number: int) -> bool:
         """Tell whether a tensor's row is with the writer already."""

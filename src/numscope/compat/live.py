@@ -135,7 +135,7 @@ class LiveRecorder(Recorder):
             self._complete.append(order)
         call.slots[name] = held
 
-    def tensor(self, tensor: Any, dtype: int, shape: tuple[int, ...], device: int, placement: int = -1) -> int:
+    def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Number a tensor; its data comes by `keep`."""
         number = next(self._tensor_numbers)
         self._lay[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))

@@ -66,7 +66,8 @@ class Tensors:
         keeps = wanted()
         array = to_numpy(tensor) if self._measures or keeps else None
         dtype, device = strings.id(dtype_name(tensor)), strings.id(_device(tensor))
-        number = self._recorder.tensor(array, dtype, tuple(int(size) for size in tensor.shape), device)
+        shape = self._recorder.shape(tuple(int(size) for size in tensor.shape))
+        number = self._recorder.tensor(array, dtype, shape, device)
         if not tensor.is_leaf or tensor.stop_gradient:
             self._seen[id(tensor)] = (weakref.ref(tensor), version, number)
         if keeps and array is not None:

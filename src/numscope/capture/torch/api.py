@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, sequence
+from numscope.capture.recorder import Series
+from numscope.capture.torch.backward import BackwardCall, Targets, attach, running
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import Api, ApiTable, Function
@@ -19,6 +20,7 @@ from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
 _task = torch._C._current_graph_task_id
+_sequence = torch._C._autograd._get_sequence_nr
 
 
 class ApiMode(TorchFunctionMode):
@@ -143,7 +145,7 @@ class _ApiCall:
         state["busy"] = True
         guard.__enter__()
         try:
-            self._after(result)
+            self._after(state, result)
         except Exception as error:
             self.watch.fault(self.api.head, error)
         finally:
@@ -154,59 +156,68 @@ class _ApiCall:
         """Record the inputs as they are before the call; tell whether the call is to be recorded."""
         watch = self.watch
         recorder = watch.recorder
-        series = self.api.series
-        if series is None:
-            series = self.api.series = watch.series(self.api.head)
-        self._series = series
+        api = self.api
+        self._series = series = api.series or self._learn_series()
         stack = state["stack"]
         self._parent = parent = stack[-1] if stack else None
-        self._phase = "forward"
+        self._phase = watch.forward_phase
         self._first_order = -1
-        self._recompute = False
+        self._recompute = recompute = False
         if _task() != -1:  # the engine runs
-            self._recompute = torch.is_grad_enabled()
-            if parent is None and not self._recompute:
+            self._recompute = recompute = torch.is_grad_enabled()
+            if parent is None and not recompute:
                 self._parent = parent = running(watch)
-                self._phase = "backward"
-        if not self._recompute:
+                self._phase = watch.backward_phase
+        if not recompute:
             self._number = number = series.next(recorder.epoch)
             names = series.forward
             self._name = names[number] if number < len(names) else series.name(number)
-            if watch.asks and not watch.in_scope(self._name, parent, "api", self._phase):
+            if watch.asks and not watch.in_scope(self._name, parent, "api", watch.phase_names[self._phase]):
                 return False
         self.order = order = next(recorder.orders)
-        self._site = watch.site_in(stack, frame)
+        self._site = watch.intern(frame, stack[-1].site if stack else -1) if watch.stacks else -1
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional)
+        self._input_tensors = slots = watch.flatten("input", args, positional)
         if kwargs:
             slots += watch.flatten_named("kwargs", kwargs, named)
         self._arguments = watch.arguments(positional, named) if positional or named else -1
-        if self.api.may_write:
+        if api.may_write:
             for _, tensor in slots:
                 watch.tensors.unsettle(tensor)
                 watch.tensors.doubt_others(tensor)
-        self._input_tensors = slots
-        self._inputs = watch.rows(order, slots, self.api.overwrites) if watch.record_forward else []
-        if self._recompute:
-            found = watch.executions.find(series, self._inputs[2::4])
-            self._number, self._first_order = found or (series.next(recorder.epoch), -1)
-            self._name = series.name(self._number)
-            if not watch.in_scope(self._name, parent, "api"):
+        self._inputs = rows = watch.rows(order, slots, api.overwrites) if watch.record_forward else []
+        if recompute:
+            if not self._find_first(rows, parent):
                 return False
         else:
-            watch.executions.note(series, self._number, order, self._inputs[2::4])
-        if watch.keeps_some and self._inputs:
-            watch.keep(slots, self._inputs, self._name)
-        try:
-            self._versions: list[int | None] = [tensor._version for _, tensor in slots]
-        except RuntimeError:
+            watch.executions.note(series, number, order, rows[2::4])
+        if watch.keeps_some and rows:
+            watch.keep(slots, rows, self._name)
+        # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
+        self._versions: list[int | None] | None = None
+        if not api.computes or api.may_write or api.writes_untold or watch.tensors.blanks:
             self._versions = [version_of(tensor) for _, tensor in slots]
         self._targets = None
         if watch.record_backward and torch.is_grad_enabled():
-            self._targets = Targets(watch, slots)
-            self._first = sequence()
+            for _, tensor in slots:
+                if tensor.requires_grad:
+                    self._targets = Targets(watch, slots)
+                    self._first = _sequence()
+                    break
         return True
+
+    def _learn_series(self) -> Series:
+        series = self.api.series = self.watch.series(self.api.head)
+        return series
+
+    def _find_first(self, rows: list[int], parent: Open | None) -> bool:
+        """Take the name of the first execution of a call that is recomputed; tell whether it is to be recorded."""
+        watch, series = self.watch, self._series
+        found = watch.executions.find(series, rows[2::4])
+        self._number, self._first_order = found or (series.next(watch.recorder.epoch), -1)
+        self._name = series.name(self._number)
+        return watch.in_scope(self._name, parent, "api")
 
     def open(self) -> Open:
         """Return this call as the parent of the calls inside it."""
@@ -227,29 +238,32 @@ class _ApiCall:
             self._parent.backward if self._parent else None,
         )  # fmt: skip
 
-    def _after(self, result: Any) -> None:
+    def _after(self, state: dict[str, Any], result: Any) -> None:
         """Record the outputs, and watch for the gradients."""
         watch = self.watch
-        if self.api.writes_untold:
+        api = self.api
+        if api.writes_untold:
             self._distrust_written()
-        outputs = watch.flatten_output(result) or self._written()
-        if not outputs:  # computes no tensor: no call
+        outputs = [(watch.first_output, result)] if type(result) is torch.Tensor else watch.flatten_output(result)
+        if outputs:
+            api.computes = True
+        elif not (outputs := self._written()):  # computes no tensor: no call
             if not self._recompute:
                 self._series.give_back(self._number)
             return
         if watch.record_forward:
-            self._row(-1)
-            if self.api.uninitialized:
+            self._row(state, -1)
+            if api.uninitialized:
                 watch.add(self._inputs)
                 watch.blank(self.order, outputs)
-            elif not watch.tensors.any_blank:
+            elif not watch.tensors.blanks or self._versions is None:
                 watch.add(self._inputs)
                 watch.record(self.order, outputs, self._name)
             else:
                 record_results(
-                    watch, self.api, self.order, self._name, self._input_tensors, self._versions, self._inputs, outputs
+                    watch, api, self.order, self._name, self._input_tensors, self._versions, self._inputs, outputs
                 )
-        if self._targets is not None and self._targets.slots:
+        if self._targets is not None:
             for _, tensor in outputs:
                 if tensor.requires_grad:
                     call = self.backward or self._backward(*self._module())
@@ -261,7 +275,7 @@ class _ApiCall:
 
     def _distrust_written(self) -> None:
         """Measure anew what the call may have written without telling the version counter."""
-        for (_, tensor), version in zip(self._input_tensors, self._versions):
+        for (_, tensor), version in zip(self._input_tensors, self._versions or ()):
             if not tensor.requires_grad and version_of(tensor) == version:
                 self.watch.tensors.distrust(tensor)
 
@@ -269,24 +283,26 @@ class _ApiCall:
         """Return the inputs that the call has written to, as its outputs."""
         written = [
             tensor
-            for (_, tensor), version in zip(self._input_tensors, self._versions)
+            for (_, tensor), version in zip(self._input_tensors, self._versions or ())
             if version is not None and version_of(tensor) != version
         ]
         return [(self.watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
 
-    def _row(self, error: int) -> None:
+    def _row(self, state: dict[str, Any], error: int) -> None:
         watch = self.watch
-        module, module_class = self._module()
-        watch.call_row(
-            self.order, self._name, watch.api_kind, module, module_class, watch.phases[self._phase],
-            self._parent.order if self._parent else -1, self._first_order, self._arguments, self._site, self._recompute, error,
-            watch.thread_number(),
-        )  # fmt: skip
+        parent = self._parent
+        number = state["number"]
+        watch.call_row((
+            self.order, self._name, watch.api_kind, parent.module if parent else watch.no_text,
+            parent.module_class if parent else watch.no_text, self._phase, parent.order if parent else -1,
+            self._first_order, self._arguments, self._site, self._recompute, error,
+            number if number >= 0 else watch.thread_number(),
+        ))  # fmt: skip
 
     def raised(self, error: Exception) -> None:
         """Record a call that raised; the user may catch it and go on."""
         if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
         with OwnWork(self.watch, self.api.head):
-            self._row(self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+            self._row(self.watch.thread.__dict__, self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
             self.watch.add(self._inputs)

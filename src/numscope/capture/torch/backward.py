@@ -71,10 +71,10 @@ class BackwardCall:
         self._epoch = recorder.epoch
         self._order = recorder.order()
         self._seen = ()
-        self._watch.call_row(
+        self._watch.call_row((
             self._order, self.name, self.kind, self.module, self.module_class, self._watch.backward_phase, parent, forward,
             -1, self.site, False, -1, self._watch.thread_number(),
-        )  # fmt: skip
+        ))  # fmt: skip
         return self._order
 
     def record(self, slot: int, gradient: torch.Tensor) -> None:

@@ -51,7 +51,7 @@ def record_results(
 ) -> None:  # fmt: skip
     """Record the rows of a call's inputs and its outputs, without what holds nothing yet."""
     measured = outputs
-    if watch.tensors.any_blank:
+    if watch.tensors.blanks:
         measured = passes_blank(watch, api, inputs, versions, rows, outputs)
     watch.add(rows)
     watch.record(order, measured, name)

@@ -261,10 +261,12 @@ class _ModuleCall:
             if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
                 backwards[path] = self._backward
         if in_scope and watch.record_forward:
-            watch.call_row(
+            number = state["number"]
+            watch.call_row((
                 order, name, watch.module_kind, module, module_class, watch.forward_phase, parent.order if parent else -1,
-                first_order, watch.arguments(positional, named), site, recompute, -1, watch.thread_number(),
-            )  # fmt: skip
+                first_order, watch.arguments(positional, named), site, recompute, -1,
+                number if number >= 0 else watch.thread_number(),
+            ))  # fmt: skip
             if watch.keeps_some:
                 watch.keep(slots, rows, name)
             watch.add(rows)

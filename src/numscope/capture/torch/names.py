@@ -84,6 +84,7 @@ class Api:
 
     __slots__ = (
         "composite",
+        "computes",
         "cuts",
         "exposes",
         "fills_a_part",
@@ -118,6 +119,7 @@ class Api:
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
         self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None
+        self.computes = False  # it has returned a tensor before: what it writes to is then no result
         self.composite = self.twin is not None  # its inner calls are seen
         self.plain = silent and not (self.exposes or self.cuts or self.transparent)  # nothing is to be done about it
         self.series: Series | None = None  # the names of its calls, once there is one

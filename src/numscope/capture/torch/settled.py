@@ -9,7 +9,7 @@ was seen to write to, to expose or to hand to a collective. Everything else is m
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,9 +17,6 @@ from numscope.capture.columns import Lasting
 from numscope.capture.recorder import Recorder
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
-_Known = tuple[
-    weakref.ref[torch.Tensor], Any, int, Lasting
-]  # the tensor, its form, where its data lies, its fingerprint
 _ALONE = 2  # the tensor, and the Python object of the storage that is asked
 
 
@@ -32,17 +29,30 @@ def is_shared_memory(tensor: torch.Tensor) -> bool:
     return _use_count is not None and _use_count(storage._cdata) > _ALONE
 
 
+class _Known(NamedTuple):
+    """A tensor as it was measured."""
+
+    tensor: weakref.ref[torch.Tensor]
+    form: Any
+    address: int  # of its data
+    lasting: Lasting
+
+    def holds(self, tensor: torch.Tensor, form: Any) -> bool:
+        """Tell whether a tensor is this one, and still the same."""
+        return self.tensor() is tensor and self.form == form and self.address == tensor.data_ptr()
+
+
 class Settled:
     """The tensors that were measured when they had their last value, by storage."""
 
-    __slots__ = ("_coming", "_known")
+    __slots__ = ("_coming", "known")
 
     def __init__(self) -> None:
         self._coming: dict[int, _Known] = {}  # of the running step, for the next one
-        self._known: dict[int, _Known] = {}  # of the steps before
+        self.known: dict[int, _Known] = {}  # of the steps before
 
     def __bool__(self) -> bool:
-        return bool(self._known or self._coming)
+        return bool(self.known or self._coming)
 
     def add(self, recorder: Recorder, tensor: torch.Tensor, form: Any, number: int) -> bool:
         """Remember a tensor as it is now, measured under this number of the running step; tell whether it can be."""
@@ -54,32 +64,25 @@ class Settled:
         lasting = recorder.lasting(number)
         if lasting is None:
             return False
-        self._coming[storage._cdata] = (weakref.ref(tensor), form, tensor.data_ptr(), lasting)
+        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, tensor.data_ptr(), lasting)
         return True
-
-    def find(self, tensor: torch.Tensor, address: int, form: Any) -> Lasting | None:
-        """Return the fingerprint of a tensor that is still the same, or None."""
-        known = self._known.get(address)
-        if known is not None and known[0]() is tensor and known[1] == form and known[2] == tensor.data_ptr():
-            return known[3]
-        return None
 
     def discard(self, address: int) -> None:
         """Measure what lies in this storage anew."""
-        self._known.pop(address, None)
+        self.known.pop(address, None)
         self._coming.pop(address, None)
 
     def clear(self) -> None:
         """Measure everything anew."""
-        self._known.clear()
+        self.known.clear()
         self._coming.clear()
 
     def new_step(self) -> set[int]:
         """Begin a step; return the storages of what it can refer to."""
-        known = {**self._known, **self._coming}
+        known = {**self.known, **self._coming}
         self._coming = {}
-        self._known = {address: one for address, one in known.items() if one[0]() is not None}
-        return set(self._known)
+        self.known = {address: one for address, one in known.items() if one.tensor() is not None}
+        return set(self.known)
 
     def forget_those(self, storages: set[int]) -> None:
         """Forget what lay in storages that are gone."""

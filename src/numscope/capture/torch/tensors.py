@@ -32,10 +32,11 @@ class Form:
     of that form were seen is a map from numbers to numbers.
     """
 
-    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "seen")
+    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "seen", "shape")
 
-    def __init__(self, dtype: int, device: int, is_complex: bool) -> None:
+    def __init__(self, dtype: int, shape: int, device: int, is_complex: bool) -> None:
         self.dtype = dtype
+        self.shape = shape
         self.device = device
         self.is_complex = is_complex
         self.seen: dict[int, int] = {}  # storage → number
@@ -44,7 +45,7 @@ class Form:
     def conjugate(self) -> Form:
         """Return the same form with a conjugation that torch has put off."""
         if self._conjugate is None:
-            self._conjugate = Form(self.dtype, self.device, True)
+            self._conjugate = Form(self.dtype, self.shape, self.device, True)
         return self._conjugate
 
     def forget_those(self, storages: set[int]) -> None:
@@ -77,7 +78,7 @@ class Tensors:
         self._sampled: set[int] = set()
         # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
         self._volatile: dict[int, int | None] = {}
-        self._blank: set[int] = set()
+        self.blanks: set[int] = set()
         self._settled = Settled()
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -102,10 +103,9 @@ class Tensors:
             storage = tensor.untyped_storage()
             address = storage._cdata
             version = tensor._version
-            form = _form(tensor)
-            known = self._forms.get(form)
-            if known is None:
-                known = self._learn(tensor, form)
+            lies = None if tensor.is_contiguous() else tensor.stride()
+            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version, tensor.is_neg())
+            known = self._forms.get(form) or self._learn(tensor, form)
             if known.is_complex and tensor.is_conj():
                 known = known.conjugate()
         except (RuntimeError, NotImplementedError) as error:
@@ -113,17 +113,17 @@ class Tensors:
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
         found = known.seen.get(address)
-        trusted = not (self._untrusted and address in self._untrusted) and not (
-            self._volatile and self._volatile.get(address) == version
+        trusted = address not in self._untrusted and (
+            address not in self._volatile or self._volatile[address] != version
         )
         if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
-            lasting = self._settled.find(tensor, address, form) if trusted and self._settled else None
-            if lasting is not None:
-                found = self._recorder.again(lasting, known.dtype, tensor.shape, known.device)
+            settled = self._settled.known.get(address) if trusted else None
+            if settled is not None and settled.holds(tensor, form):
+                found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
             else:
-                found = self._recorder.tensor(tensor, known.dtype, tensor.shape, known.device, placement)
+                found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[address] = found
         if trusted and original is tensor:
             self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
@@ -163,7 +163,9 @@ class Tensors:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = str(tensor.dtype).removeprefix("torch.")
-        known = self._forms[form] = Form(text(dtype), text(str(device)), tensor.is_complex())
+        known = self._forms[form] = Form(
+            text(dtype), self._recorder.shape(tensor.shape), text(str(device)), tensor.is_complex()
+        )
         return known
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
@@ -225,10 +227,10 @@ class Tensors:
         self._settled.discard(address)
         self.objects.clear()
         if not storage_only:
-            self._blank.discard(address)
+            self.blanks.discard(address)
         elif storage.nbytes() == 0 and tensor.numel():
             self._volatile[address] = version_of(tensor)
-            self._blank.add(address)
+            self.blanks.add(address)
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
@@ -237,7 +239,7 @@ class Tensors:
         """
         address = self._doubt(tensor)
         if address is not None:
-            self._blank.add(address)
+            self.blanks.add(address)
 
     def reallocated(self, storage: Any) -> None:
         """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
@@ -248,7 +250,7 @@ class Tensors:
         self._settled.discard(address)
         self.objects.clear()
         self._volatile[address] = _ANY
-        self._blank.add(address)
+        self.blanks.add(address)
 
     def overwritten(self, tensor: torch.Tensor) -> None:
         """A call has written to this tensor, though its version may not say so, or not yet."""
@@ -259,7 +261,7 @@ class Tensors:
                 return
         address = self._doubt(tensor)
         if address is not None:
-            self._blank.discard(address)
+            self.blanks.discard(address)
             self.objects.clear()
             self.doubt_others(tensor)
 
@@ -287,21 +289,16 @@ class Tensors:
 
     def is_blank(self, tensor: torch.Tensor) -> bool:
         """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
-        return bool(self._blank) and self.was_blank(tensor, version_of(tensor))
+        return bool(self.blanks) and self.was_blank(tensor, version_of(tensor))
 
     def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
         """Tell whether a tensor's memory was not written when it had this version."""
         address = address_of(tensor)
-        if address not in self._blank:
+        if address not in self.blanks:
             return False
         if self._volatile[address] == _ANY:
             self._volatile[address] = version
         return self._volatile[address] == version
-
-    @property
-    def any_blank(self) -> bool:
-        """Tell whether there is memory that was not written yet."""
-        return bool(self._blank)
 
     def sweep(self) -> None:
         """Forget what is gone, so that a long step needs no more memory than what lives in it.
@@ -315,7 +312,7 @@ class Tensors:
             torch.UntypedStorage._free_weak_ref(self._storages.pop(address))
         dead = set(gone)
         self._untrusted -= dead
-        self._blank -= dead
+        self.blanks -= dead
         self._settled.forget_those(dead)
         for address in dead & self._volatile.keys():
             del self._volatile[address]
@@ -330,7 +327,7 @@ class Tensors:
             known.forget()
         self.objects.clear()
         self._untrusted.clear()
-        self._blank.clear()
+        self.blanks.clear()
         self._volatile.clear()
         self._kept.clear()
         self._bases.clear()
@@ -348,7 +345,8 @@ class Tensors:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = text(str(tensor.dtype).removeprefix("torch."))
-        return self._recorder.tensor(tensor, dtype, tensor.shape, text(str(tensor.device)), placement)
+        shape = self._recorder.shape(tensor.shape)
+        return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
 
 
 def _form(tensor: torch.Tensor) -> Any:

@@ -24,7 +24,7 @@ class Values:
         self._argument_ids: dict[Any, int] = {}
         self.gradient_in: dict[int, int] = {}
         self.gradient_out: dict[int, int] = {}
-        self._first_output = self.slot_id("output", 0)
+        self.first_output = self.slot_id("output", 0)
 
     def slot_id(self, group: str, index: int | str) -> int:
         """Return the interned slot name `group.index`."""
@@ -82,7 +82,7 @@ class Values:
     def flatten_output(self, value: Any) -> list[Slot]:
         """Return the tensors of a result with their slots."""
         if type(value) in _PLAIN or isinstance(value, torch.Tensor):
-            return [(self._first_output, value)]
+            return [(self.first_output, value)]
         if value is None:
             return []
         if isinstance(value, (list, tuple)):
@@ -102,7 +102,9 @@ class Values:
             for pairs in (positional, named):
                 for name, value in pairs:
                     kind = type(value)
-                    parts += (name, kind, value if kind in _EXACT else key_of(value))
+                    # 0.0 and -0.0 are equal, and NaN is not: all other floats are told apart by themselves.
+                    exact = kind in _EXACT or (kind is float and value and value == value)
+                    parts += (name, kind, value if exact else key_of(value))
             key = tuple(parts)
             found = self._argument_ids.get(key)
         except Exception:

@@ -35,8 +35,8 @@ class Watch(Values):
         self._series: dict[str, Series] = {}
         self.modules: dict[tuple[str, str], tuple[int, int, Series]] = {}  # path, class → their numbers, names of calls
         self.scope = Scope(settings.scope, settings.exclude)
-        self._stacks = settings.stacks
-        self._intern = recorder.sites.intern
+        self.stacks = settings.stacks
+        self.intern = recorder.sites.intern
         self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
         self.record_forward = settings.phase != "backward"
         self.record_backward = settings.backward and settings.phase != "forward"
@@ -60,10 +60,11 @@ class Watch(Values):
         self.uninitialized = strings.id("uninitialised memory")
         self.not_waited = strings.id("not waited for")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
-        self.call_row = recorder.call
+        self.call_row = recorder.call_row
         self.api_kind = self.kinds["api"]
         self.module_kind = self.kinds["module"]
         self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
+        self.phase_names = {number: phase for phase, number in self.phases.items()}
         self.forward_phase = self.phases["forward"]
         self.backward_phase = self.phases["backward"]
 
@@ -115,9 +116,9 @@ class Watch(Values):
 
     def site_in(self, stack: list[Open], frame: FrameType | None) -> int:
         """Return the same, inside these open calls."""
-        if not self._stacks:
+        if not self.stacks:
             return -1
-        return self._intern(frame, stack[-1].site if stack else -1)
+        return self.intern(frame, stack[-1].site if stack else -1)
 
     # Recording ----------------------------------------------------------------------------------------------------
 
