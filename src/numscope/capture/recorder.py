@@ -159,7 +159,21 @@ class Recorder:
     ) -> None:
         """Record a call; a negative number is null."""
         self.call_rows.extend(
-            (order, name, kind, module, module_class, phase, parent, forward, arguments, stack, recompute, error, thread)
+            (
+                order,
+                name,
+                kind,
+                module,
+                module_class,
+                phase,
+                parent,
+                forward,
+                arguments,
+                stack,
+                recompute,
+                error,
+                thread,
+            )
         )
 
     def call_row(self, row: tuple[int, ...]) -> None:

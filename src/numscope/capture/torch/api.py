@@ -304,5 +304,7 @@ class _ApiCall:
         if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
             return
         with OwnWork(self.watch, self.api.head):
-            self._row(self.watch.thread.__dict__, self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
+            self._row(
+                self.watch.thread.__dict__, self.watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300])
+            )
             self.watch.add(self._inputs)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from numscope.capture.recorder import Series
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.collectives import METHODS
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.thread import OwnWork
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
@@ -36,12 +36,15 @@ _SILENT = {
     "_wrap_tensor_autograd",
 }
 _task = torch._C._current_graph_task_id
+_node = torch._C._current_autograd_node
+_sequence = torch._C._autograd._get_sequence_nr
+Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
 
 
 class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
-    __slots__ = ("in_group", "kind", "out", "pending", "reads", "writes")
+    __slots__ = ("in_backward", "in_group", "kind", "out", "pending", "reads", "writes")
 
     def __init__(self, func: Any) -> None:
         namespace, _, op = func._schema.name.partition("::")
@@ -53,6 +56,7 @@ class Operator(Api):
         else:
             super().__init__("Ops", f"{namespace}.{op}", func, silent)
         self.kind = "collective" if collective else "aten"
+        self.in_backward: Series | None = None  # the names of its calls in backward; `series` has those in forward
         self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
         self.views = self.views or func.is_view
         arguments = list(enumerate(func._schema.arguments))
@@ -89,17 +93,25 @@ class AtenMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         watch = self._watch
-        thread = watch.thread
-        if thread.busy or not (watch.on and watch.forward_on):
+        state = watch.thread.__dict__
+        if state["busy"] or not (watch.on and watch.forward_on):
             return func(*args, **kwargs)
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = Operator(func)
-        if operator.silent or (operator.in_group and thread.collective):
+        if operator.silent or (operator.in_group and state["collective"]):
             return func(*args, **kwargs)
-        row = None
-        with OwnWork(watch, operator.head):
-            row = self._before(operator, args, kwargs)
+        guard = state["guard"]
+        row: Row | None = None
+        state["busy"] = True
+        guard.__enter__()
+        try:
+            row = self._before(operator, state, args, kwargs, sys._getframe(1))
+        except Exception as error:
+            watch.fault(operator.head, error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -107,61 +119,86 @@ class AtenMode(TorchDispatchMode):
                 watch.add(row[3])
             raise
         if row is not None:
-            with OwnWork(watch, operator.head):
-                self._after(operator, row, result, operator.written(args, kwargs))
+            state["busy"] = True
+            guard.__enter__()
+            try:
+                self._after(operator, row, result, operator.written(args, kwargs) if operator.writes else None)
+            except Exception as error:
+                watch.fault(operator.head, error)
+            finally:
+                guard.__exit__(None, None, None)
+                state["busy"] = False
         return result
 
-    def _before(self, operator: Operator, args: Any, kwargs: Any) -> tuple[int, int, list[Slot], list[int], Any] | None:
+    def _before(self, operator: Operator, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> Row | None:
         watch = self._watch
         recorder = watch.recorder
-        node = torch._C._current_autograd_node()
+        node = _node()
         in_forward = node is None and _task() == -1  # DDP's reducer works between the nodes
-        phase = "forward" if in_forward else "backward"
-        # A functional collective is numbered with those of Python that have its name.
-        key = operator.head if operator.kind == "collective" else f"{operator.head}:{phase}"
-        series = watch.series(key, None, operator.head)
-        number = series.next(recorder.epoch)
-        name = series.name(number, phase)
-        stack = watch.thread.stack
+        stack = state["stack"]
         parent = stack[-1] if stack else None
-        wanted = watch.record_forward if in_forward else watch.record_backward
-        if not wanted or not watch.in_scope(name, parent, operator.kind, phase):
+        if in_forward:
+            series = operator.series or self._learn(operator, "forward")
+            number = series.next(recorder.epoch)
+            names, phase, wanted = series.forward, "forward", watch.record_forward
+        else:
+            series = operator.in_backward or self._learn(operator, "backward")
+            number = series.next(recorder.epoch)
+            names, phase, wanted = series.backward, "backward", watch.record_backward
+        name = names[number] if number < len(names) else series.name(number, phase)
+        if not wanted or (watch.asks and not watch.in_scope(name, parent, operator.kind, phase)):
             return None
-        order = recorder.order()
+        order = next(recorder.orders)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        read, read_named = operator.inputs(args, kwargs)
-        slots = watch.flatten("input", read, positional) + watch.flatten_named("kwargs", read_named, named)
-        forward = self._link(order, node)
-        recorder.call(
+        if operator.reads is not None or operator.out:
+            args, kwargs = operator.inputs(args, kwargs)
+        slots = watch.flatten("input", args, positional)
+        if kwargs:
+            slots += watch.flatten_named("kwargs", kwargs, named)
+        thread = state["number"]
+        if thread < 0:
+            thread = watch.thread_number()
+        watch.call_row((
             order, name, watch.kinds[operator.kind],
             parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
-            watch.phases[phase], parent.order if parent else -1, forward, watch.arguments(positional, named),
-            watch.site(sys._getframe(2)) if in_forward else -1, False, -1, watch.thread_number(),
-        )  # fmt: skip
-        versions = [version_of(tensor) for _, tensor in slots]
+            watch.phases[phase], parent.order if parent else -1, self._link(order, node, thread),
+            watch.arguments(positional, named) if positional or named else -1,
+            watch.site_in(stack, frame) if in_forward else -1, False, -1, thread,
+        ))  # fmt: skip
+        # They are asked for only where memory that holds nothing yet is about.
+        versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.blanks else None
         rows = watch.rows(order, slots, operator.overwrites)
         if watch.keeps_some:
             watch.keep(slots, rows, name)
         return order, name, slots, rows, versions
 
-    def _link(self, order: int, node: Any) -> int:
+    def _learn(self, operator: Operator, phase: str) -> Series:
+        # A functional collective is numbered with those of Python that have its name.
+        key = operator.head if operator.kind == "collective" else f"{operator.head}:{phase}"
+        series = self._watch.series(key, None, operator.head)
+        if phase == "forward":
+            operator.series = series
+        else:
+            operator.in_backward = series
+        return series
+
+    def _link(self, order: int, node: Any, thread: int) -> int:
         """Return the forward operator that a backward one belongs to; remember a forward one."""
-        epoch, thread = self._watch.recorder.epoch, self._watch.thread_number()
+        epoch = self._watch.recorder.epoch
         if self._epoch != epoch:
             self._epoch = epoch
             self._owners.clear()
         if node is not None:
-            return self._owners.get((thread, node._sequence_nr()), self._owners.get((0, node._sequence_nr()), -1))
-        self._owners.setdefault((thread, torch._C._autograd._get_sequence_nr() - 1), order)
+            number = node._sequence_nr()
+            return self._owners.get((thread, number), self._owners.get((0, number), -1))
+        self._owners.setdefault((thread, _sequence() - 1), order)
         return -1
 
-    def _after(
-        self, operator: Operator, row: tuple[int, int, list[Slot], list[int], Any], result: Any, given: Any
-    ) -> None:
+    def _after(self, operator: Operator, row: Row, result: Any, given: Any) -> None:
         watch = self._watch
         order, name, inputs, rows, versions = row
-        written = watch.flatten("output", given, [])
+        written = watch.flatten("output", given, []) if given else []
         outputs = written if operator.in_group else watch.flatten_output(result) or written
         if operator.writes_untold:
             for _, tensor in inputs:
@@ -176,6 +213,11 @@ class AtenMode(TorchDispatchMode):
         else:
             for _, tensor in written:
                 watch.tensors.overwritten(tensor)
-            record_results(watch, operator, order, name, inputs, versions, rows, outputs)
-        watch.ended(name)
+            if versions is None:
+                watch.add(rows)
+                watch.record(order, outputs, name)
+            else:
+                record_results(watch, operator, order, name, inputs, versions, rows, outputs)
+        if watch.scope.stateful:
+            watch.ended(name)
         watch.flush_if_full()

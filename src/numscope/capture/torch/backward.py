@@ -242,29 +242,23 @@ def attach(
         node: Node = tensor.grad_fn
         if node is None or node._sequence_nr() < first:
             continue
-        metadata: Any = node.metadata
-        own = metadata.get(_KEY)
-        if own is None or own._watch is not watch:
-            own = metadata[_KEY] = NodeHook(watch)
-            node.register_hook(own)
+        own = _hook(watch, node)
         own.incoming += (call, tensor.output_nr, gradient_in.get(slot) or watch.incoming_slot(slot))
         if node not in pending:
             pending.append(node)
     if not pending:
         return
-    only = pending[0] if len(pending) == 1 else None
-    visited = set(pending)
     slots = targets.slots
+    only = None
+    if len(pending) == 1:
+        only = pending[0]
+        if own.exits is None and _leave_at_once(own, only, call, targets, first):
+            return
+    visited = set(pending)
     exits: list[Exit] = []
-    alone = True  # no node but the outputs' own was walked: its edges are known from itself
     while pending:
         node = pending.pop()
-        if node is only:
-            hook = own
-        else:
-            hook = node.metadata.get(_KEY)
-            if hook is not None and hook._watch is not watch:
-                hook = None
+        hook = own if node is only else _known_hook(watch, node)
         edges = hook.exits if hook is not None else None
         if edges is None:
             index = -1
@@ -273,8 +267,6 @@ def attach(
                 index += 1
                 if following is not None:
                     edges.append((None, index, following, number))
-        else:
-            alone = False
         for edge in edges:
             owner, index, following, number = edge
             key = (id(following), number) if number else id(following)
@@ -289,7 +281,6 @@ def attach(
                 elif following._sequence_nr() >= first:
                     visited.add(following)
                     pending.append(following)
-                    alone = False
                     continue
             if owner is None:
                 if node is not only:
@@ -302,14 +293,48 @@ def attach(
             if goal is not None:
                 _lead(own if owner is None else _hook(watch, owner), index, call, slots, key)
     if only is not None:
-        own.exits = None if alone else exits
+        own.exits = exits
+
+
+def _leave_at_once(own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> bool:
+    """Watch a call that made one node, whose edges all leave the call; tell whether it is one.
+
+    Such a node's edges need not be noted: they are known from itself.
+    """
+    slots = targets.slots
+    has_leaf = targets.has_leaf
+    found: list[Any] = []
+    index = -1
+    for following, number in node.next_functions:
+        index += 1
+        if following is None:
+            continue
+        key = (id(following), number) if number else id(following)
+        if key not in slots:
+            if type(following) is not _AccumulateGrad:
+                if following._sequence_nr() >= first:
+                    return False
+                continue
+            if not has_leaf:
+                continue
+            key = id(following.variable)
+            if key not in slots:
+                continue
+        found += (index, key)
+    places = iter(found)
+    for edge in places:
+        _lead(own, edge, call, slots, next(places))
+    return True
 
 
 def _lead(hook: NodeHook, edge: int, call: BackwardCall, slots: dict[Any, Any], key: Any) -> None:
     """Lead what leaves by an edge to the input that it is the gradient of."""
     goal = slots[key]
     if type(goal) is int:
-        if hook.lead(edge, call, goal):
+        if not hook.outgoing:
+            hook.outgoing = (edge, call, goal)
+            slots[key] = (hook, edge, goal)
+        elif hook.lead(edge, call, goal):
             slots[key] = (hook, edge, goal)
     elif type(goal) is list:  # the same tensor in two arguments has an edge for each, in the order of the arguments
         if hook.lead(edge, call, goal[0]):
@@ -339,8 +364,13 @@ def running(watch: Watch) -> Open | None:
 
 def _hook(watch: Watch, node: Node) -> NodeHook:
     metadata = node.metadata
-    found = metadata.get(_KEY)
+    found: NodeHook | None = metadata.get(_KEY)
     if found is None or found._watch is not watch:
         found = metadata[_KEY] = NodeHook(watch)
         node.register_hook(found)
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _known_hook(watch: Watch, node: Node) -> NodeHook | None:
+    found: NodeHook | None = node.metadata.get(_KEY)
+    return found if found is not None and found._watch is watch else None

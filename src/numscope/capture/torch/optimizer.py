@@ -123,7 +123,9 @@ class Optimizers:
                 outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
                 with watch.recorder.together():
                     rows = watch.record(order, outputs, name)
-                if watch.sees_functions and watch.thread.entered and watch.recorder.measures:  # what writes to them from here on is seen
+                if (
+                    watch.sees_functions and watch.thread.entered and watch.recorder.measures
+                ):  # what writes to them from here on is seen
                     for (_, parameter), number in zip(outputs, rows[2::4]):
                         watch.tensors.settle(parameter, number)
                 watch.flush_if_full()
