@@ -124,6 +124,7 @@ class Recorder:
         self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
         self.slot_rows: list[int] = []  # order, slot, tensor, note
         self._tensors: list[int] = []
+        self._batch = 0  # of fingerprints; their rows are numbered anew in each
         self._again: list[Lasting] = []  # of tensors that were measured in an earlier step
         self._lasting: list[tuple[int, Lasting]] = []  # tensor number → what a later step may refer to
         self._data: dict[int, Any] = {}
@@ -220,6 +221,23 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
+    def view(self, rows: dict[int, tuple[int, int]], storage: int, tensor: Any, *described: int) -> int:
+        """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
+
+        `rows` says where such tensors were measured: storage → batch and row; for the rest see `tensor`.
+        """
+        if self._measure is None or type(self).tensor is not Recorder.tensor:
+            return self.tensor(tensor, *described)
+        with self._lock:
+            batch, row = rows.get(storage, (-1, -1))
+            if batch != self._batch:
+                number = self.tensor(tensor, *described)
+                rows[storage] = self._batch, self._tensors[-2]
+                return number
+            number = next(self._tensor_numbers)
+            self._tensors.extend((number, *described[:3], row, described[3]))
+        return number
+
     def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:
         """Number a tensor that an earlier step has measured and that is still the same."""
         number = next(self._tensor_numbers)
@@ -285,6 +303,7 @@ class Recorder:
             calls, self.call_rows = self.call_rows, []
             slots, self.slot_rows = self.slot_rows, []
             tensors, self._tensors = self._tensors, []
+            self._batch += 1
             again, self._again = self._again, []
             lasting, self._lasting = self._lasting, []
             data, self._data = self._data, {}

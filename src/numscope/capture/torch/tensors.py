@@ -32,33 +32,37 @@ class Form:
     of that form were seen is a map from numbers to numbers.
     """
 
-    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "seen", "shape")
+    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "rows", "seen", "shape")
 
-    def __init__(self, dtype: int, shape: int, device: int, is_complex: bool) -> None:
+    def __init__(self, dtype: int, shape: int, device: int, is_complex: bool, rows: dict[int, tuple[int, int]]) -> None:
         self.dtype = dtype
         self.shape = shape
         self.device = device
         self.is_complex = is_complex
         self.seen: dict[int, int] = {}  # storage → number
+        self.rows = rows  # storage → where it is measured; shared with the forms of other shape that show the same
         self._conjugate: Form | None = None
 
     def conjugate(self) -> Form:
         """Return the same form with a conjugation that torch has put off."""
         if self._conjugate is None:
-            self._conjugate = Form(self.dtype, self.shape, self.device, True)
+            self._conjugate = Form(self.dtype, self.shape, self.device, True, {})
         return self._conjugate
 
     def forget_those(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
-        for seen in (self.seen, self._conjugate.seen if self._conjugate is not None else self.seen):
-            for address in seen.keys() & storages:
-                del seen[address]
+        for kept in (self.seen, self.rows):
+            for address in kept.keys() & storages:
+                del kept[address]
+        if self._conjugate is not None:
+            self._conjugate.forget_those(storages)
 
     def forget(self) -> None:
         """Forget which tensors were seen."""
         self.seen.clear()
+        self.rows.clear()
         if self._conjugate is not None:
-            self._conjugate.seen.clear()
+            self._conjugate.forget()
 
 
 class Tensors:
@@ -69,6 +73,7 @@ class Tensors:
         self._keeps = keeps
         self._measures = measures
         self._forms: dict[Any, Form] = {}
+        self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
         # The same, by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
         self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
         self._storages: dict[int, Any] = {}
@@ -122,7 +127,11 @@ class Tensors:
             settled = self._settled.known.get(address) if trusted else None
             if settled is not None and settled.holds(tensor, form):
                 found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
+            elif trusted:
+                described = known.dtype, known.shape, known.device, placement
+                found = self._recorder.view(known.rows, address, tensor, *described)
             else:
+                known.rows.pop(address, None)
                 found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[address] = found
         if trusted and original is tensor:
@@ -163,9 +172,9 @@ class Tensors:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = str(tensor.dtype).removeprefix("torch.")
-        known = self._forms[form] = Form(
-            text(dtype), self._recorder.shape(tensor.shape), text(str(device)), tensor.is_complex()
-        )
+        rows = self._orders.setdefault((_order(tensor), *form[2:]), {})
+        shape = self._recorder.shape(tensor.shape)
+        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), tensor.is_complex(), rows)
         return known
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
@@ -323,6 +332,7 @@ class Tensors:
         """Forget all: a new step begins."""
         if len(self._forms) > _FORMS:
             self._forms.clear()
+            self._orders.clear()
         for known in self._forms.values():
             known.forget()
         self.objects.clear()
@@ -354,6 +364,19 @@ def _form(tensor: torch.Tensor) -> Any:
     lies = None if tensor.is_contiguous() else tensor.stride()
     offset = tensor.storage_offset()
     return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version, tensor.is_neg())
+
+
+def _order(tensor: torch.Tensor) -> Any:
+    """Return what elements a tensor shows in what order, whatever its shape: sizes and strides, neighbours joined."""
+    if tensor.is_contiguous():
+        return tensor.numel()
+    joined: list[tuple[int, int]] = []
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = joined[-1][0] * size, stride
+        elif size != 1:
+            joined.append((size, stride))
+    return tuple(joined)
 
 
 def address_of(tensor: torch.Tensor) -> int | None:
