@@ -171,6 +171,7 @@ class Capture:
     def close(self) -> None:
         """Stop, and close the run for good."""
         self.stop()
+        atexit.unregister(self.close)  # it would hold all names and stacks of the run until the job ends
         if self._recorder.opened and not self._closed:
             self._closed = True
             self._guarded(self._recorder.close)

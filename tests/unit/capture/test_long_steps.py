@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +57,21 @@ def test_what_is_gone_is_forgotten_within_the_step(tmp_path: Path, monkeypatch: 
         cap.step()
     rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
     assert [row["mean"] for row in rows if row["slot"] == "output.0" and "add" in row["name"]] == list(range(1, 501))
+
+
+@pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])
+def test_a_closed_capture_is_let_go(tmp_path: Path, level: str) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run() -> list[weakref.ref[Any]]:
+        cap = ns.capture(tmp_path / "run", model, level=level, on_error="raise")
+        with cap:
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            cap.step()
+        return [weakref.ref(part) for part in (cap, cap._recorder, cap._frontend.watch, cap._recorder.writer)]
+
+    parts = run()
+    gc.collect()
+    assert [part() for part in parts] == [None] * 4
