@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
 import signal
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 import numscope as ns
+from numscope.store.writer import RunWriter
 from tests.integration.births import Block, Struck, marked
 
 
@@ -202,6 +204,31 @@ def test_any_exception_leaves_a_record(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in run.manifest["guard"]["reason"]
 
 
+def test_a_record_that_cannot_be_written_does_not_hide_the_origin(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ns.NonFiniteError) as caught, ns.guard(record=tmp_path / "file" / "run") as guard:
+        torch.log(torch.zeros(2))
+    assert caught.value.origin["call"] == "Torch.log.0.forward"
+    assert "the record could not be written" in str(caught.value)
+    assert guard.path is None
+    with pytest.warns(RuntimeWarning, match="could not write the guard's record"), pytest.raises(ZeroDivisionError):  # noqa: PT012, SIM117
+        with ns.guard(record=tmp_path / "file" / "run"):
+            torch.ones(3).mul(2)
+            raise ZeroDivisionError
+
+
+def test_a_disk_that_fills_up_while_it_is_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunWriter, "close", full)
+    with (
+        pytest.raises(ns.NonFiniteError, match=r"could not be written: .*No space left"),
+        ns.guard(record=tmp_path / "run"),
+    ):
+        torch.log(torch.zeros(2))
+
+
 def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
     code = f"""
         import os, signal, torch, numscope as ns
@@ -222,12 +249,13 @@ def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
     [
         ("raise ValueError('bad batch')", "ValueError: bad batch"),
         ("os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt"),
+        ("sys.exit(3)", "SystemExit: 3"),
     ],
 )
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_crash_that_no_with_block_sees_leaves_a_record(end: str, reason: str, deferred: bool, tmp_path: Path) -> None:
     code = f"""
-        import os, signal, torch, numscope as ns
+        import os, signal, sys, torch, numscope as ns
         guard = ns.guard(record={str(tmp_path / "run")!r}, deferred={deferred})
         guard.start()
         torch.ones(3).mul(2)
@@ -240,3 +268,25 @@ def test_a_crash_that_no_with_block_sees_leaves_a_record(end: str, reason: str, 
     assert run.calls["name"].to_pylist() == ["Torch.ones.0.forward", "Tensor.mul.0.forward"]
     assert run.tensors.num_rows == 3
     assert reason in run.manifest["guard"]["reason"]
+
+
+@pytest.mark.parametrize("code", ["sys.exit()", "sys.exit(0)", "pass"])
+@pytest.mark.parametrize("style", ["with guard:", "guard.start()\nif True:"])
+def test_a_job_that_ends_well_leaves_no_record(style: str, code: str, tmp_path: Path) -> None:
+    script = f"import sys, torch, numscope as ns\nguard = ns.guard(record={str(tmp_path / 'run')!r})\n"
+    script += f"{style}\n    torch.ones(3).mul(2)\n    {code}\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_still_on_a_device_when_the_job_ends_is_told(tmp_path: Path) -> None:
+    code = f"""
+        import torch, numscope as ns
+        guard = ns.guard(record={str(tmp_path / "run")!r}, deferred=True)
+        guard.start()
+        torch.log(torch.zeros(2))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert "Torch.log.0.forward turned finite inputs into 2 -inf" in done.stderr
+    assert ns.open_run(tmp_path / "run").manifest["guard"]["origin"]["call"] == "Torch.log.0.forward"

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from numscope.capture import ranks
 from numscope.capture.session import models_of
@@ -98,8 +98,10 @@ class Guard:
         self._tripped = False
         self._job = job
         self._error: BaseException | None = None
+        self._status: Any = None  # with which sys.exit was called
         self._told = 0
         self._missing = 0  # tensors of the origin that are not in the record
+        self._failed = ""  # why there is no record
         self._restore: list[Any] = []
         self._frontend = _frontend(self, models_of(model))
 
@@ -140,11 +142,10 @@ class Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            self.crashed(error)
-        if error is None:
+        if error is None or _ends_well(error):
             self.stop()
         else:
+            self.crashed(error)
             self._leave()
 
     # Ours -----------------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class Guard:
 
     def crashed(self, error: BaseException | None, why: str = "") -> None:
         """Write the record of a job that ends in an error: first what the device still knows."""
-        if not self._running or self.path is not None or isinstance(error, NonFiniteError):
+        if not self._running or self.path is not None or isinstance(error, NonFiniteError) or _ends_well(error):
             return
         self._error = error
         with contextlib.suppress(Exception):
@@ -181,6 +182,8 @@ class Guard:
         self._frontend.watch.on = False
         if self.settings.action == "raise" and self._error is None:
             raise NonFiniteError(self._message(origin), origin.to_dict())
+        if self.settings.action == "raise":  # the job ends already
+            _warn(self._message(origin, line=False), origin)
         if self.settings.action == "stop":
             _warn(f"{self._message(origin, line=False)}\n  the guard stops here", origin)
 
@@ -234,7 +237,7 @@ class Guard:
                 f"\n  {origin.source.file}:{origin.source.line} in {origin.source.function}\n    {origin.source.code}"
             )
         if self.path is None:
-            return text
+            return f"{text}\n  the record could not be written: {self._failed}" if self._failed else text
         hint = ", without all of its tensors, which latency=1 would keep" if self._missing else ""
         return f"{text}\n  the record is in {self.path}{hint}: numscope check {self.path}"
 
@@ -247,7 +250,9 @@ class Guard:
         try:
             self._missing = self._frontend.write(strike)
         except Exception as error:
-            warnings.warn(f"numscope could not write the guard's record: {error}", RuntimeWarning, stacklevel=3)
+            self.path, self._failed = None, str(error)
+            if strike is None:  # nothing else will tell
+                _warn(f"numscope could not write the guard's record: {error}")
         finally:
             self._frontend.watch.on = on
 
@@ -267,10 +272,25 @@ class Guard:
 
         sys.excepthook = excepthook
         self._restore.append(lambda: setattr(sys, "excepthook", hook) if sys.excepthook is excepthook else None)
-        atexit.register(self.close)
-        self._restore.append(lambda: atexit.unregister(self.close))
+        leave = sys.exit
+
+        def exit_(status: Any = None, /) -> NoReturn:
+            self._status = status  # nobody else is told of it, where there is no `with`
+            leave(status)
+
+        sys.exit = exit_
+        self._restore.append(lambda: setattr(sys, "exit", leave) if sys.exit is exit_ else None)
+        atexit.register(self._at_exit)
+        self._restore.append(lambda: atexit.unregister(self._at_exit))
         if threading.current_thread() is threading.main_thread():
             self._catch(signal.SIGTERM)
+
+    def _at_exit(self) -> None:
+        """The job ends and nobody has stopped the guard: write the record, or judge what is still on a device."""
+        self.crashed(SystemExit(self._status))
+        self._error = SystemExit()
+        with contextlib.suppress(Exception):
+            self.stop()
 
     def _catch(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
@@ -290,6 +310,10 @@ class Guard:
                 signal.signal(number, before if before is not None else signal.SIG_DFL)
 
         self._restore.append(restore)
+
+
+def _ends_well(error: BaseException | None) -> bool:
+    return isinstance(error, SystemExit) and error.code in (0, None)
 
 
 def _frontend(owner: Guard, models: dict[str, Any]) -> Any:
