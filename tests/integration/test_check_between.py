@@ -98,6 +98,18 @@ def test_the_module_around_a_checkpoint_is_not_the_origin_of_what_it_recomputes(
     assert found.origins[0].source.line == marked(inner)
 
 
+def test_a_module_that_is_called_twice_has_its_gradients_from_both_calls(tmp_path: Path) -> None:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sqrt(self.parts[0](x) * 0)  # origin
+        return self.parts[0](x).sum()
+
+    model = Block(work, nn.Linear(4, 4))
+    found = check(captured(tmp_path / "run", model, lambda: model(torch.ones(2, 4)).backward()))
+    assert [origin.call for origin in found.origins] == ["Torch.sqrt.0.backward"]
+    assert found.origins[0].source is not None
+    assert found.origins[0].source.line == marked(work)
+
+
 def test_what_was_wrong_before_it_entered_the_model_is_one_origin(tmp_path: Path) -> None:
     model = nn.Linear(4, 1)
     data = torch.randn(4, 4)

@@ -41,19 +41,20 @@ def _is_wrong(slot: Slot, phase: str) -> bool:
 def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
     """Tell whether infinities that a call made came to anything.
 
-    They did not where calls only compared them, chose between them and others, or turned them into integers, and nothing
-    was left of them: the logarithm of a distance 0, say, of which a position is made.
+    They did not where no gradient flows through them, and calls only compared them, chose between them and others, or
+    turned them into integers, and nothing was left of them: the logarithm of a distance 0, say, that becomes a position.
     """
-    if any(slot.counts.nan for slot in made):
+    if any(slot.counts.nan for slot in made) or _flows(step, origin):
         return True
     bad = {slot.key for slot in made}
     waiting = set(bad)
     for call in step.calls:
-        if call.phase == "backward":
-            if call.place > origin.place and call.dirty:
-                return True
-            continue
-        if call.place <= origin.place or call.recompute or (call.kind == "module" and not step.modules_only):
+        if (
+            call.place <= origin.place
+            or call.phase == "backward"
+            or call.recompute
+            or (call.kind == "module" and not step.modules_only)
+        ):
             continue
         taken = {slot.key for slot in call.inputs} & bad
         if not taken:
@@ -66,6 +67,12 @@ def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
         bad |= new
         waiting |= new
     return bool(waiting)
+
+
+def _flows(step: Step, call: Call) -> bool:
+    """Tell whether gradients flow through what a call made."""
+    back = call.name.replace(".forward", ".backward")
+    return any(c.phase == "backward" and (c.forward == call.order or c.name == back) for c in step.calls)
 
 
 def around_step(step: Step, optimizer: Call, label: str) -> str:

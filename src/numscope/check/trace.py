@@ -72,11 +72,15 @@ class Tracer:
         if step.modules_only and _has_wrong_gradients(step) and left():
             self._skips = [(0, step.calls[-1].last)]
         before = len(self.found.origins)
+        self._added: list[Call] = []  # modules whose parameters' gradients are wrong; they are added up over the pass
         for call in step.calls:
+            if call.kind == "optimizer":
+                self._judge_added()
             if call.dirty and not call.recompute:
                 self._judge(call)
             elif call.kind == "collective":
                 self._note_given(call)
+        self._judge_added()
         if len(self.found.origins) > before:
             self.found.facts[step.step] = step.facts
         self._count_meant(step)
@@ -159,8 +163,22 @@ class Tracer:
             reason = f"{call.name} made {shown.counts} out of infinities: {result.cause.slot} has {result.cause.counts}"
         self._origin(call, shown, call.kind, reason)
 
-    def _backward(self, call: Call) -> None:
-        new = [slot for slot in call.outputs if not slot.counts.clean and self._state_of(slot) is None]
+    def _judge_added(self) -> None:
+        """Judge the gradients of parameters: a module that is called several times has them from all of its calls."""
+        added, self._added = self._added, []
+        for call in added:
+            self._backward(call, parameters=True)
+
+    def _backward(self, call: Call, parameters: bool = False) -> None:
+        new = [
+            slot
+            for slot in call.outputs
+            if not slot.counts.clean
+            and self._state_of(slot) is None
+            and slot.name.startswith("parameters_grad") == parameters
+        ]
+        if not parameters and any(slot.name.startswith("parameters_grad") for slot in call.outputs):
+            self._added.append(call)
         if not new:
             return
         dirty = next((slot for slot in call.inputs if not slot.counts.clean), None)
@@ -169,6 +187,8 @@ class Tracer:
         self._wrong_backward = call.order
         if call.forward in self._wrong_forward:
             self._inherit_from(call, call.forward)
+        elif parameters and known >= 0:
+            self._inherit_from(call, known)
         elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong" or self._wrong_forward):
             self._inherit(call, dirty, known if known >= 0 else max(self._wrong_forward, default=-1))
         elif dirty is not None:
