@@ -30,7 +30,7 @@ from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
 from numscope.fingerprint.triton_form import CudaBatch
-from numscope.fingerprint.triton_stream import TUNING
+from numscope.fingerprint.triton_shapes import TUNING
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
@@ -281,9 +281,9 @@ def sweep() -> dict[str, Any]:
     result["copy TB/s"] = round(copy, 3)
     print(f"copy {copy:.2f} TB/s", flush=True)
     table = []
-    limits = {4: (None, 128, 96), 8: (None, 96, 80, 64)}
+    limits = {4: (None, 128, 96), 8: (None, 80, 64, 48)}
     for many, (warps, registers) in itertools.product(
-        (1, 2, 4), [(warps, registers) for warps, several in limits.items() for registers in several]
+        (1, 2), [(warps, registers) for warps, several in limits.items() for registers in several]
     ):
         TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
         try:
@@ -291,7 +291,7 @@ def sweep() -> dict[str, Any]:
         except Exception as error:
             print(f"many {many} warps {warps} registers {registers}: {error!r}"[:300], flush=True)
             continue
-        for programs in (4, 6, 8, 12, 16, 19, 26, 34):
+        for programs in (4, 6, 8, 12, 15, 19, 28):
             TUNING.programs = programs * 61
             for dtype in (torch.float32, torch.bfloat16):
                 tensor = source[: (64 << 20) // 4].to(dtype) if dtype is torch.float32 else source[: 32 << 20].to(dtype)

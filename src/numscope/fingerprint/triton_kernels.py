@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from numscope.fingerprint.triton_elements import FLOAT16, FLOAT64, hash_of_elements, offset, value
-from numscope.fingerprint.triton_fast import fast_sums, places
+from numscope.fingerprint.triton_fast import fast_sums, places, row_offset
 
 RECORD = 80  # numbers of a record, as int64 bits: 61 (of 64) of the sketch, then
 MIN, MAX, SUM, SUM_BIG, SQUARES, SQUARES_BIG, SQUARES_SMALL = range(64, 71)
@@ -39,24 +39,53 @@ _SAFE_LOW = tl.constexpr(2.0**-40)
 
 
 @triton.jit
-def _fold(signed, places, scratch, first, INVERSE: tl.constexpr):
-    """Return the sums by bucket of `signed`, one per place; place p is of element first + p / INVERSE (mod 61)."""
-    row = tl.arange(0, 32)
-    tl.debug_barrier()
-    tl.store(scratch + places, signed)
+def _part(scratch, at, there, PLANES: tl.constexpr):
+    """Load the sums of these elements; where a word holds two, those of the odd ones lie behind those of the even."""
+    if PLANES == 2:
+        at = (at & 1) * 1024 + (at >> 1)
+    return tl.load(scratch + at, mask=there, other=0.0).to(tl.float64)
+
+
+@triton.jit
+def _fold(scratch, tile, PLANES: tl.constexpr):
+    """Return the sums by bucket of what the threads of this program have put into `scratch`, from this tile on."""
     tl.debug_barrier()  # what other threads of this program stored is seen from here on
     bucket = tl.arange(0, 64)
-    place = ((bucket + 61 - (first % 61).to(tl.int32)) * INVERSE) % 61
-    at = place[None, :] + 61 * row[:, None]
-    part = tl.load(scratch + at, mask=(at < 1024) & (bucket < 61)[None, :], other=0.0)
-    return tl.sum(part, 0)
+    origin = ((tile % 61).to(tl.int32) * (1024 * PLANES % 61)) % 61
+    first = (bucket + 61 - origin) % 61
+    line = tl.arange(0, 16 * PLANES)
+    whole = _part(scratch, first[None, :] + 61 * line[:, None], (bucket < 61)[None, :], PLANES)
+    at = first + 976 * PLANES  # 61 * 16: a line is left over, or two
+    rest = _part(scratch, at, (bucket < 61) & (at < 1024 * PLANES), PLANES)
+    if PLANES == 2:
+        at += 61
+        rest += _part(scratch, at, (bucket < 61) & (at < 1024 * PLANES), PLANES)
+    return tl.sum(whole, 0) + rest
+
+
+@triton.jit
+def _both(low, high, total, squares, zeros, hashed, low2, high2, total2, squares2, zeros2, hashed2):
+    return (
+        tl.minimum(low, low2), tl.maximum(high, high2), total + total2, squares + squares2, zeros + zeros2,
+        hashed + hashed2,
+    )  # fmt: skip
+
+
+@triton.jit
+def _in_rows(
+    index, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER: tl.constexpr, DIMS: tl.constexpr
+):  # fmt: skip
+    """Return where an element lies in rows that lie apart."""
+    group = (index // (4 * PER)).to(tl.int32)
+    words = row_offset(group, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS)
+    return words.to(tl.int64) * PER + index % (4 * PER)
 
 
 @triton.jit
 def _measure(
     data, program, step, scratch, ring, table, facts, factors, blocks, spans, chunks, rows, values,
     count, begin, row, record, first, last,
-    size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4,
+    shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, MANY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
@@ -77,23 +106,26 @@ def _measure(
     bucket = tl.zeros((64,), tl.float64)
     careful = True
     if PER > 0:
-        p_below, p_above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
+        below, above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
             data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
-            KIND == _FLOAT16, PER, MANY,
+            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
+            KIND == _FLOAT16, PER, MANY, DIMS,
         )  # fmt: skip
-        p_hash = (p_below + (p_above.to(tl.int64) << 32)) * tl.load(factors + places())
-        hashed = tl.sum(tl.sum(tl.sum(p_hash, 2), 1), 0)
-        squares = tl.sum(tl.sum(p_squares.to(tl.float64), 0), 0)
-        total = tl.sum(tl.sum(p_total.to(tl.float64), 0), 0)
-        zeros = tl.sum(tl.sum(p_zeros, 0), 0).to(tl.int64)
-        lowest = tl.min(tl.min(p_low, 0), 0).to(tl.float64)
-        highest = tl.max(tl.max(p_high, 0), 0).to(tl.float64)
-        origin = (first + program) * (1024 * PER)
-        if PER == 1:
-            bucket = _fold(signed.to(tl.float64), places(), scratch, origin, 1)
-        else:  # places are every second element, and 31 is the inverse of 2
-            bucket = _fold(signed.to(tl.float64), places(), scratch, origin, 31)
-            bucket += _fold(signed2.to(tl.float64), places(), scratch, origin + 1, 31)
+        words = scratch.to(tl.pointer_type(tl.float32), bitcast=True)
+        tl.store(words + places(), signed)
+        if PER == 2:
+            tl.store(words + (1024 + places()), signed2)
+        p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 2)
+        low, high, total, squares, zeros, hashed = tl.reduce(
+            (
+                tl.reshape(p_low, (256,)), tl.reshape(p_high, (256,)), tl.reshape(p_total, (256,)).to(tl.float64),
+                tl.reshape(p_squares, (256,)).to(tl.float64), tl.reshape(p_zeros, (256,)), tl.reshape(p_hash, (256,)),
+            ),
+            0,
+            _both,
+        )  # fmt: skip
+        lowest, highest, zeros = low.to(tl.float64), high.to(tl.float64), zeros.to(tl.int64)
+        bucket = _fold(words, first + program, PER)
         size = tl.maximum(-lowest, highest)
         usual = (squares < _INF) & (size <= _SAFE_HIGH) & ((size >= _SAFE_LOW) | (size == 0.0))
         careful = usual == 0
@@ -119,6 +151,7 @@ def _measure(
         l_zero = tl.zeros((32,), tl.int32)
         l_hash = tl.zeros((32,), tl.int64)
         elements = data
+        rows32 = rows.to(tl.pointer_type(tl.int32), bitcast=True)
         if PER == 2:
             elements = data.to(tl.pointer_type(tl.int16), bitcast=True)
         for part in range(PER if PER > 0 else 1):
@@ -128,9 +161,14 @@ def _measure(
                 number = tile * (PER if PER > 0 else 1) + part
                 index = number * 1024 + place
                 there = index < count
-                at_element = offset(
-                    index - begin, size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, DIMS
-                )
+                if PER > 0 and DIMS > 1:
+                    at_element = _in_rows(
+                        index, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS
+                    )
+                else:
+                    at_element = offset(
+                        index - begin, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS
+                    )
                 bits = tl.load(elements + at_element, mask=there, other=0)
                 if PER == 0:
                     l_hash += tl.sum(hash_of_elements(bits, tl.where(there, index, 0), factors, blocks, spans, SIZE), 1)
@@ -160,11 +198,13 @@ def _measure(
                 start = (((number * 1024) >> 6) & 1023).to(tl.int32) + tl.load(chunk)
                 half = tile_row & 1
                 at = (start + (tile_row >> 1)) & 1023
-                sign = tl.load(rows + at * 4 + half) ^ tl.load(chunk + 1 + half)
+                sign = tl.load(rows32 + at * 4 + half) ^ tl.load(chunk + 1 + half)
                 minus = (sign[:, None] >> tile_row[None, :]) & 1
                 signed3 += tl.where(minus == 1, -x, x)
                 tile += step
-            bucket += _fold(signed3, place, scratch, ((first + program) * (PER if PER > 0 else 1) + part) * 1024, 1)
+            tl.debug_barrier()
+            tl.store(scratch + place, signed3)
+            bucket += _fold(scratch, (first + program) * (PER if PER > 0 else 1) + part, 1)
         lowest = tl.min(l_low, 0)
         highest = tl.max(l_high, 0)
         total = tl.sum(l_total, 0)
@@ -197,13 +237,13 @@ def _measure(
 
 @triton.jit(do_not_specialize=[
     "count", "begin", "row", "record", "first", "last",
-    "size0", "size1", "size2", "size3", "stride0", "stride1", "stride2", "stride3", "stride4",
+    "shape0", "shape1", "shape2", "shape3", "shape4", "shape5", "shape6", "shape7", "shape8",
 ])  # fmt: skip
 def measure(
     data, ring, table, facts, factors, blocks, spans, chunks, rows, scratch, values,
     count: tl.int64, begin: tl.int64, row: tl.int64, record: tl.int64, first: tl.int64, last: tl.int64,
-    size0: tl.int64, size1: tl.int64, size2: tl.int64, size3: tl.int64,
-    stride0: tl.int64, stride1: tl.int64, stride2: tl.int64, stride3: tl.int64, stride4: tl.int64,
+    shape0: tl.int64, shape1: tl.int64, shape2: tl.int64, shape3: tl.int64, shape4: tl.int64,
+    shape5: tl.int64, shape6: tl.int64, shape7: tl.int64, shape8: tl.int64,  # see `offset`; `row_offset` if PER > 0
     KIND: tl.constexpr,  # of the elements
     SIZE: tl.constexpr,  # their bytes
     PER: tl.constexpr,  # elements per word in the fast loop; 0: element by element, along the strides
@@ -215,7 +255,7 @@ def measure(
     _measure(
         data, program, tl.num_programs(0).to(tl.int64), scratch + program * 1024,
         ring, table, facts, factors, blocks, spans, chunks, rows, values, count, begin, row, record, first, last,
-        size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, KIND, SIZE, PER, DIMS, MANY,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, MANY,
     )  # fmt: skip
 
 

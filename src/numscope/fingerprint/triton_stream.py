@@ -6,9 +6,7 @@ each content into one line; one copy to pinned memory then brings all lines to t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,42 +14,47 @@ import torch
 from numpy.typing import NDArray
 
 from numscope.fingerprint import triton_kernels as kernels
-from numscope.fingerprint.constants import BUCKETS
+from numscope.fingerprint import triton_transposed as transposing
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
 from numscope.fingerprint.triton_lines import write_lines
+from numscope.fingerprint.triton_shapes import (
+    FLAT,
+    MOST_PROGRAMS,
+    MOST_TILES,
+    PER,
+    TUNING,
+    collapsed,
+    in_rows,
+    programs_for,
+    turned,
+)
 from numscope.fingerprint.triton_tables import TILE, DeviceTables
 
 Tensor = torch.Tensor
 
-MOST_TILES = 64  # of one program: its float32 sums stay short enough for 1e-6
-MOST_PROGRAMS = 40 * BUCKETS
 RECORDS = 32768
 LINES = 4096
+_SPREAD = 10_000  # shapes with strides that are remembered
 COPIED = 1 << 24  # elements copied at a time where the strides are worse than a copy
-_DIMENSIONS = 5
-_FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
-_PER = {"float32": 1, "bfloat16": 2, "float16": 2}
 
 
-@dataclass
-class Tuning:
-    """How a tensor is cut up; bench/gpu_fingerprint.py measures the choices."""
-
-    programs: int = 12 * BUCKETS  # that a large tensor is spread over
-    many: int = 4  # tiles whose loads are under way at a time: 1, 2 or 4
-    warps: int = 8
-    registers: int | None = 80  # at most, per thread: the careful part may spill, the loop does not
-
-
-TUNING = Tuning()
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Finish = Callable[[Rows], None]
 
 
+class Turn(NamedTuple):
+    """How matrices of one shape that lie transposed are copied straight."""
+
+    start: Callable[..., None]
+    programs: int
+    tail: tuple[int, ...]
+
+
 class Plan(NamedTuple):
-    """How contents of one dtype and size are measured that lie in one piece, at an address that is a multiple of 16."""
+    """How contents of one dtype and size, or of one shape with its strides, are measured at a multiple of 16 bytes."""
 
     start: Callable[..., None]
     programs: int
@@ -60,6 +63,7 @@ class Plan(NamedTuple):
     real: int  # elements, complex ones counted twice
     kind: Kind
     per: int
+    turn: Turn | None
 
 
 class StreamBatch:
@@ -73,7 +77,8 @@ class StreamBatch:
         self.table = torch.zeros(LINES * 2, dtype=torch.int64, device=device)
         self.scratch = torch.empty(MOST_PROGRAMS * TILE, dtype=torch.float64, device=device)
         self.out = self._lines()
-        self.plans: dict[tuple[torch.dtype, int], Plan] = {}
+        self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
+        self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
         self.known = 0  # size of the tables when `plans` was begun
         self.used = 0  # records in the ring
         self.at = 0  # lines in `out`
@@ -89,11 +94,17 @@ class StreamBatch:
     def add(self, row: int, tensor: Tensor) -> None:
         """Launch what measures the tensor."""
         elements = tensor.numel()
-        plan = self.plans.get((tensor.dtype, elements))
-        if plan is not None and tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
+        if tensor.is_contiguous():
+            plan = self.plans.get((tensor.dtype, elements))
+        else:
+            plan = self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
+        if plan is not None and not tensor.is_neg() and not tensor.is_conj():
             address = tensor.data_ptr()
             if not address & 15:
-                start, programs, head, tail, count, _, _ = plan
+                start, programs, head, tail, count, _, _, turn = plan
+                if turn is not None:
+                    straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
+                    address = straight.data_ptr()
                 if self.used + programs > RECORDS or self.at == LINES:
                     self._make_room()
                 start(programs, self.stream, address, *head, self.at, self.used, *tail)
@@ -155,44 +166,62 @@ class StreamBatch:
         if self.known != self.tables.known:  # the tables have moved
             self.known = self.tables.known
             self.plans.clear()
+            self.spread.clear()
+        per = PER.get(kind.name, 0)
         if not (tensor.is_conj() or tensor.is_neg()):
             if tensor.is_contiguous():
-                self._whole((row, elements, count), kind, tensor, None)
-                self._plan(tensor, kind, elements, count)
+                self._whole((row, elements, count), kind, tensor, None, per if tensor.data_ptr() % 4 == 0 else 0)
+                self._plan(tensor, kind, elements, count, None, per)
                 return
-            shape = collapsed(tensor, parts)
+            matrix = turned(tensor, parts)
+            if matrix is not None:
+                turn = self._turn(kind, tensor, matrix)
+                self._whole((row, elements, count), kind, self._turned(tensor, turn), None, per)
+                self._plan(tensor, kind, elements, count, None, per, turn)
+                return
+            rows = in_rows(tensor, parts, per) if per else None
+            shape = collapsed(tensor, parts) if rows is None else rows
             if shape is not None:
-                self._whole((row, elements, count), kind, tensor, shape)
+                per = per if rows is not None else 0
+                self._whole((row, elements, count), kind, tensor, shape, per)
+                self._plan(tensor, kind, elements, count, shape, per)
                 return
         begin = 0
         for chunk in flat_chunks(tensor, COPIED):
             end = begin + chunk.numel() * parts
-            self._part((row, elements, count), kind, chunk, begin, end, begin, None)
+            self._part((row, elements, count), kind, chunk, begin, end, begin, None, per)
             begin = end
 
-    def _plan(self, tensor: Tensor, kind: Kind, elements: int, count: int) -> None:
-        """Keep what was found out for the next content of this dtype and size."""
+    def _plan(
+        self, tensor: Tensor, kind: Kind, elements: int, count: int, shape: list[int] | None, per: int,
+        turn: Turn | None = None,
+    ) -> None:  # fmt: skip
+        """Keep what was found out for the next content of this dtype and size, or of this shape and strides."""
         if count > MOST_PROGRAMS * MOST_TILES * TILE or tensor.data_ptr() & 15:
             return
-        per = _PER.get(kind.name, 0)
         tiles = -(-count // (TILE * per if per else TILE))
         code, values = self.tables.code(kind)
+        *where, dims = [*FLAT, 1] if shape is None else shape
         head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
-        tail = 0, tiles, *_FLAT, code, kind.size, per, 1, TUNING.many
-        start = self._starter(kind, per, 1, aligned=True)
-        self.plans[tensor.dtype, elements] = Plan(start, programs_for(tiles), head, tail, count, kind, per)
+        tail = 0, tiles, *where, code, kind.size, per, dims, TUNING.many
+        plan = Plan(
+            self._starter(kind, per, dims, aligned=True), programs_for(tiles), head, tail, count, kind, per, turn
+        )
+        if tensor.is_contiguous():
+            self.plans[tensor.dtype, elements] = plan
+        elif len(self.spread) < _SPREAD:
+            self.spread[tensor.dtype, tensor.shape, tensor.stride()] = plan
 
-    def _whole(self, line: tuple[int, int, int], kind: Kind, tensor: Tensor, shape: list[int] | None) -> None:
+    def _whole(self, line: tuple[int, int, int], kind: Kind, tensor: Tensor, shape: list[int] | None, per: int) -> None:
         most = MOST_PROGRAMS * MOST_TILES * TILE
         for first in range(0, line[2], most):  # one launch, but for the very largest
-            self._part(line, kind, tensor, first, min(first + most, line[2]), 0, shape)
+            self._part(line, kind, tensor, first, min(first + most, line[2]), 0, shape, per)
 
     def _part(
         self, line: tuple[int, int, int], kind: Kind, data: Tensor, first: int, end: int, begin: int,
-        shape: list[int] | None,
+        shape: list[int] | None, per: int,
     ) -> None:  # fmt: skip
         """Measure the elements [first, end) of a content, of which `data` holds those from `begin` on."""
-        per = _PER.get(kind.name, 0) if shape is None and data.data_ptr() % 4 == 0 else 0
         tile = TILE * per if per else TILE
         low, high = first // tile, -(-end // tile)
         programs = programs_for(high - low)
@@ -200,7 +229,7 @@ class StreamBatch:
             self._make_room()
         self._launch(
             kind, per, 1 if shape is None else shape[-1], data, programs,
-            (end, begin, self.at, self.used, low, high, *(_FLAT if shape is None else shape[:-1])),
+            (end, begin, self.at, self.used, low, high, *(FLAT if shape is None else shape[:-1])),
         )  # fmt: skip
         self.lines.append(line)
         self.at += 1
@@ -249,6 +278,29 @@ class StreamBatch:
             code, kind.size, per, TUNING.many,
         )  # fmt: skip
 
+    def _turn(self, kind: Kind, tensor: Tensor, matrix: list[int]) -> Turn:
+        """Return what makes a contiguous copy of matrices that lie transposed."""
+        compiled = self.tables.compiled
+        planes, rows, columns, stride, _, plane1, plane2 = matrix
+        even = 16 // kind.size  # elements to 16 bytes
+        if tensor.data_ptr() % 16 or any(number % even for number in (stride, plane1, plane2)):
+            even = 1
+        key = "transposed", kind.size, even
+        if key not in compiled:
+            compiled[key] = self._compile_transposed(kind, even)
+        squares = -(-rows // transposing.SQUARE) * -(-columns // transposing.SQUARE)
+        return Turn(compiled[key], planes * squares, (*matrix[1:], even))
+
+    def _turned(self, tensor: Tensor, turn: Turn) -> Tensor:
+        with torch.no_grad():
+            straight = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)  # of this stream
+        turn.start(turn.programs, self.stream, tensor.data_ptr(), straight.data_ptr(), *turn.tail)
+        return straight
+
+    def _compile_transposed(self, kind: Kind, even: int) -> Callable[..., None]:
+        stand_in = torch.empty(16, dtype=_BITS[kind.size], device=self.tables.device)
+        return _starter(transposing.transposed.warmup(stand_in, stand_in, *([1] * 6), even, grid=(1,), num_warps=8))
+
     def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
         compiled = self.tables.compiled
         key = kind.name, per, dims, aligned
@@ -259,8 +311,7 @@ class StreamBatch:
 
     def _compile(self, kind: Kind, per: int, dims: int, aligned: bool) -> Callable[..., None]:
         code, values = self.tables.code(kind)
-        width = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[4 if per else kind.size]
-        stand_in = torch.empty(64, dtype=width, device=self.tables.device)
+        stand_in = torch.empty(64, dtype=_BITS[4 if per else kind.size], device=self.tables.device)
         if not aligned:
             stand_in = stand_in[1:]
         compiled = kernels.measure.warmup(
@@ -328,42 +379,3 @@ def _starter(compiled: Any) -> Callable[..., None]:
         run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
 
     return start
-
-
-def programs_for(tiles: int) -> int:
-    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them."""
-    if tiles <= BUCKETS:
-        return tiles
-    few = -(-tiles // (4 * BUCKETS)) * BUCKETS  # four tiles each, whose loads are under way together
-    least = -(-tiles // (MOST_TILES * BUCKETS)) * BUCKETS
-    return min(max(min(few, TUNING.programs), least), MOST_PROGRAMS)
-
-
-def collapsed(tensor: Tensor, parts: int) -> list[int] | None:
-    """Return the inner sizes, the strides (innermost first, of real elements) and the kernel's number of dimensions.
-
-    None where a copy is better: more than five dimensions, or a large tensor whose neighbours lie far apart.
-    """
-    if tensor.dtype.is_complex:
-        tensor = torch.view_as_real(tensor)
-    elif parts > 1:
-        return None
-    sizes: list[int] = []
-    strides: list[int] = []
-    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
-        if size == 1:
-            continue
-        if sizes and stride == strides[-1] * sizes[-1]:
-            sizes[-1] *= size
-        else:
-            sizes.append(size)
-            strides.append(stride)
-    if len(sizes) > _DIMENSIONS:
-        return None
-    near = not sizes or strides[0] == 0 or (strides[0] == 1 and sizes[0] >= 16)
-    if not near and math.prod(sizes) > 1 << 18:
-        return None
-    dims = 3 if len(sizes) <= 3 else _DIMENSIONS
-    sizes += [1] * (_DIMENSIONS - len(sizes))
-    strides += [0] * (_DIMENSIONS - len(strides))
-    return [*sizes[: _DIMENSIONS - 1], *strides, dims]

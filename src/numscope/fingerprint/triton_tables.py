@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
 from numscope.fingerprint import triton_elements as elements
-from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, ROWS, SPAN
+from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, SPAN
+from numscope.fingerprint.constants import ROWS as SIGN_ROWS
 from numscope.fingerprint.kinds import Kind
-from numscope.fingerprint.triton_fast import FACT
+from numscope.fingerprint.triton_fast import FACT, FACTOR, FLIPS, ROWS
 
 TILE = 1024
 
@@ -30,7 +31,7 @@ class DeviceTables:
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()
-        self.rows = self._put(_split(np.concatenate([rows, rows[:ROLLS]])))  # a chunk's rows never wrap
+        self.rows = self._put(_split(np.concatenate([rows, rows[:ROLLS]])).view(np.int64))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
         self.compiled: dict[Any, Callable[..., None]] = {}
         self.known = 0
@@ -65,7 +66,7 @@ class DeviceTables:
         return elements.TABLE, self.values[kind.name]
 
 
-def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int32]:
+def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what the fast loop wants to know of each tile of 1024 words, with so many elements to a word."""
     tile = np.arange(-(-elements // (TILE * per)) + 1)
     with np.errstate(over="ignore"):
@@ -73,11 +74,11 @@ def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np
     first = tile * TILE * per
     chunk = first // CHUNK
     flips = _split(constants.flips(chunk))
-    facts = np.zeros((len(tile), FACT), np.int32)
-    facts[:, 0] = factor.astype(np.int32)
-    facts[:, 1] = ((factor - facts[:, 0]) >> 32).astype(np.int32)
-    facts[:, 2] = (first // ROW % ROWS + constants.rolls(chunk)) * 4
-    facts[:, 3:5] = flips[:, :2] if per == 1 else flips[:, 2:]
+    facts = np.zeros((len(tile), FACT), np.int64)
+    below = factor.astype(np.int32)
+    facts[:, FACTOR] = ((factor - below) & ~0xFFFFFFFF) | below.view(np.uint32)
+    facts[:, ROWS] = first // ROW % SIGN_ROWS + constants.rolls(chunk)
+    facts[:, FLIPS] = (flips[:, :2] if per == 1 else flips[:, 2:]).copy().view(np.int64)[:, 0]
     return facts
 
 

@@ -9,10 +9,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from numscope.fingerprint import triton_elements, triton_kernels
-from numscope.fingerprint.triton_stream import TUNING
+from numscope.fingerprint.triton_shapes import TUNING
 
-_POINTERS = {"chunks": "*i32", "rows": "*i32", "facts": "*i32", "scratch": "*fp64", "values": "*fp32"}
-_POINTERS |= dict.fromkeys(("jobs", "ring", "table", "factors", "blocks", "spans", "out"), "*i64")
+_POINTERS = {"chunks": "*i32", "scratch": "*fp64", "values": "*fp32"}
+_POINTERS |= dict.fromkeys(("jobs", "rows", "facts", "ring", "table", "factors", "blocks", "spans", "out"), "*i64")
 
 
 def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: int) -> str:
@@ -34,6 +34,7 @@ def main() -> None:
     fast = [
         compiled(triton_kernels.measure, 90, DIMS=1, **whole),
         compiled(triton_kernels.measure, 80, DIMS=1, **half),
+        compiled(triton_kernels.measure, 90, DIMS=5, **half),
         compiled(triton_kernels.measure_many, 90, **half),
     ]
     for ptx in fast:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 
-from numscope.fingerprint import triton_kernels, triton_stream
+from numscope.fingerprint import triton_kernels, triton_shapes, triton_stream, triton_transposed
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.triton_tables import DeviceTables
@@ -58,7 +58,7 @@ class Interpreted(triton_stream.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_stream.TUNING.many,
+            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_shapes.TUNING.many,
         )  # fmt: skip
 
     def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
@@ -69,10 +69,28 @@ class Interpreted(triton_stream.StreamBatch):
 
         return start
 
+    def _compile_transposed(self, kind: Kind, even: int) -> Callable[..., None]:
+        def start(programs: int, stream: int, address: int, out: int, *numbers: int) -> None:
+            source = self.seen[address]
+            bits = _BITS[kind.size]
+            whole = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage())
+            straight = torch.empty(self.straight.numel(), dtype=bits).set_(self.straight.untyped_storage())
+            triton_transposed.transposed[(programs,)](
+                whole[source.storage_offset() * source.element_size() :].view(bits), straight, *numbers
+            )
+
+        return start
+
+    def _turned(self, tensor: torch.Tensor, turn: triton_stream.Turn) -> torch.Tensor:
+        self.straight = torch.empty(tensor.shape, dtype=tensor.dtype)
+        self.seen[self.straight.data_ptr()] = self.straight
+        turn.start(turn.programs, 0, tensor.data_ptr(), self.straight.data_ptr(), *turn.tail)
+        return self.straight
+
     def _launch_many(self, kind: Kind, per: int, table: np.ndarray) -> None:
         code, values = self.tables.code(kind)
         triton_kernels.measure_many[(len(table),)](
-            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_stream.TUNING.many
+            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_shapes.TUNING.many
         )
 
     def _launch_reduce(self, lines: int, first: int) -> None:
@@ -113,22 +131,61 @@ def check(tensors: list[torch.Tensor], *, again: bool = True) -> int:
 
 def check_shares() -> None:
     """Tensors are shared among programs one tile each, or in multiples of 61."""
-    share, most = triton_stream.programs_for, triton_stream.MOST_PROGRAMS * triton_stream.MOST_TILES
+    share, most = triton_shapes.programs_for, triton_shapes.MOST_PROGRAMS * triton_shapes.MOST_TILES
     assert [share(tiles) for tiles in (1, 61)] == [1, 61]
     for tiles in (62, 977, 9770, 61 * 2000, most):
         assert share(tiles) % 61 == 0
-        assert -(-tiles // share(tiles)) <= triton_stream.MOST_TILES
+        assert -(-tiles // share(tiles)) <= triton_shapes.MOST_TILES
 
 
 def check_dimensions() -> None:
     """Dimensions that follow one another are taken as one."""
-    collapsed = triton_stream.collapsed
+    collapsed = triton_shapes.collapsed
     heads = torch.empty(2, 8, 4, 16).transpose(1, 2)
     assert collapsed(heads, 1) == [16, 8, 4, 2, 1, 64, 16, 512, 0, 5]
     assert collapsed(torch.empty(6, 1, 5)[:, :, :3], 1) == [3, 6, 1, 1, 1, 5, 0, 0, 0, 3]
     assert collapsed(torch.empty(1).expand(4, 5), 1) == [20, 1, 1, 1, 0, 0, 0, 0, 0, 3]
     assert collapsed(torch.empty(4096, 4096).T, 1) is None
     assert collapsed(torch.empty(2, 2, 2, 2, 2, 2).permute(5, 4, 3, 2, 1, 0), 1) is None
+
+
+def in_rows() -> list[torch.Tensor]:
+    """Return tensors whose rows lie apart, in all the ways that the fast loop follows."""
+    found = []
+    for name in ("float32", "bfloat16", "float16"):
+        value = tensor_of_normals(name, 3 * 5 * 4 * 7 * 24, 0).view(3, 5, 4, 7, 24)
+        found += [
+            value.permute(1, 3, 0, 2, 4)[:, :, 1],
+            value.permute(3, 1, 0, 2, 4),
+            value[:, :, 1:3, 2:, 8:],
+            value[0, 0].transpose(0, 1),
+            value[:1, 0, 0].expand(11, 7, 24),
+            value[0, 0, 0, :, :16].expand(6, 7, 16),
+        ]
+        assert all(triton_shapes.in_rows(tensor, 1, triton_shapes.PER[name]) for tensor in found[-6:])
+        spoilt = value[:, 1].clone()
+        spoilt[1, 1, 1, 1] = -float("inf")
+        found += [spoilt[..., 8:], value[..., :4], value[..., 1:9]]
+    return [*found, tensor_of_normals("complex64", 1200, 0).view(2, 30, 20)[:, 3:17, 4:12]]
+
+
+def transposed() -> list[torch.Tensor]:
+    """Return matrices that lie transposed, large enough to be copied."""
+    matrix = tensor_of_normals("bfloat16", 530 * 512, 0).view(530, 512)
+    stack = tensor_of_normals("float32", 2 * 3 * 210 * 264, 0).view(2, 210, 3, 264)
+    found = [matrix.T, stack.permute(0, 2, 3, 1)[..., :209], stack.permute(2, 0, 3, 1)[:, :, 1:]]
+    assert all(triton_shapes.turned(tensor, 1) for tensor in found)
+    return [*found, matrix.T]
+
+
+def check_division() -> None:
+    """A multiplication and a shift stand for a division."""
+    for size in (1, 2, 3, 7, 61, 64, 65, 1000, 4097, (1 << 20) + 7):
+        rows = triton_shapes.in_rows(torch.empty(12).as_strided((2, size, 4), (8, 0, 1)), 1, 1)
+        assert rows is not None
+        divisor = rows[1] if size > 1 else 1
+        for number in (0, 1, size - 1, size, 12345, 5 * size - 1, (1 << 30) - 1):
+            assert ((number * (divisor & 0xFFFFFFFF) >> 32) + number) >> (divisor >> 32) == number // size
 
 
 def check_device() -> None:
@@ -146,6 +203,7 @@ def check_device() -> None:
 def main() -> None:
     check_shares()
     check_dimensions()
+    check_division()
     check_device()
     triton_stream.RECORDS = 200  # the ring must turn over
     triton_stream.LINES = 8  # and the lines
@@ -162,7 +220,7 @@ def main() -> None:
         count += check([value, value[1:], torch.full((1500,), float("nan")).to(value.dtype), torch.zeros(0)])
     count += check([tensor_of_normals("float64", 1500, 0) * 2.0**power for power in (-1060, 1000)])
     count += check([(tensor_of_normals("float64", 1500, 0) * 2.0**power).float() for power in (-140, 120)])
-    triton_stream.TUNING.programs = 61  # several tiles per program
+    triton_shapes.TUNING.programs = 61  # several tiles per program
     longer = [tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)]
     count += check(longer, again=False)
     value = tensor_of_normals("float32", 30 * 50 * 3, 0).view(30, 50, 3)
@@ -171,6 +229,8 @@ def main() -> None:
     count += check(
         [*strided, value.view(2, 3, 5, 2, 5, 5, 3).permute(6, 1, 4, 3, 2, 5, 0), value[0, 0, 0]], again=False
     )
+    count += check(in_rows(), again=False)
+    count += check(transposed(), again=False)
     count += check([heads.conj(), heads.conj().T, heads.conj().imag, heads.T], again=False)
     count += check([value, value.transpose(0, 1), heads, heads.conj(), value[:3].clone()])
     print(f"{count} agree")

@@ -1,0 +1,127 @@
+"""How the Triton kernels cut a tensor up, and the numbers that tell them where its elements lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from numscope.fingerprint.constants import BUCKETS
+
+MOST_TILES = 64  # of one program: its float32 sums stay short enough for 1e-6
+MOST_PROGRAMS = 40 * BUCKETS
+PER = {"float32": 1, "bfloat16": 2, "float16": 2}  # elements to a word, of the kinds that have the fast loop
+_DIMENSIONS = 5
+FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
+_LARGEST_COPY = 1 << 28  # bytes
+
+
+@dataclass
+class Tuning:
+    """How a tensor is cut up; bench/gpu_fingerprint.py measures the choices."""
+
+    programs: int = 8 * BUCKETS  # that a large tensor is spread over
+    many: int = 4  # tiles on their way at any time: 2 or 4
+    warps: int = 8
+    registers: int | None = 64  # at most, per thread: the careful part may spill, the loop hardly does
+
+
+TUNING = Tuning()
+
+
+def programs_for(tiles: int) -> int:
+    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them."""
+    if tiles <= BUCKETS:
+        return tiles
+    few = -(-tiles // (4 * BUCKETS)) * BUCKETS  # four tiles each at least
+    least = -(-tiles // (MOST_TILES * BUCKETS)) * BUCKETS
+    return min(max(min(few, TUNING.programs), least), MOST_PROGRAMS)
+
+
+def collapsed(tensor: torch.Tensor, parts: int) -> list[int] | None:
+    """Return the inner sizes, the strides (innermost first, of real elements) and the kernel's number of dimensions.
+
+    None where a copy is better: more than five dimensions, or a large tensor whose neighbours lie far apart.
+    """
+    found = _dimensions(tensor, parts)
+    if found is None:
+        return None
+    sizes, strides = found
+    if len(sizes) > _DIMENSIONS:
+        return None
+    near = not sizes or strides[0] == 0 or (strides[0] == 1 and sizes[0] >= 16)
+    if not near and math.prod(sizes) > 1 << 18:
+        return None
+    dims = 3 if len(sizes) <= 3 else _DIMENSIONS
+    sizes += [1] * (_DIMENSIONS - len(sizes))
+    strides += [0] * (_DIMENSIONS - len(strides))
+    return [*sizes[: _DIMENSIONS - 1], *strides, dims]
+
+
+def in_rows(tensor: torch.Tensor, parts: int, per: int) -> list[int] | None:
+    """Return what `row_offset` wants to know of a tensor whose rows lie apart, or None if it does not lie so.
+
+    Its rows are of whole groups of 16 bytes at addresses that are multiples of 16, in four more dimensions at most. Last
+    comes the kernel's number of dimensions.
+    """
+    found = _dimensions(tensor, parts)
+    group = 4 * per  # elements
+    if found is None or tensor.data_ptr() % 16:
+        return None
+    sizes, strides = found
+    if (
+        not sizes
+        or strides[0] != 1
+        or len(sizes) > _DIMENSIONS
+        or any(part % group for part in (sizes[0], *strides[1:]))
+    ):
+        return None
+    extent = sum((size - 1) * stride for size, stride in zip(sizes, strides))
+    if min(strides) < 0 or max(extent, math.prod(sizes)) >= 1 << 31:
+        return None
+    dims = 3 if len(sizes) <= 3 else 5
+    sizes = [sizes[0] // group, *sizes[1:]]
+    strides = [4, *(stride // per for stride in strides[1:])]
+    last = strides.pop() if len(strides) == dims else 0
+    sizes = (sizes + [1] * 4)[: dims - 1] + [1] * (5 - dims)
+    strides = (strides + [0] * 4)[: dims - 1] + [0] * (5 - dims)
+    shifts = [(size - 1).bit_length() for size in sizes]
+    divisors = [((1 << 32) * ((1 << shift) - size)) // size + 1 | shift << 32 for size, shift in zip(sizes, shifts)]
+    return [*divisors, *(size | stride << 32 for size, stride in zip(sizes, strides)), last, dims]
+
+
+def turned(tensor: torch.Tensor, parts: int) -> list[int] | None:
+    """Return how many planes a stack of matrices has that lie transposed, and what `transposed` wants to know; or None.
+
+    Complex and packed ones are left to torch, and the very large: the copy would take as much memory again. Of small ones
+    each element is looked for where it lies.
+    """
+    found = _dimensions(tensor, parts)
+    if found is None or parts > 1 or not 1 << 18 < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
+        return None
+    sizes, strides = found
+    if not 2 <= len(sizes) <= 4 or strides[1] != 1 or strides[0] < sizes[1] or min(sizes[:2]) < 16 or min(strides) < 0:
+        return None
+    many, stack = (*sizes[2:], 1, 1)[:2]
+    plane, block = (*strides[2:], 0, 0)[:2]
+    return [many * stack, sizes[1], sizes[0], strides[0], many, plane, block]
+
+
+def _dimensions(tensor: torch.Tensor, parts: int) -> tuple[list[int], list[int]] | None:
+    """Return sizes and strides of real elements, innermost first, those that follow one another as one; None: packed."""
+    if tensor.dtype.is_complex:
+        tensor = torch.view_as_real(tensor)
+    elif parts > 1:
+        return None
+    sizes: list[int] = []
+    strides: list[int] = []
+    for size, stride in zip(reversed(tensor.shape), reversed(tensor.stride())):
+        if size == 1:
+            continue
+        if sizes and stride == strides[-1] * sizes[-1]:
+            sizes[-1] *= size
+        else:
+            sizes.append(size)
+            strides.append(stride)
+    return sizes, strides
