@@ -89,6 +89,9 @@ class TorchBatch:
 
         None of them may change before, and no other thread may add or collect.
         """
+        if self._later is not None:  # inside another
+            yield
+            return
         self._later = {}
         try:
             yield

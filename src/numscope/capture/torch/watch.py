@@ -139,6 +139,12 @@ class Watch(Values):
         A tensor that can't be measured has a note in its place. `overwritten`: the call writes to its first tensor; if
         that holds nothing yet, nothing is measured.
         """
+        if len(slots) > _LIST:
+            with self.recorder.together():
+                return self._rows(order, slots, overwritten, backward)
+        return self._rows(order, slots, overwritten, backward)
+
+    def _rows(self, order: int, slots: list[Slot], overwritten: bool, backward: bool) -> list[int]:
         rows: list[int] = []
         if not overwritten and not self._restricted:
             tensors = self.tensors
@@ -182,7 +188,7 @@ class Watch(Values):
         first = next(model.parameters(), None)
         if first is not None and first.is_cuda:  # elsewhere it gains nothing
             with self.recorder.together():
-                self.rows(0, [(0, parameter) for parameter in model.parameters()])
+                self._rows(0, [(0, parameter) for parameter in model.parameters()], False, False)
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
@@ -288,4 +294,5 @@ class Watch(Values):
             self._counts = [0, 0]
 
 
+_LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
