@@ -281,36 +281,32 @@ def sweep() -> dict[str, Any]:
     result["copy TB/s"] = round(copy, 3)
     print(f"copy {copy:.2f} TB/s", flush=True)
     table = []
-    limits = {4: (None, 128, 96), 8: (None, 80, 64, 48)}
-    for many, (warps, registers) in itertools.product(
-        (1, 2), [(warps, registers) for warps, several in limits.items() for registers in several]
-    ):
+    for many, (warps, registers) in itertools.product((2, 4), ((4, 96), (4, 128), (4, 168), (8, 64), (8, 80), (8, 96))):
         TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
         try:
             cuda = CudaBatch(DEVICE)
         except Exception as error:
             print(f"many {many} warps {warps} registers {registers}: {error!r}"[:300], flush=True)
             continue
-        for programs in (4, 6, 8, 12, 15, 19, 28):
-            TUNING.programs = programs * 61
-            for dtype in (torch.float32, torch.bfloat16):
-                tensor = source[: (64 << 20) // 4].to(dtype) if dtype is torch.float32 else source[: 32 << 20].to(dtype)
-                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], many, warps, registers, programs))
+        for dtype in (torch.float32, torch.bfloat16):
+            for megabytes in (64, 256):
+                tensor = source[: (megabytes << 20) // dtype.itemsize].to(dtype)
+                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], megabytes, many, warps, registers))
         del cuda
-    for dtype in ("float32", "bfloat16"):
-        best = sorted((line for line in table if line[1] == dtype), reverse=True, key=lambda line: line[0])
-        print(f"\n{dtype}, 64 MB: TB/s (share of copy), tiles at a time, warps, registers, programs / 61")
-        for speed, _, many, warps, registers, programs in best[:12]:
-            print(f"  {speed:.2f} ({speed / copy:.0%})  {many} {warps} {registers} {programs}")
-        result[f"best {dtype}"] = best[:12]
+    for dtype, megabytes in itertools.product(("float32", "bfloat16"), (64, 256)):
+        best = sorted((line for line in table if line[1:3] == (dtype, megabytes)), reverse=True)
+        print(f"\n{dtype}, {megabytes} MB: TB/s (share of copy), tiles on their way, warps, registers")
+        for speed, _, _, many, warps, registers in best[:6]:
+            print(f"  {speed:.2f} ({speed / copy:.0%})  {many} {warps} {registers}")
+        result[f"best {dtype} {megabytes} MB"] = best[:6]
     # one choice for all: the best sum of shares
     score: dict[Any, float] = {}
-    for speed, dtype, *choice in table:
+    for speed, dtype, _, *choice in table:
         score[tuple(choice)] = score.get(tuple(choice), 0.0) + speed / (0.7 if dtype == "float32" else 0.5)
-    many, warps, registers, programs = max(score, key=lambda choice: score[choice])
-    TUNING.many, TUNING.warps, TUNING.registers, TUNING.programs = many, warps, registers, programs * 61
-    print(f"\nbest for both: many={many} warps={warps} registers={registers} programs={programs} * 61", flush=True)
-    result["choice"] = [many, warps, registers, programs]
+    many, warps, registers = max(score, key=lambda choice: score[choice])
+    TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
+    print(f"\nbest for all: many={many} warps={warps} registers={registers}", flush=True)
+    result["choice"] = [many, warps, registers]
     result["sizes"] = sizes(copy, source)
     return result
 

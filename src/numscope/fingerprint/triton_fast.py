@@ -72,9 +72,9 @@ def _words(
         at = row_offset(group, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS)
         at = at[:, :, None] + tl.arange(0, 4)[None, None, :]
         at = tl.max_contiguous(tl.multiple_of(at, [4, 4, 4]), [1, 1, 4])  # the compiler does not see through a division
-        return tl.load(data + at, mask=good, other=0)
     else:
-        return tl.load(data + tl.multiple_of(tile.to(tl.int64) * 1024 - skip, 1024) + places(), mask=good, other=0)
+        at = tl.multiple_of(tile.to(tl.int64) * 1024 - skip, 1024) + places()
+    return tl.load(data + at, mask=good, other=0, eviction_policy="evict_first")  # read once: the tables shall stay
 
 
 @triton.jit
@@ -86,7 +86,7 @@ def _factor(facts, tile):
 
 @triton.jit
 def _signs(facts, rows, tile, row, PER: tl.constexpr):
-    """Load the signs of a tile: bit k of a line's is place k's.
+    """Load the signs of a tile, bit k of a line's is place k's, and the flips to be xored to them when both are there.
 
     If a word holds two elements, the signs of the odd ones stand 32 bits above those of the even.
     """
@@ -96,9 +96,9 @@ def _signs(facts, rows, tile, row, PER: tl.constexpr):
         half = line & 1
         rows = rows.to(tl.pointer_type(tl.int32), bitcast=True)
         flips = flips.to(tl.pointer_type(tl.int32), bitcast=True)
-        return tl.load(rows + (row * 4 + (line >> 1) * 4 + half)) ^ tl.load(flips + half)
+        return tl.load(rows + (row * 4 + (line >> 1) * 4 + half)), tl.load(flips + half)
     else:
-        return tl.load(rows + (row * 2 + 1 + line * 2)) ^ tl.load(flips)
+        return tl.load(rows + (row * 2 + 1 + line * 2)), tl.load(flips)
 
 
 @triton.jit
@@ -119,8 +119,8 @@ def _fetch(
     )
     known = tl.minimum(tile, final)
     factor, factor_above = _factor(facts, known)
-    signs = _signs(facts, rows, known, row, PER)
-    return word, factor, factor_above, signs, _row(facts, tl.minimum(tile + MANY * step, final))
+    signs, flips = _signs(facts, rows, known, row, PER)
+    return word, factor, factor_above, signs, flips, _row(facts, tl.minimum(tile + MANY * step, final))
 
 
 @triton.jit
@@ -142,12 +142,13 @@ def _add_elements(x, signs, good, low, high, total, squares, zeros, signed, MASK
 
 @triton.jit
 def _add(
-    word, factor, factor_above, signs, left, below, above, low, high, total, squares, zeros, signed, signed2,
+    word, factor, factor_above, signs, flips, left, below, above, low, high, total, squares, zeros, signed, signed2,
     HALVES: tl.constexpr, PER: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the words of one tile to the sums; of the last tile, only `left` elements are there."""
     below += word.to(tl.int64) * factor.to(tl.int64)
     above += word * factor_above
+    signs ^= flips
     place = places()
     if PER == 1:
         low, high, total, squares, zeros, signed = _add_elements(
@@ -196,68 +197,68 @@ def fast_sums(
     final = tl.maximum(last - 1, 0)  # no fact beyond it is asked for
     tile = first
     turns = tl.maximum(whole - first + step - 1, 0) // step
-    word0, factor0, above0, signs0, row0 = _fetch(
+    word0, factor0, above0, signs0, flips0, row0 = _fetch(
         data, facts, rows, tile, _row(facts, tile), step, whole, final, skip,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
     )  # fmt: skip
-    word1, factor1, above1, signs1, row1 = _fetch(
+    word1, factor1, above1, signs1, flips1, row1 = _fetch(
         data, facts, rows, tile + step, _row(facts, tl.minimum(tile + step, final)), step, whole, final, skip,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
     )  # fmt: skip
     if MANY == 4:
-        word2, factor2, above2, signs2, row2 = _fetch(
+        word2, factor2, above2, signs2, flips2, row2 = _fetch(
             data, facts, rows, tile + 2 * step, _row(facts, tl.minimum(tile + 2 * step, final)), step, whole, final, skip,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
         )  # fmt: skip
-        word3, factor3, above3, signs3, row3 = _fetch(
+        word3, factor3, above3, signs3, flips3, row3 = _fetch(
             data, facts, rows, tile + 3 * step, _row(facts, tl.minimum(tile + 3 * step, final)), step, whole, final, skip,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
         )  # fmt: skip
     for _ in range(turns // MANY):
         tile += MANY * step
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-            word0, factor0, above0, signs0, 0,
+            word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
         )  # fmt: skip
-        word0, factor0, above0, signs0, row0 = _fetch(
+        word0, factor0, above0, signs0, flips0, row0 = _fetch(
             data, facts, rows, tile, row0, step, whole, final, skip,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
         )  # fmt: skip
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-            word1, factor1, above1, signs1, 0,
+            word1, factor1, above1, signs1, flips1, 0,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
         )  # fmt: skip
-        word1, factor1, above1, signs1, row1 = _fetch(
+        word1, factor1, above1, signs1, flips1, row1 = _fetch(
             data, facts, rows, tile + step, row1, step, whole, final, skip,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
         )  # fmt: skip
         if MANY == 4:
             below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-                word2, factor2, above2, signs2, 0,
+                word2, factor2, above2, signs2, flips2, 0,
                 below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
             )  # fmt: skip
-            word2, factor2, above2, signs2, row2 = _fetch(
+            word2, factor2, above2, signs2, flips2, row2 = _fetch(
                 data, facts, rows, tile + 2 * step, row2, step, whole, final, skip,
                 shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
             )  # fmt: skip
             below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-                word3, factor3, above3, signs3, 0,
+                word3, factor3, above3, signs3, flips3, 0,
                 below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
             )  # fmt: skip
-            word3, factor3, above3, signs3, row3 = _fetch(
+            word3, factor3, above3, signs3, flips3, row3 = _fetch(
                 data, facts, rows, tile + 3 * step, row3, step, whole, final, skip,
                 shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
             )  # fmt: skip
     for _ in range(turns % MANY):  # what is left is on its way already
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-            word0, factor0, above0, signs0, 0,
+            word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
         )  # fmt: skip
         tile += step
-        word0, factor0, above0, signs0 = word1, factor1, above1, signs1
+        word0, factor0, above0, signs0, flips0 = word1, factor1, above1, signs1, flips1
         if MANY == 4:
-            word1, factor1, above1, signs1 = word2, factor2, above2, signs2
-            word2, factor2, above2, signs2 = word3, factor3, above3, signs3
+            word1, factor1, above1, signs1, flips1 = word2, factor2, above2, signs2, flips2
+            word2, factor2, above2, signs2, flips2 = word3, factor3, above3, signs3, flips3
     if tile < last:  # the last tile, of which a part is there
         left = count - tile.to(tl.int64) * (1024 * PER)
         place = places()
@@ -268,8 +269,9 @@ def fast_sums(
         if PER == 2:
             word = tl.where(place * 2 + 1 < left, word, word & 0xFFFF)
         factor, factor_above = _factor(facts, tile)
+        signs, flips = _signs(facts, rows, tile, _row(facts, tile), PER)
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-            word, factor, factor_above, _signs(facts, rows, tile, _row(facts, tile), PER), left,
+            word, factor, factor_above, signs, flips, left,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, True,
         )  # fmt: skip
     return below, above, low, high, total, squares, zeros, signed, signed2

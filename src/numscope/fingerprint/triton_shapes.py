@@ -19,24 +19,34 @@ _LARGEST_COPY = 1 << 28  # bytes
 
 @dataclass
 class Tuning:
-    """How a tensor is cut up; bench/gpu_fingerprint.py measures the choices."""
+    """How the fast loop is compiled; bench/gpu_fingerprint.py measures the choices."""
 
-    programs: int = 8 * BUCKETS  # that a large tensor is spread over
-    many: int = 4  # tiles on their way at any time: 2 or 4
-    warps: int = 8
-    registers: int | None = 64  # at most, per thread: the careful part may spill, the loop hardly does
+    many: int = 2  # tiles on their way at any time: 2 or 4
+    warps: int = 4
+    registers: int = 128  # at most, per thread: the careful part may spill, the loop does not
+
+    def at_once(self, processors: int) -> int:
+        """Return how many programs run at once on a device."""
+        return processors * max(1, 65536 // (32 * self.warps * self.registers))
 
 
 TUNING = Tuning()
 
 
-def programs_for(tiles: int) -> int:
-    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them."""
+def programs_for(tiles: int, at_once: int) -> int:
+    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them.
+
+    All run at once; or, where each would have more than MOST_TILES, twice as many or three times …: a few programs more
+    than run at once would double the time.
+    """
     if tiles <= BUCKETS:
         return tiles
     few = -(-tiles // (4 * BUCKETS)) * BUCKETS  # four tiles each at least
     least = -(-tiles // (MOST_TILES * BUCKETS)) * BUCKETS
-    return min(max(min(few, TUNING.programs), least), MOST_PROGRAMS)
+    waves = 1
+    while waves * at_once // BUCKETS * BUCKETS < least:
+        waves += 1
+    return min(few, max(waves * at_once // BUCKETS * BUCKETS, BUCKETS), MOST_PROGRAMS)
 
 
 def collapsed(tensor: torch.Tensor, parts: int) -> list[int] | None:

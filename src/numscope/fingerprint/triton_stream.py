@@ -205,7 +205,14 @@ class StreamBatch:
         head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
         tail = 0, tiles, *where, code, kind.size, per, dims, TUNING.many
         plan = Plan(
-            self._starter(kind, per, dims, aligned=True), programs_for(tiles), head, tail, count, kind, per, turn
+            self._starter(kind, per, dims, aligned=True),
+            programs_for(tiles, self.tables.at_once),
+            head,
+            tail,
+            count,
+            kind,
+            per,
+            turn,
         )
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
@@ -224,7 +231,7 @@ class StreamBatch:
         """Measure the elements [first, end) of a content, of which `data` holds those from `begin` on."""
         tile = TILE * per if per else TILE
         low, high = first // tile, -(-end // tile)
-        programs = programs_for(high - low)
+        programs = programs_for(high - low, self.tables.at_once)
         if self.used + programs > RECORDS or self.at == LINES:
             self._make_room()
         self._launch(

@@ -15,6 +15,7 @@ from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, SPAN
 from numscope.fingerprint.constants import ROWS as SIGN_ROWS
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.triton_fast import FACT, FACTOR, FLIPS, ROWS
+from numscope.fingerprint.triton_shapes import TUNING
 
 TILE = 1024
 
@@ -28,6 +29,8 @@ class DeviceTables:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+        self.at_once = TUNING.at_once(processors)  # programs
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()

@@ -131,11 +131,15 @@ def check(tensors: list[torch.Tensor], *, again: bool = True) -> int:
 
 def check_shares() -> None:
     """Tensors are shared among programs one tile each, or in multiples of 61."""
-    share, most = triton_shapes.programs_for, triton_shapes.MOST_PROGRAMS * triton_shapes.MOST_TILES
-    assert [share(tiles) for tiles in (1, 61)] == [1, 61]
-    for tiles in (62, 977, 9770, 61 * 2000, most):
-        assert share(tiles) % 61 == 0
-        assert -(-tiles // share(tiles)) <= triton_shapes.MOST_TILES
+    most = triton_shapes.MOST_PROGRAMS * triton_shapes.MOST_TILES
+    for at_once in (1, 60, 264, 528):
+        shares = [triton_shapes.programs_for(tiles, at_once) for tiles in (1, 61)]
+        assert shares == [1, 61]
+        for tiles in (62, 977, 9770, 32768, 61 * 2000, most):
+            share = triton_shapes.programs_for(tiles, at_once)
+            assert share % 61 == 0
+            assert -(-tiles // share) <= triton_shapes.MOST_TILES
+    assert triton_shapes.programs_for(32768, 528) == 17 * 61  # two full waves, not one and a bit
 
 
 def check_dimensions() -> None:
@@ -220,7 +224,7 @@ def main() -> None:
         count += check([value, value[1:], torch.full((1500,), float("nan")).to(value.dtype), torch.zeros(0)])
     count += check([tensor_of_normals("float64", 1500, 0) * 2.0**power for power in (-1060, 1000)])
     count += check([(tensor_of_normals("float64", 1500, 0) * 2.0**power).float() for power in (-140, 120)])
-    triton_shapes.TUNING.programs = 61  # several tiles per program
+    TABLES.at_once = 61  # several tiles per program
     longer = [tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)]
     count += check(longer, again=False)
     value = tensor_of_normals("float32", 30 * 50 * 3, 0).view(30, 50, 3)
