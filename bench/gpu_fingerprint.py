@@ -30,7 +30,7 @@ from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
 from numscope.fingerprint.triton_form import CudaBatch
-from numscope.fingerprint.triton_shapes import TUNING
+from numscope.fingerprint.triton_shapes import TUNING, Tuning
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
@@ -282,7 +282,7 @@ def sweep() -> dict[str, Any]:
     print(f"copy {copy:.2f} TB/s", flush=True)
     table = []
     for many, (warps, registers) in itertools.product((2, 4), ((4, 96), (4, 128), (4, 168), (8, 64), (8, 80), (8, 96))):
-        TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
+        TUNING.update(dict.fromkeys((1, 2), Tuning(many, warps, registers)))
         try:
             cuda = CudaBatch(DEVICE)
         except Exception as error:
@@ -299,14 +299,14 @@ def sweep() -> dict[str, Any]:
         for speed, _, _, many, warps, registers in best[:6]:
             print(f"  {speed:.2f} ({speed / copy:.0%})  {many} {warps} {registers}")
         result[f"best {dtype} {megabytes} MB"] = best[:6]
-    # one choice for all: the best sum of shares
-    score: dict[Any, float] = {}
-    for speed, dtype, _, *choice in table:
-        score[tuple(choice)] = score.get(tuple(choice), 0.0) + speed / (0.7 if dtype == "float32" else 0.5)
-    many, warps, registers = max(score, key=lambda choice: score[choice])
-    TUNING.many, TUNING.warps, TUNING.registers = many, warps, registers
-    print(f"\nbest for all: many={many} warps={warps} registers={registers}", flush=True)
-    result["choice"] = [many, warps, registers]
+    for per, dtype in ((1, "float32"), (2, "bfloat16")):  # the best sum over the sizes
+        score: dict[Any, float] = {}
+        for speed, name, _, *choice in table:
+            if name == dtype:
+                score[tuple(choice)] = score.get(tuple(choice), 0.0) + speed
+        TUNING[per] = Tuning(*max(score, key=lambda choice: score[choice]))
+        print(f"\nbest for {dtype}: {TUNING[per]}", flush=True)
+    result["choice"] = {per: str(tuning) for per, tuning in TUNING.items()}
     result["sizes"] = sizes(copy, source)
     return result
 

@@ -19,18 +19,19 @@ _LARGEST_COPY = 1 << 28  # bytes
 
 @dataclass
 class Tuning:
-    """How the fast loop is compiled; bench/gpu_fingerprint.py measures the choices."""
+    """How a kernel is compiled; bench/gpu_fingerprint.py measures the choices."""
 
-    many: int = 2  # tiles on their way at any time: 2 or 4
-    warps: int = 4
-    registers: int = 128  # at most, per thread: the careful part may spill, the loop does not
+    many: int  # tiles on their way at any time: 2 or 4
+    warps: int
+    registers: int  # at most, per thread: the careful part may spill, the loop hardly does
 
     def at_once(self, processors: int) -> int:
         """Return how many programs run at once on a device."""
         return processors * max(1, 65536 // (32 * self.warps * self.registers))
 
 
-TUNING = Tuning()
+# by the elements to a word; 0: element by element
+TUNING = {0: Tuning(2, 4, 128), 1: Tuning(2, 4, 128), 2: Tuning(2, 8, 80)}
 
 
 def programs_for(tiles: int, at_once: int) -> int:

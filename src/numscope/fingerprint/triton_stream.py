@@ -203,10 +203,10 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         *where, dims = [*FLAT, 1] if shape is None else shape
         head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
-        tail = 0, tiles, *where, code, kind.size, per, dims, TUNING.many
+        tail = 0, tiles, *where, code, kind.size, per, dims, TUNING[per].many
         plan = Plan(
             self._starter(kind, per, dims, aligned=True),
-            programs_for(tiles, self.tables.at_once),
+            programs_for(tiles, self.tables.at_once[per]),
             head,
             tail,
             count,
@@ -231,7 +231,7 @@ class StreamBatch:
         """Measure the elements [first, end) of a content, of which `data` holds those from `begin` on."""
         tile = TILE * per if per else TILE
         low, high = first // tile, -(-end // tile)
-        programs = programs_for(high - low, self.tables.at_once)
+        programs = programs_for(high - low, self.tables.at_once[per])
         if self.used + programs > RECORDS or self.at == LINES:
             self._make_room()
         self._launch(
@@ -264,7 +264,7 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         self._starter(kind, per, dims, aligned=address % 16 == 0)(
             programs, self.stream, address, *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), *numbers,
-            code, kind.size, per, dims, TUNING.many,
+            code, kind.size, per, dims, TUNING[per].many,
         )  # fmt: skip
 
     def _launch_many(self, kind: Kind, per: int, table: NDArray[np.int64]) -> None:
@@ -276,13 +276,13 @@ class StreamBatch:
         key = "many", kind.name, per
         if key not in compiled:
             warm = kernels.measure_many.warmup(
-                jobs, *self._parts(per), values, code, kind.size, per, TUNING.many,
-                grid=(1,), num_warps=TUNING.warps, maxnreg=TUNING.registers,
+                jobs, *self._parts(per), values, code, kind.size, per, TUNING[per].many,
+                grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
             )  # fmt: skip
             compiled[key] = _starter(warm)
         compiled[key](
             len(table), self.stream, jobs.data_ptr(), *(part.data_ptr() for part in self._parts(per)), values.data_ptr(),
-            code, kind.size, per, TUNING.many,
+            code, kind.size, per, TUNING[per].many,
         )  # fmt: skip
 
     def _turn(self, kind: Kind, tensor: Tensor, matrix: list[int]) -> Turn:
@@ -322,8 +322,8 @@ class StreamBatch:
         if not aligned:
             stand_in = stand_in[1:]
         compiled = kernels.measure.warmup(
-            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, TUNING.many,
-            grid=(1,), num_warps=TUNING.warps, maxnreg=TUNING.registers,
+            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, TUNING[per].many,
+            grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
         )  # fmt: skip
         return _starter(compiled)
 

@@ -30,7 +30,7 @@ class DeviceTables:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
-        self.at_once = TUNING.at_once(processors)  # programs
+        self.at_once = {per: tuning.at_once(processors) for per, tuning in TUNING.items()}  # programs
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()

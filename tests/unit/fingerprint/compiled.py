@@ -24,12 +24,13 @@ def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: in
     aligned = {(place,): [["tt.divisibility", 16]] for place, name in enumerate(names) if types[name].startswith("*")}
     known = {(names.index(name),): value for name, value in constants.items()}
     target = GPUTarget("cuda", architecture, 32)
-    options = {"num_warps": TUNING.warps, "maxnreg": TUNING.registers} if constants else {"num_warps": 4}
+    tuning = TUNING[constants.get("PER", 0)]
+    options = {"num_warps": tuning.warps, "maxnreg": tuning.registers} if constants else {"num_warps": 4}
     return triton.compile(ASTSource(kernel, types, known, aligned), target=target, options=options).asm["ptx"]
 
 
 def main() -> None:
-    many = TUNING.many
+    many = TUNING[1].many
     half = {"KIND": triton_elements.BFLOAT16, "SIZE": 2, "PER": 2, "MANY": many}
     whole = {"KIND": triton_elements.FLOAT32, "SIZE": 4, "PER": 1, "MANY": many}
     fast = [

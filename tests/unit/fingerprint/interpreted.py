@@ -58,7 +58,7 @@ class Interpreted(triton_stream.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_shapes.TUNING.many,
+            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_shapes.TUNING[per].many,
         )  # fmt: skip
 
     def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
@@ -90,7 +90,7 @@ class Interpreted(triton_stream.StreamBatch):
     def _launch_many(self, kind: Kind, per: int, table: np.ndarray) -> None:
         code, values = self.tables.code(kind)
         triton_kernels.measure_many[(len(table),)](
-            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_shapes.TUNING.many
+            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_shapes.TUNING[per].many
         )
 
     def _launch_reduce(self, lines: int, first: int) -> None:
@@ -224,7 +224,7 @@ def main() -> None:
         count += check([value, value[1:], torch.full((1500,), float("nan")).to(value.dtype), torch.zeros(0)])
     count += check([tensor_of_normals("float64", 1500, 0) * 2.0**power for power in (-1060, 1000)])
     count += check([(tensor_of_normals("float64", 1500, 0) * 2.0**power).float() for power in (-140, 120)])
-    TABLES.at_once = 61  # several tiles per program
+    TABLES.at_once = dict.fromkeys(TABLES.at_once, 61)  # several tiles per program
     longer = [tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)]
     count += check(longer, again=False)
     value = tensor_of_normals("float32", 30 * 50 * 3, 0).view(30, 50, 3)
