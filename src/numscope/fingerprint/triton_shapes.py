@@ -14,6 +14,7 @@ MOST_PROGRAMS = 40 * BUCKETS
 PER = {"float32": 1, "bfloat16": 2, "float16": 2}  # elements to a word, of the kinds that have the fast loop
 _DIMENSIONS = 5
 FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
+LEAST_COPY = 1 << 18  # elements: of fewer, each is looked for where it lies
 _LARGEST_COPY = 1 << 28  # bytes
 
 
@@ -62,7 +63,7 @@ def collapsed(tensor: torch.Tensor, parts: int) -> list[int] | None:
     if len(sizes) > _DIMENSIONS:
         return None
     near = not sizes or strides[0] == 0 or (strides[0] == 1 and sizes[0] >= 16)
-    if not near and math.prod(sizes) > 1 << 18:
+    if not near and math.prod(sizes) > LEAST_COPY:
         return None
     dims = 3 if len(sizes) <= 3 else _DIMENSIONS
     sizes += [1] * (_DIMENSIONS - len(sizes))
@@ -109,7 +110,7 @@ def turned(tensor: torch.Tensor, parts: int) -> list[int] | None:
     each element is looked for where it lies.
     """
     found = _dimensions(tensor, parts)
-    if found is None or parts > 1 or not 1 << 18 < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
+    if found is None or parts > 1 or not LEAST_COPY < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
         return None
     sizes, strides = found
     if not 2 <= len(sizes) <= 4 or strides[1] != 1 or strides[0] < sizes[1] or min(sizes[:2]) < 16 or min(strides) < 0:
