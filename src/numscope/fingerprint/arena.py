@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from numscope.fingerprint.chunks import Measure, Scratch, leave_out
 from numscope.fingerprint.columns import Fingerprints
-from numscope.fingerprint.constants import BUCKETS, CHUNK, ROW, SKETCH
+from numscope.fingerprint.constants import BUCKETS, CHUNK, SKETCH
 from numscope.fingerprint.hashing import hash_rows
 from numscope.fingerprint.kinds import Kind, Values
 from numscope.fingerprint.rows import Rows
@@ -23,8 +23,9 @@ from numscope.fingerprint.rows import Rows
 LARGEST = 32768  # elements of a content that is put into a block, and
 LARGEST_BYTES = 131072
 _BLOCK = 2 * CHUNK  # elements of a block
-_WIDTHS: list[int] = sorted({ROW * 2**k for k in range(10)} | {ROW * 3 * 2**k for k in range(8)})
+_WIDTHS = [256, 1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768]  # few, as each has its block, and its numpy calls
 _RUN = 64  # rows of buckets summed in float32 at a time
+_NONE = np.zeros((3, 1), np.int64)
 
 
 class Block:
@@ -106,33 +107,42 @@ class Arena:
         kind, used = block.kind, block.used
         raw = block.raw[:used]
         x = kind.load(raw, self.scratch.buffer("values", kind.real, used * block.width).reshape(used, -1))
-        low, high = x.min(1).astype(np.float64), x.max(1).astype(np.float64)
-        bad = np.zeros((3, used), np.int64)
-        finite = np.isfinite(low) & np.isfinite(high)
-        some = counts > 0
-        every = x
+        low = np.minimum.reduce(x, axis=1).astype(np.float64)
+        high = np.maximum.reduce(x, axis=1).astype(np.float64)
+        bad = _NONE.repeat(used, axis=1)
+        every, finite = x, np.isfinite(high - low)
+        some: NDArray[np.bool_] | None = None  # who has finite elements, where not all have
         if not finite.all():
             x, some = self._leave_out(x, np.flatnonzero(~finite), counts, low, high, bad)
-        zero = self._zeros(x) - (block.width - counts) - bad.sum(0)
-        self._without_filling(every, counts, low, high)
+        filling = block.width - counts
+        zero = self._zeros(x) - filling
+        if filling.any():
+            self._without_filling(every, counts, low, high)
         size = np.maximum(-low, high)
         least, most = self.scratch.sums(x.dtype).safe
-        odd = np.flatnonzero((size > 0) & ~((size >= least) & (size <= most)))
+        odd = np.flatnonzero((size < least) | (size > most))
         total, squares = self._sums(x)
+        if some is None:
+            mean = total / counts
+        else:
+            out = bad.sum(0)
+            zero -= out
+            low[~some], high[~some] = np.nan, np.nan
+            mean = np.where(some, total / (counts - out), np.nan)
         columns = Fingerprints(
             elements=np.array(block.elements),
             nan=bad[0],
             posinf=bad[1],
             neginf=bad[2],
             zero=zero,
-            min=np.where(some, low, np.nan),
-            max=np.where(some, high, np.nan),
-            mean=np.where(some, total / (counts - bad.sum(0)), np.nan),
+            min=low,
+            max=high,
+            mean=mean,
             l2=np.sqrt(squares),
             hash=hash_rows(raw.view(np.int32), self.scratch.words),
             sketch=self._sketches(x),
         )
-        return columns, odd.tolist()
+        return columns, [place for place in odd.tolist() if size[place] > 0]
 
     def _leave_out(
         self,

@@ -206,14 +206,13 @@ class Measure:
         squares = float(np.add.reduce(sums.squares[:count], axis=None, dtype=np.float64))
         self.share += math.ldexp(total / self.elements, exponent)
         self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(squares), exponent)))
+        flips, index = constants.chunk_flips(tuple(chunks))
         folded = sums.folded[:count].reshape(count, BUCKETS, ROW)
-        folded = np.multiply(folded, constants.chunk_flips(chunks)[:, None, :].astype(folded.dtype), out=folded)
+        np.multiply(folded, flips, out=folded)
         buckets = self.scratch.ones @ folded.reshape(count, ROW, BUCKETS).astype(np.float64)
         if exponent:
             buckets = np.ldexp(buckets, exponent)
-        shifts = np.array(chunks)[:, None] * (CHUNK % BUCKETS)
-        index = (shifts + np.arange(BUCKETS)) % BUCKETS
-        self.sketch += np.bincount(index.reshape(-1), buckets.reshape(-1), constants.SKETCH)
+        self.sketch += np.bincount(index, buckets.reshape(-1), constants.SKETCH)
         self._later = []
 
 

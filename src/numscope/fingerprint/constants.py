@@ -116,9 +116,12 @@ def chunk_start(chunk: int) -> int:
     return _many_chunk_signs(chunk >> 8)[0][chunk & 255]
 
 
-def chunk_flips(chunks: list[int]) -> NDArray[np.float64]:
-    """Return the flips of each chunk as 64 signs."""
-    return np.array([_many_chunk_signs(chunk >> 8)[1][chunk & 255] for chunk in chunks])
+@lru_cache(maxsize=256)
+def chunk_flips(chunks: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the flips of some chunks as (chunks, 1, 64) signs, and the buckets of their first 61 elements, in a row."""
+    flipped = [_many_chunk_signs(chunk >> 8)[1][chunk & 255] for chunk in chunks]
+    buckets = (np.array(chunks)[:, None] * (CHUNK % BUCKETS) + np.arange(BUCKETS)) % BUCKETS
+    return np.array(flipped, np.float32)[:, None, :], buckets.reshape(-1)
 
 
 @lru_cache(maxsize=256)

@@ -7,7 +7,7 @@ A word's factor is (span and block: one for 1024 words) times (place: one for ea
 The inner sum is a matrix product, once a factor is cut into four digits of 16 bits between -2**15 and 2**15: a digit
 times a word of 32 bits is at most 2**46, and 128 of them add up to at most 2**53, so that float64 holds every
 partial sum exactly, whatever the order in which BLAS adds them, and however many threads it uses.
-Contents shorter than that are hashed row by row the other way round: place in five digits of 13 bits, 1024 words a row.
+Short contents are hashed the other way round, many at a time: places in digits, 128 words a sum.
 """
 
 from __future__ import annotations
@@ -24,10 +24,8 @@ from numscope.fingerprint.constants import SPAN
 LINE = 1024  # words that share the factor of their block and span
 LINES = 128  # lines that are summed in one matrix product
 DIGITS, _BITS = 4, 16
-_PLACE_DIGITS, _PLACE_BITS = 5, 13
 _GROUPS = 64  # of lines, whose digits are made at once
-_TURN = 16384  # words of a matrix product for which BLAS starts no threads
-_SHIFTS = np.arange(_PLACE_DIGITS, dtype=np.int64) * _PLACE_BITS
+_PIECE = 128  # words of a line that are summed in one matrix product
 
 
 def add_lines(sums: NDArray[np.int64], words: NDArray[np.int32], first: int, buffer: NDArray[np.float64]) -> None:
@@ -61,33 +59,21 @@ def hash_rest(raw: NDArray[np.uint8], first: int) -> int:
 
 
 def hash_rows(words: NDArray[np.int32], buffer: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Return the hash of each row of a matrix: contents of equal width, of at most 64 lines."""
+    """Return the hash of each row of a matrix, of at most 64 lines: part of a line, of 64 words or more, or whole lines."""
     count, width = words.shape
-    result = np.zeros(count, np.int64)
-    step = LINE if width % LINE else width  # at a time; more than a line only where all lines are whole
-    for start in range(0, width, step):
-        part = words[:, start : start + step]
-        many = buffer.size // part.shape[1]
-        for row in range(0, count, many):
-            result[row : row + many] += _hash_rows(part[row : row + many], start // LINE, buffer)
+    result = np.empty(count, np.int64)
+    piece = min(width, _PIECE)
+    pieces = min(width, LINE) // piece
+    table = _place_digits()[:pieces, :piece]
+    many = buffer.size // width
+    for start in range(0, count, many):
+        part = words[start : start + many]
+        flat = buffer[: part.size].reshape(part.shape)
+        np.copyto(flat, part)
+        sums = flat.reshape(-1, pieces, piece).transpose(1, 0, 2) @ table  # (pieces, lines of all rows, digits)
+        lines = (sums.astype(np.int64) @ _weights()).sum(0).reshape(len(part), -1)
+        result[start : start + many] = (lines * _line_factors()[: lines.shape[1]]).sum(1)
     return result.view(np.uint64)
-
-
-def _hash_rows(words: NDArray[np.int32], block: int, buffer: NDArray[np.float64]) -> NDArray[np.int64]:
-    count, width = words.shape
-    line = min(width, LINE)
-    flat = buffer[: words.size].reshape(count, width)
-    np.copyto(flat, words)
-    flat = flat.reshape(-1, line)
-    many = max(1, _TURN // line)
-    whole = len(flat) // many * many
-    sums = np.empty((len(flat), _PLACE_DIGITS))
-    table = _place_digits()[:, :line].T
-    np.matmul(flat[:whole].reshape(-1, many, line), table, out=sums[:whole].reshape(-1, many, _PLACE_DIGITS))
-    np.matmul(flat[whole:], table, out=sums[whole:])
-    found: NDArray[np.int64] = np.left_shift(sums.astype(np.int64), _SHIFTS).sum(1).reshape(count, -1)
-    result: NDArray[np.int64] = (found * _line_factors()[block : block + found.shape[1]]).sum(1)
-    return result
 
 
 @lru_cache(maxsize=1)
@@ -99,28 +85,33 @@ def _line_factors() -> NDArray[np.int64]:
 
 @lru_cache(maxsize=1)
 def _place_digits() -> NDArray[np.float64]:
-    return _digits(constants.places(), _PLACE_DIGITS, _PLACE_BITS)
+    """Return the digits of the places: (pieces of a line, words, digits)."""
+    return np.ascontiguousarray(_digits(constants.places()).reshape(DIGITS, -1, _PIECE).transpose(1, 2, 0))
 
 
-def _digits(numbers: NDArray[np.int64], count: int, bits: int) -> NDArray[np.float64]:
-    """Return `count` signed digits of `bits` bits of each number, mod 2**64, the lowest first, along a new first axis."""
-    half = np.int64(1 << (bits - 1))
+@lru_cache(maxsize=1)
+def _weights() -> NDArray[np.int64]:
+    return np.int64(1) << (np.arange(DIGITS, dtype=np.int64) * _BITS)
+
+
+def _digits(numbers: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the four signed digits of each number, mod 2**64, the lowest first, along a new first axis."""
+    half = np.int64(1 << (_BITS - 1))
     rest: NDArray[np.int64] = numbers.copy()
-    digits = np.empty((count, *numbers.shape))
+    digits = np.empty((DIGITS, *numbers.shape))
     with np.errstate(over="ignore"):
-        for at in range(count):
-            digit = ((rest + half) & np.int64((1 << bits) - 1)) - half
+        for at in range(DIGITS):
+            digit = ((rest + half) & np.int64((1 << _BITS) - 1)) - half
             digits[at] = digit
-            rest = (rest - digit) >> np.int64(bits)
+            rest = (rest - digit) >> np.int64(_BITS)
     return digits
 
 
 @lru_cache(maxsize=1)
 def _places() -> NDArray[np.int64]:
     """Return the places times the weight of each digit."""
-    weights = np.int64(1) << (np.arange(DIGITS, dtype=np.int64) * _BITS)
     with np.errstate(over="ignore"):
-        return (weights[:, None] * constants.places()[None, :]).reshape(-1)
+        return (_weights()[:, None] * constants.places()[None, :]).reshape(-1)
 
 
 @lru_cache(maxsize=16)
@@ -130,4 +121,4 @@ def _line_digits(bundle: int) -> NDArray[Any]:
     spans = constants.span_factors(np.arange(_GROUPS * LINES // per) + bundle * (_GROUPS * LINES // per))
     with np.errstate(over="ignore"):
         factors = (spans[:, None] * constants.blocks()[None, :]).reshape(_GROUPS, LINES)
-    return np.ascontiguousarray(_digits(factors, DIGITS, _BITS).transpose(1, 0, 2))
+    return np.ascontiguousarray(_digits(factors).transpose(1, 0, 2))

@@ -120,15 +120,19 @@ class TorchBatch:
         why = refuse(tensor)
         if why is not None:
             raise TypeError(why)
-        tensor = tensor.detach()
-        with self._lock, torch.no_grad():
+        with self._lock:
             rows = self._rows
             row = rows.count
             rows.count += 1
-            if tensor.device.type == "cpu":
-                self._add_cpu(row, tensor)
-            else:
-                self._device(tensor.device).add(row, tensor)
+            if tensor.is_cpu and type(tensor) in _PLAIN and is_plain(tensor):
+                self._add_cpu(row, tensor)  # no torch operation reads it
+                return row
+            with torch.no_grad():
+                tensor = tensor.detach()
+                if tensor.device.type == "cpu":
+                    self._add_cpu(row, tensor)
+                else:
+                    self._device(tensor.device).add(row, tensor)
         return row
 
     def _add_cpu(self, row: int, tensor: torch.Tensor) -> None:
@@ -143,7 +147,10 @@ class TorchBatch:
             typed = torch.from_numpy(block.raw).view(tensor.dtype)
         self._small[tensor.dtype, elements] = block, count, count * kind.size, typed
         place = self._arena.take(block, row, count, elements)
-        typed[place, :elements].view(tensor.shape).copy_(tensor)
+        if is_plain(tensor):
+            memmove(block.address + place * block.stride, tensor.data_ptr(), count * kind.size)
+        else:
+            typed[place, :elements].view(tensor.shape).copy_(tensor)
 
     def _device(self, device: torch.device) -> DeviceBatch | CudaBatch:
         batch = self._devices.get(device)
