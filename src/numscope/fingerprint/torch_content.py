@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from ctypes import c_char
 from typing import Any
 
@@ -76,13 +76,21 @@ def is_plain(tensor: Tensor) -> bool:
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
-def raw_chunks(tensor: Tensor, step: int) -> Iterator[NDArray[np.uint8]]:
+def raw_chunks(tensor: Tensor, step: int, held: dict[torch.dtype, Tensor]) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of a CPU tensor in row-major order, `step` elements at a time.
 
-    Where they lie in another order they are copied, 16 times as many at once: torch starts its threads for each copy.
+    Where they lie in another order they are copied to a buffer that is kept in `held`, 16 times as many at once:
+    fresh memory would cost more than the copy, and torch starts its threads for each.
     """
     size = step * tensor.element_size()
-    parts = [memory(tensor)] if is_plain(tensor) else map(_bytes, flat_chunks(tensor, 16 * step))
+    parts: Iterable[NDArray[np.uint8]]
+    if is_plain(tensor):
+        parts = [memory(tensor)]
+    else:
+        many = 16 * step
+        if tensor.dtype not in held:
+            held[tensor.dtype] = torch.empty(many, dtype=tensor.dtype, device="cpu")
+        parts = map(_bytes, flat_chunks(tensor, many, held[tensor.dtype]))
     for raw in parts:
         for start in range(0, raw.size, size):
             yield raw[start : start + size]
@@ -93,7 +101,7 @@ def _bytes(part: Tensor) -> NDArray[np.uint8]:
     return raw
 
 
-def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:
+def flat_chunks(tensor: Tensor, step: int, held: Tensor | None = None) -> Iterator[Tensor]:
     """Yield the elements in row-major order as contiguous 1-d tensors of `step` elements (fewer in the last).
 
     Contiguous tensors are not copied. Of others a chunk at most is, and conjugation and negation that torch has put
@@ -104,7 +112,8 @@ def flat_chunks(tensor: Tensor, step: int) -> Iterator[Tensor]:
         for start in range(0, flat.numel(), step):
             yield flat.narrow(0, start, min(step, flat.numel() - start))
         return
-    held = torch.empty(min(step, tensor.numel()), dtype=tensor.dtype, device=tensor.device)
+    if held is None:
+        held = torch.empty(min(step, tensor.numel()), dtype=tensor.dtype, device=tensor.device)
     filled = 0
     for piece in _pieces(tensor, step):
         if piece.numel() <= step - filled:

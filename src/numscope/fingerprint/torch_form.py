@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numscope.fingerprint.triton_form import CudaBatch
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SHAPES = 10_000  # whose strides are remembered
 
 
 class TorchBatch:
@@ -45,8 +46,10 @@ class TorchBatch:
         self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
         self._later: dict[int, tuple[list[int], list[torch.Tensor]]] | None = None  # put off, by device
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
+        self._held: dict[torch.dtype, torch.Tensor] = {}  # copies of what does not lie in order, a few chunks at a time
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
+        self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
@@ -80,8 +83,17 @@ class TorchBatch:
             if plain:
                 memmove(block.address + place * block.stride, address, size)
             else:
-                typed[place, :elements].view(tensor.shape).copy_(tensor.detach())
+                self._place(typed, place, tensor.shape).copy_(tensor.detach())
         return row
+
+    def _place(self, typed: torch.Tensor, place: int, shape: torch.Size) -> torch.Tensor:
+        """Return a place of a block as a contiguous tensor of that shape, with one torch operation."""
+        strides = self._strides.get(shape)
+        if strides is None:
+            if len(self._strides) > _SHAPES:
+                self._strides.clear()
+            strides = self._strides[shape] = torch.empty(shape, device="meta").stride()
+        return torch.as_strided(typed, shape, strides, place * typed.stride(0))
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -141,7 +153,7 @@ class TorchBatch:
         count = elements * parts
         block = self._arena.block(kind, count)
         if block is None:
-            self._large.measure(row, elements, kind, count, lambda: raw_chunks(tensor, CHUNK // parts))
+            self._large.measure(row, elements, kind, count, lambda: raw_chunks(tensor, CHUNK // parts, self._held))
             return
         with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside it
             typed = torch.from_numpy(block.raw).view(tensor.dtype)
@@ -150,7 +162,7 @@ class TorchBatch:
         if is_plain(tensor):
             memmove(block.address + place * block.stride, tensor.data_ptr(), count * kind.size)
         else:
-            typed[place, :elements].view(tensor.shape).copy_(tensor)
+            self._place(typed, place, tensor.shape).copy_(tensor)
 
     def _device(self, device: torch.device) -> DeviceBatch | CudaBatch:
         batch = self._devices.get(device)
