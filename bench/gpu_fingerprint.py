@@ -260,7 +260,7 @@ def bandwidth(cuda: CudaBatch, tensor: torch.Tensor, repeat: int = 20) -> float:
     batch = cuda.streams[stream]
 
     def work() -> None:
-        batch.add(0, tensor)
+        batch.add(0, tensor, tensor.data_ptr())
 
     seconds = timed(work, repeat)
     rows.count = 1

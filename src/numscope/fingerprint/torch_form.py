@@ -53,12 +53,12 @@ class TorchBatch:
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
-        elements = tensor.numel()
-        known = self._small.get((tensor.dtype, elements))
-        if tensor.is_cuda and type(tensor) in _PLAIN:
+        if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
             if row is not None:
                 return row
+        elements = tensor.numel()
+        known = self._small.get((tensor.dtype, elements))
         if (
             known is None
             or type(tensor) not in _PLAIN
@@ -114,14 +114,20 @@ class TorchBatch:
 
     def _add_cuda(self, tensor: torch.Tensor) -> int | None:
         """Measure a tensor of a CUDA device that has Triton; None where that is not so, or where it has no data."""
-        cuda = self._cuda.get(tensor.get_device())
-        if cuda is None or not _plain_cuda(tensor, cuda.index):
+        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        try:
+            cuda = self._cuda.get(tensor.get_device())
+            address = tensor.data_ptr()
+        except RuntimeError:  # batched and functional ones have no storage
+            return None
+        if cuda is None or not (address or tensor.numel() == 0):
             return None
         with self._lock:
             row = self._rows.count
             self._rows.count = row + 1
             if self._later is None:
-                cuda.add(row, tensor)
+                cuda.add(row, tensor, address)
             else:
                 rows, tensors = self._later.setdefault(cuda.index, ([], []))
                 rows.append(row)
@@ -200,13 +206,3 @@ class TorchBatch:
             return rows.hand_over()
 
         return wait
-
-
-def _plain_cuda(tensor: torch.Tensor, index: int) -> bool:
-    """Tell whether the tensor lies in that device's memory, as an ordinary one."""
-    if not tensor.is_cuda or type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
-        return False
-    try:
-        return tensor.get_device() == index and (tensor.data_ptr() != 0 or tensor.numel() == 0)
-    except RuntimeError:  # batched and functional ones have no storage
-        return False

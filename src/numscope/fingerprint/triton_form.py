@@ -55,14 +55,16 @@ class CudaBatch:
             if found.hash[row] != known.hash[0] or found.zero[row] != known.zero[0] or not near:
                 raise RuntimeError(f"Triton's fingerprint of a {kind.name} tensor is not the defined one")
 
-    def add(self, row: int, tensor: Tensor) -> None:
+    def add(self, row: int, tensor: Tensor, address: int | None = None) -> None:
         """Launch what measures the tensor, on the current stream."""
         batch = self._current()
+        if address is None:
+            address = tensor.data_ptr()
         if _current_device() == self.index:
-            batch.add(row, tensor)
+            batch.add(row, tensor, address)
         else:
             with torch.cuda.device(self.index):
-                batch.add(row, tensor)
+                batch.add(row, tensor, address)
 
     def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Launch what measures the tensors, on the current stream: one launch for many small ones."""

@@ -91,27 +91,25 @@ class StreamBatch:
 
     # --- adding
 
-    def add(self, row: int, tensor: Tensor) -> None:
-        """Launch what measures the tensor."""
+    def add(self, row: int, tensor: Tensor, address: int) -> None:
+        """Launch what measures the tensor, which lies at that address."""
         elements = tensor.numel()
         if tensor.is_contiguous():
             plan = self.plans.get((tensor.dtype, elements))
         else:
             plan = self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
-        if plan is not None and not tensor.is_neg() and not tensor.is_conj():
-            address = tensor.data_ptr()
-            if not address & 15:
-                start, programs, head, tail, count, _, _, turn = plan
-                if turn is not None:
-                    straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
-                    address = straight.data_ptr()
-                if self.used + programs > RECORDS or self.at == LINES:
-                    self._make_room()
-                start(programs, self.stream, address, *head, self.at, self.used, *tail)
-                self.lines.append((row, elements, count))
-                self.at += 1
-                self.used += programs
-                return
+        if plan is not None and not address & 15 and not tensor.is_neg() and not tensor.is_conj():
+            start, programs, head, tail, count, _, _, turn = plan
+            if turn is not None:
+                straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
+                address = straight.data_ptr()
+            if self.used + programs > RECORDS or self.at == LINES:
+                self._make_room()
+            start(programs, self.stream, address, *head, self.at, self.used, *tail)
+            self.lines.append((row, elements, count))
+            self.at += 1
+            self.used += programs
+            return
         if elements:
             with torch.no_grad():
                 self._add_any(row, tensor.detach(), elements)
@@ -120,14 +118,13 @@ class StreamBatch:
         """Measure many tensors, those that are small and lie in one piece with few launches."""
         groups: dict[tuple[Kind, int], list[tuple[int, int, int, int, int]]] = {}
         for row, tensor in zip(rows, tensors):
-            elements = tensor.numel()
+            elements, address = tensor.numel(), tensor.data_ptr()
             plan = self.plans.get((tensor.dtype, elements))
             if plan is None or not plan.per or plan.programs > MOST_PROGRAMS // 2 or not tensor.is_contiguous():
-                self.add(row, tensor)  # and if it was the first of its kind, there is a plan from now on
+                self.add(row, tensor, address)  # and if it was the first of its kind, there is a plan from now on
                 continue
-            address = tensor.data_ptr()
             if address & 15 or tensor.is_neg() or tensor.is_conj():
-                self.add(row, tensor)
+                self.add(row, tensor, address)
                 continue
             jobs = groups.setdefault((plan.kind, plan.per), [])
             jobs.append((row, elements, plan.real, address, plan.programs))

@@ -104,9 +104,9 @@ class Interpreted(triton_stream.StreamBatch):
 class Everywhere(Interpreted):
     """One that remembers what it is given."""
 
-    def add(self, row: int, tensor: torch.Tensor) -> None:
-        self.seen[tensor.data_ptr()] = tensor
-        super().add(row, tensor)
+    def add(self, row: int, tensor: torch.Tensor, address: int) -> None:
+        self.seen[address] = tensor
+        super().add(row, tensor, address)
 
 
 TABLES = DeviceTables(torch.device("cpu"))
@@ -118,7 +118,7 @@ def check(tensors: list[torch.Tensor], *, again: bool = True) -> int:
     batch.seen = {tensor.data_ptr(): tensor for tensor in tensors}
     one_by_one = tensors * (2 if again else 1)
     for row, tensor in enumerate(one_by_one):
-        batch.add(row, tensor)
+        batch.add(row, tensor, tensor.data_ptr())
     together = tensors if again else []
     rows.count = len(one_by_one) + len(together)
     batch.add_many(range(len(one_by_one), rows.count), together)
