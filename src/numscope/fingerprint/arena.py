@@ -22,7 +22,7 @@ from numscope.fingerprint.rows import Rows
 
 LARGEST = 32768  # elements of a content that is put into a block, and
 LARGEST_BYTES = 131072
-_BLOCK = 2 * CHUNK  # elements of a block
+_BLOCK = 4 * CHUNK  # elements of a block
 _WIDTHS = [256, 1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768]  # few, as each has its block, and its numpy calls
 _RUN = 64  # rows of buckets summed in float32 at a time
 _NONE = np.zeros((3, 1), np.int64)
@@ -154,24 +154,23 @@ class Arena:
         bad: NDArray[np.int64],
     ) -> tuple[Values, NDArray[np.bool_]]:
         """Count the non-finite elements of these contents; return the block with 0 for them, and who has finite ones."""
-        part = x[places]
-        for at, mask in enumerate((part != part, part == np.inf, part == -np.inf)):
-            if np.count_nonzero(mask):
-                bad[at, places] = np.add.reduce(mask.view(np.uint8), axis=1, dtype=np.int64)
-        part, low[places], high[places] = leave_out(part)
-        some = bad.sum(0) < counts
-        low[~some], high[~some] = 1.0, 1.0  # any number that needs no care; the caller replaces it
         clean = self.scratch.buffer("clean", x.dtype, x.size).reshape(x.shape)
         np.copyto(clean, x)
-        clean[places] = part
-        return clean, some
+        many = max(1, CHUNK // 2 // x.shape[1])  # at a time: what is made on the way stays in the cache
+        for start in range(0, len(places), many):
+            some = places[start : start + many]
+            part = x[some]
+            for at, mask in enumerate((part != part, part == np.inf, part == -np.inf)):
+                if np.count_nonzero(mask):
+                    bad[at, some] = _count(mask)
+            clean[some], low[some], high[some] = leave_out(part)
+        any_finite = bad.sum(0) < counts
+        low[~any_finite], high[~any_finite] = 1.0, 1.0  # any number that needs no care; the caller replaces it
+        return clean, any_finite
 
     def _zeros(self, x: Values) -> NDArray[np.int64]:
         mask = np.equal(x, self.scratch.sums(x.dtype).zero, out=self.scratch.mask(x.size).reshape(x.shape))
-        words = mask.view(np.uint64).reshape(len(x), -1, _part(x.shape[1]) // 8)
-        bytewise: NDArray[np.uint64] = np.add.reduce(words, axis=2)  # at most 128 in each byte
-        zeros: NDArray[np.int64] = np.add.reduce(bytewise.view(np.uint8), axis=1, dtype=np.int64)
-        return zeros
+        return _count(mask)
 
     @staticmethod
     def _without_filling(
@@ -208,6 +207,14 @@ class Arena:
         sketch = np.zeros((count, SKETCH))
         np.add.reduce(folded, axis=1, dtype=np.float64, out=sketch[:, :BUCKETS])
         return sketch
+
+
+def _count(mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return how many of each row are true, counted in the eight bytes of a word."""
+    words = mask.view(np.uint64).reshape(len(mask), -1, _part(mask.shape[1]) // 8)
+    bytewise: NDArray[np.uint64] = np.add.reduce(words, axis=2)  # at most 128 in each byte
+    result: NDArray[np.int64] = np.add.reduce(bytewise.view(np.uint8), axis=1, dtype=np.int64)
+    return result
 
 
 def _part(width: int) -> int:
