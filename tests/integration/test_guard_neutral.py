@@ -16,7 +16,8 @@ import numscope as ns
 
 def patched() -> tuple[Any, ...]:
     scaler = torch.amp.GradScaler
-    return nn.Module.__call__, torch.autograd.Function.apply, scaler.step, scaler.scale, sys.excepthook, sys.exit
+    zero_grad = torch.optim.Optimizer.zero_grad
+    return nn.Module.__call__, torch.autograd.Function.apply, scaler.step, zero_grad, sys.excepthook, sys.exit
 
 
 def test_everything_is_undone() -> None:

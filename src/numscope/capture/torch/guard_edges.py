@@ -108,7 +108,7 @@ class EdgeHook:
         guard = self._guard
         if not guard.watch.on or guard.watch.thread.busy:
             return
-        with guard.unseen(), torch.no_grad():
+        with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
             for call, number, slot in reversed(self.incoming):  # the outermost module first: it was built last
                 if number < len(incoming) and incoming[number] is not None:
                     call.record(slot, incoming[number])
@@ -118,31 +118,57 @@ class EdgeHook:
 
 
 def attach(guard: Any, call: ModuleBackward, outputs: list[Any], inputs: list[Any], first: int) -> None:
-    """Watch the edges of a module that made the nodes from number `first` on; outputs have their gradients' slots."""
+    """Watch the edges of a module that made the nodes from number `first` on; outputs have their gradients' slots.
+
+    Of a module inside it the edges that leave it are known already: its nodes are not walked through again.
+    """
     targets = {}
+    known: dict[Any, list[Any]] = guard.exits
     for slot, node, number, leaf in inputs:
         targets[(id(leaf), -1) if leaf is not None else (id(node), number)] = guard.watch.gradient_slot(slot)
-    pending = []
-    visited = set()
+        if isinstance(leaf, torch.nn.Parameter):
+            known = {}  # edges to parameters are not kept
+    own = []
     for slot, tensor in outputs:
         node = tensor.grad_fn
         if node is not None and first <= node._sequence_nr() < _LEAF:
             _hook(guard, node).incoming.append((call, tensor.output_nr, slot))
-            pending.append(node)
-            visited.add(node)
-    while pending and targets:
+            own.append(node)
+    if not targets:
+        return
+    exits: list[Any] = []  # node, edge, where it leads
+    pending = list(own)
+    visited = set(own)
+    taken: list[Any] = []
+    while pending:
         node = pending.pop()
-        for edge, (following, number) in enumerate(node.next_functions):
+        edges = known.get(node)
+        if edges is None:
+            edges = [(node, edge, *following) for edge, following in enumerate(node.next_functions)]
+        elif any(edges is other for other in taken):
+            continue  # another output of the same module
+        else:
+            taken.append(edges)
+        for item in edges:
+            at, edge, following, number = item
             if following is None:
                 continue
             sequence = following._sequence_nr()
-            place = (id(following.variable), -1) if sequence == _LEAF else (id(following), number)
-            slot = targets.get(place)
+            variable = following.variable if sequence == _LEAF else None
+            slot = targets.get((id(following), number) if variable is None else (id(variable), -1))
             if slot is not None:
-                _hook(guard, node).outgoing.append((call, edge, slot))
-            elif first <= sequence < _LEAF and following not in visited:
+                _hook(guard, at).outgoing.append((call, edge, slot))
+                exits.append(item)
+            elif variable is not None:
+                if type(variable) is not torch.nn.Parameter:
+                    exits.append(item)
+            elif sequence < first:
+                exits.append(item)
+            elif following not in visited:
                 visited.add(following)
                 pending.append(following)
+    for node in own:
+        guard.exits[node] = exits
 
 
 def _hook(guard: Any, node: Any) -> EdgeHook:

@@ -58,6 +58,9 @@ class TorchGuard(Installed):
         self._on_origin = found
         self.ring = Ring(settings.calls, _ROOM if settings.memory is None else settings.memory)
         self.leaves: dict[int, Any] = {}
+        self.exits: dict[
+            Any, list[Any]
+        ] = {}  # the last nodes of modules → the edges that leave them; while a model runs
         self.sound: Any = None  # a weak reference to the last gradient that went out of a module, and was finite
         self.now = Now(self)
         self.later = Later(self)

@@ -283,7 +283,10 @@ class LateFlags:
         self.launch()
         window, self._window = self._window, Window()
         if step or len(self._by_id) > _REMEMBERED:
-            self._by_id.clear()
+            # Parameters stay as they are until something is written to them, and an optimizer's step looks at all of them.
+            self._by_id = {
+                key: known for key, known in self._by_id.items() if known[2].parameter and known[0]() is not None
+            }
             self._known.clear()
             window.storages, self._storages = self._storages, {}
         if self._flags is not None:

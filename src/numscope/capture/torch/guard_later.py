@@ -99,11 +99,9 @@ class Later:
     def end_pass(self, leaves: list[Any]) -> None:
         """Look at the gradients of parameters in one launch."""
         guard = self._guard
-        found = [(seen, slot, given, reference()) for seen, slot, given, reference in leaves]
-        ready = [item for item in found if item[3] is not None and item[3].grad is not None]
-        if not ready:
-            return
         with guard.unseen(), torch.no_grad():
+            found = [(seen, slot, given, reference()) for seen, slot, given, reference in leaves]
+            ready = [item for item in found if item[3] is not None and item[3].grad is not None]
             looks = guard.late.all([(variable.grad, "") for *_, variable in ready])
             for (seen, slot, given, variable), look in zip(ready, looks):
                 look.tensor = weakref.ref(variable.grad)  # the gradient is the optimizer's

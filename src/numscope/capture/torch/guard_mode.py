@@ -1,4 +1,4 @@
-"""Where the guard stands: every API call, every module call, and the autograd nodes that they make.
+"""Where the guard stands: every API call and every module call; the nodes that they make are in guard_nodes.py.
 
 It follows capture's names, but not its path: for a call whose results are finite nothing is described, keyed or written
 down. The CPU's results are looked at on the spot; those of other devices leave their counts there (guard_late.py).
@@ -16,18 +16,15 @@ from numscope.capture.torch.api import ApiMode, _same_name
 from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import Entry, OpenModule, Seen, bytes_of, key_of, version_of
+from numscope.capture.torch.guard_calls import OpenModule, Seen, key_of, version_of
 from numscope.capture.torch.guard_edges import ModuleBackward, attach
 from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
+from numscope.capture.torch.guard_nodes import hook
 from numscope.capture.torch.modules import Module, Modules
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.thread import Open
 
 Tensor = torch.Tensor
-_LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
-_KEY = "numscope.guard"
-# Nodes between an operator and a parameter whose gradient is finite exactly where theirs is.
-_TURNS = frozenset(["TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "ToCopyBackward0"])
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
 
@@ -42,7 +39,9 @@ class GuardMode(ApiMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         watch = self._watch
-        api = self._table[func]
+        api = self._table.known.get(func) or self._table[func]
+        if api.plain:  # the most there are: shapes, gradients, flags
+            return func(*args, **kwargs)
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
@@ -66,8 +65,9 @@ class WriteMode(ApiMode):
         kwargs = kwargs or {}
         if not self._late.waiting:
             return func(*args, **kwargs)
-        api = self._table[func]
-        _before_writing(self._late, api, args, kwargs)
+        api = self._table.known.get(func) or self._table[func]
+        if api.may_write or "out" in kwargs:
+            _before_writing(self._late, api, args, kwargs)
         if not (api.composite or api.transparent):
             return func(*args, **kwargs)
         stack = self._watch.thread.stack
@@ -98,7 +98,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     parent = stack[-1] if stack else None
     if guard.leaves and _task() == -1:
         guard.end_pass()
-    if guard.late.waiting:
+    if (api.may_write or kwargs) and guard.late.waiting:
         _before_writing(guard.late, api, args, kwargs)
     series = watch.series(api.head)
     tensors = [item for item in args if isinstance(item, Tensor)]
@@ -176,118 +176,6 @@ def numbered(watch: Any, series: Series, tensors: list[Tensor]) -> tuple[int, bo
     return number, False
 
 
-def hook(guard: Any, seen: Seen, outputs: Any, edges: list[Any], first: int) -> None:
-    """Watch the nodes that a call made: those numbered from `first` on that no inner call has."""
-    pending = []
-    for tensor in outputs:
-        node = tensor.grad_fn
-        if node is not None and first <= node._sequence_nr() < _LEAF:
-            pending.append(node)
-    while pending:
-        node = pending.pop()
-        metadata = node.metadata
-        if metadata.get(_KEY) is guard:
-            continue
-        metadata[_KEY] = guard
-        slots: list[int] = []
-        leaves: dict[int, Any] = {}
-        for following, number in node.next_functions:
-            slot = -1
-            if following is not None:
-                sequence = following._sequence_nr()
-                variable = _leaf_behind(following, sequence)
-                if variable is not None and guard.is_late(variable):
-                    slot = next((index for index, _, _, leaf in edges if leaf is variable), -1)
-                    leaves[len(slots)] = variable
-                elif sequence == _LEAF:
-                    slot = next((index for index, _, _, leaf in edges if leaf is following.variable), -1)
-                else:
-                    for index, source, output, _ in edges:
-                        if source is following and output == number:
-                            slot = index
-                            break
-                    else:
-                        if sequence >= first:
-                            pending.append(following)
-            slots.append(slot)
-        node.register_hook(NodeHook(guard, seen, slots, leaves))
-
-
-def _leaf_behind(node: Any, sequence: int) -> Tensor | None:
-    """Return the parameter that a node gives its gradient to, as it is or through one that only turns it round."""
-    if sequence != _LEAF:
-        if type(node).__name__ not in _TURNS:
-            return None
-        following = node.next_functions
-        node = following[0][0] if len(following) == 1 else None
-        if node is None or node._sequence_nr() != _LEAF:
-            return None
-    return node.variable  # type: ignore[no-any-return]
-
-
-class NodeHook:
-    """Looks at the gradients that leave one node."""
-
-    __slots__ = ("_guard", "_leaves", "_seen", "_slots")
-
-    def __init__(self, guard: Any, seen: Seen, slots: list[int], leaves: dict[int, Any]) -> None:
-        self._leaves = leaves
-        self._guard = guard
-        self._seen = seen
-        self._slots = slots
-
-    def __call__(self, outgoing: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
-        guard = self._guard
-        if not guard.watch.on or guard.watch.thread.busy:
-            return
-        with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
-            self._look(incoming, outgoing)
-
-    def _look(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
-        guard = self._guard
-        if self._leaves or guard.waits or any(g is not None and not g.is_cpu for g in outgoing):
-            self._look_later(incoming, outgoing)
-            return
-        bad = False
-        size = 0
-        made = []
-        # The ring has gradients of its own over the same memory: the engine still sees that nobody else uses its tensors,
-        # so that a parameter takes the one it is given as it takes it without us.
-        for slot, gradient in zip(self._slots, outgoing):
-            if gradient is not None:
-                bad = bad or not is_finite(gradient)
-                made.append((slot, gradient.detach(), gradient._version))
-                size += bytes_of(gradient)
-        if bad:
-            names = [(self._name(i), g) for i, g in enumerate(outgoing[: len(self._slots)]) if g is not None]
-            guard.now.gradients(self._seen, [(f"input.{i}", g) for i, g in enumerate(incoming) if g is not None], names)
-        taken = [(i, g.detach(), g._version) for i, g in enumerate(incoming) if g is not None]
-        guard.ring.add(Entry(self._seen, "backward", taken, made, size))
-
-    def _look_later(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
-        leaves = self._leaves
-        slots = self._slots
-        made = [
-            (slots[i] if slots[i] >= 0 else self._name(i), gradient)
-            for i, gradient in enumerate(outgoing[: len(slots)])
-            if gradient is not None and i not in leaves
-        ]
-        guard = self._guard
-        taken = [(i, g) for i, g in enumerate(incoming) if g is not None]
-        sent = [(f"output.{max(slots[i], 0)}", outgoing[i], v) for i, v in leaves.items() if outgoing[i] is not None]
-        if guard.judge.world > 1:  # when the pass is over, other ranks' gradients are in the parameter's
-            guard.later.gradients(self._seen, taken, made, [(slot, gradient) for slot, gradient, _ in sent])
-            return
-        given = guard.later.gradients(self._seen, taken, made)
-        for slot, gradient, variable in sent:
-            guard.late.before_write(gradient)  # what is added to the parameter's gradient later is added in place
-            guard.leaf(self._seen, slot, given, variable)
-
-    def _name(self, index: int) -> str:
-        """Return the slot of what leaves through an edge; edges inside the call have no argument's number."""
-        return f"output.{self._slots[index]}" if self._slots[index] >= 0 else f"output.inner{index}"
-
-
 class GuardModules(Modules):
     """Knows the modules by path; looks at what enters the model, and at what modules give back."""
 
@@ -310,7 +198,18 @@ class GuardModules(Modules):
         if guard.leaves and _task() == -1:
             guard.end_pass()
         path, module_id, class_id, series, op = self._known(module)
-        number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
+        inner = guard.settings.level == "module"
+        edges: list[Any] = []
+        slots: list[Any] = []
+        with (
+            torch._C.DisableTorchFunction()
+        ):  # with our mode on, to ask a tensor for anything is a call of a torch function
+            number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
+            if inner:
+                slots = watch.flatten("input", args, []) + watch.flatten_named("kwargs", kwargs, [])
+                if torch.is_grad_enabled():
+                    edges = edges_of(slots)
+            versions = [version_of(tensor) for _, tensor in slots]
         opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
         opened.outer = parent
         transmits = type(module) in MODULES_THAT_TRANSMIT
@@ -318,30 +217,36 @@ class GuardModules(Modules):
         if parent is None and not recompute:
             thread.end_quiet()
             self._data(path or type(module).__name__, seen.site, args, kwargs)
-        inner = guard.settings.level == "module"
-        edges: list[Any] = []
-        slots: list[Any] = []
-        if inner:
-            slots = watch.flatten("input", args, []) + watch.flatten_named("kwargs", kwargs, [])
-            if torch.is_grad_enabled():
-                edges = edges_of(slots)
         first = _sequence() if inner else -1
-        versions = [version_of(tensor) for _, tensor in slots]
         stack.append(opened)
         try:
             result = original(module, *args, **kwargs)
+        except BaseException:
+            guard.exits.clear()
+            raise
         finally:
             stack.pop()
         if parent is None and not recompute:
             guard.control(guard.judge.end_model)
         if inner:
-            outputs = watch.flatten_output(result)
-            late = any(guard.is_late(tensor) for _, tensor in outputs)
-            (guard.later if late else guard.now).module(seen, module, slots, versions, outputs)
-            if first >= 0 and any(tensor.requires_grad for _, tensor in outputs):
-                call = ModuleBackward(guard, seen, lone=not edges)
-                attach(guard, call, watch.gradient_slots(outputs), edges, first)
+            with torch._C.DisableTorchFunction():
+                self._look(seen, module, slots, versions, result, edges, first)
+            if parent is None:
+                guard.exits.clear()
         return result
+
+    def _look(
+        self, seen: Seen, module: Module, slots: Any, versions: list[int], result: Any, edges: list[Any], first: int
+    ) -> None:
+        """Look at what a module has given back, and have its gradients looked at."""
+        guard = self._guard
+        watch = guard.watch
+        outputs = watch.flatten_output(result)
+        late = any(guard.is_late(tensor) for _, tensor in outputs)
+        (guard.later if late else guard.now).module(seen, module, slots, versions, outputs)
+        if first >= 0 and any(tensor.requires_grad for _, tensor in outputs):
+            call = ModuleBackward(guard, seen, lone=not edges)
+            attach(guard, call, watch.gradient_slots(outputs), edges, first)
 
     def _known(self, module: Module) -> tuple[str, int, int, Series, str]:
         """Return a module's path, the numbers of path and class, the series of its calls, and its class as an operator."""
@@ -361,7 +266,8 @@ class GuardModules(Modules):
         guard = self._guard
         watch = guard.watch
         guard.control(guard.judge.new_pass)
-        slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
+        with torch._C.DisableTorchFunction():
+            slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
         series = watch.series(f"Data.{name}")
         if slots:
             seen = Seen(series, series.next(guard.recorder.epoch), "data", "", None, site)

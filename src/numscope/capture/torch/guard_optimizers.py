@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -31,7 +32,23 @@ class GuardOptimizers:
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
-        return around_steps(self._before, self._after)
+        kind: Any = torch.optim.Optimizer
+        original = kind.zero_grad
+        undo_hooks = around_steps(self._before, self._after)
+
+        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            """Nothing is born here; under a mode each gradient that is let go would be several calls of ours."""
+            self._guard.late.launch()
+            with torch._C.DisableTorchFunction():
+                original(optimizer, *args, **kwargs)
+
+        def undo() -> None:
+            undo_hooks()
+            if kind.zero_grad is zero_grad:
+                kind.zero_grad = original
+
+        kind.zero_grad = functools.wraps(original)(zero_grad)
+        return undo
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
