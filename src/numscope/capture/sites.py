@@ -44,10 +44,10 @@ class Sites:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
         key: list[int] = [base]
         start = frame
-        boundaries = self._boundaries
+        boundaries = self._boundaries if base >= 0 else ()
         while frame is not None:
             code = id(frame.f_code)  # to hash a code object is to hash all its names and constants
-            if code in boundaries and base >= 0:
+            if code in boundaries:
                 break
             key += (code, frame.f_lasti)
             frame = frame.f_back

@@ -258,7 +258,8 @@ class _ApiCall:
                 watch.blank(self.order, outputs)
             elif not watch.tensors.blanks or self._versions is None:
                 watch.add(self._inputs)
-                watch.record(self.order, outputs, self._name)
+                for slot, tensor in outputs:
+                    watch.show(self.order, slot, tensor, self._name, False)
             else:
                 record_results(
                     watch, api, self.order, self._name, self._input_tensors, self._versions, self._inputs, outputs

@@ -11,10 +11,7 @@ import torch
 from numscope.capture.recorder import Strings
 from numscope.capture.unmeasured import Unmeasured
 
-PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) if hasattr(torch.nn, "Buffer") else (
-    torch.Tensor,
-    torch.nn.Parameter,
-)  # fmt: skip
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 
 
 def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:

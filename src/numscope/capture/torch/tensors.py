@@ -101,8 +101,8 @@ class Tensors:
     def look_up(self, tensor: torch.Tensor) -> int:
         """Return the number of a tensor whose Python object does not tell it."""
         placement = -1
-        original = tensor
-        if type(tensor) not in PLAIN:
+        wrapped = type(tensor) not in PLAIN
+        if wrapped:
             tensor, placement = unwrap(tensor, self._recorder.strings)
         try:
             storage = tensor.untyped_storage()
@@ -118,23 +118,19 @@ class Tensors:
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
         found = known.seen.get(address)
-        trusted = address not in self._untrusted and (
-            address not in self._volatile or self._volatile[address] != version
-        )
+        trusted = True
+        if self._untrusted or self._volatile:
+            trusted = address not in self._untrusted and self._volatile.get(address) != version
         if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
-            settled = self._settled.known.get(address) if trusted else None
-            if settled is not None and settled.holds(tensor, form):
+            settled = self._settled.known.get(address) if self._settled.known else None
+            if settled is not None and trusted and settled.holds(tensor, form):
                 found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
-            elif trusted:
-                described = known.dtype, known.shape, known.device, placement
-                found = self._recorder.view(known.rows, address, tensor, *described)
             else:
-                known.rows.pop(address, None)
                 found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[address] = found
-        if trusted and original is tensor:
+        if trusted and not wrapped:
             self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
         return found
 

@@ -97,6 +97,13 @@ class Values:
         """Return the interned JSON of a call's non-tensor arguments, or -1."""
         if not positional and not named:
             return -1
+        if len(positional) == 1 and not named:  # most calls have one at the most
+            name, value = positional[0]
+            kind = type(value)
+            if kind in _EXACT or (kind is float and value and value == value):
+                known = self._argument_ids.get((name, kind, value))
+                if known is not None:
+                    return known
         parts: list[Any] = [len(positional)]
         try:
             for pairs in (positional, named):
@@ -115,6 +122,8 @@ class Values:
                 **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
             }
             found = self._argument_ids[key] = self._strings.id(json.dumps(shape))
+            if len(key) == 4 and positional:
+                self._argument_ids[key[1:]] = found  # what is not told apart by itself is no value that is asked for so
         return found
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:

@@ -146,7 +146,7 @@ class Watch(Values):
 
     def _rows(self, order: int, slots: list[Slot], overwritten: bool, backward: bool) -> list[int]:
         rows: list[int] = []
-        if not overwritten and not self._restricted:
+        if not (overwritten or self._restricted):
             tensors = self.tensors
             objects = tensors.objects
             try:
@@ -254,10 +254,10 @@ class Watch(Values):
         """Record the slots of a call."""
         self.recorder.slots(order, rows)
 
-    def show(self, order: int, slot: int, tensor: torch.Tensor, name: int) -> None:
-        """Record one gradient in its slot of a backward call."""
+    def show(self, order: int, slot: int, tensor: torch.Tensor, name: int, backward: bool = True) -> None:
+        """Record one tensor in its slot of a call: a gradient, unless told otherwise."""
         if self.restless:
-            self.record(order, [(slot, tensor)], name, True)
+            self.record(order, [(slot, tensor)], name, backward)
             return
         known = self.tensors.objects.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == tensor.data_ptr():
