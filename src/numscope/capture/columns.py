@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,21 +24,12 @@ _NONE_FINITE = ("min", "max", "mean")  # NaN where there is no finite element
 class Lasting:
     """A fingerprint that outlives its step: a later one refers to it, where the tensor is still the same."""
 
-    __slots__ = ("_columns", "_row")
+    __slots__ = ("columns", "row")
 
     def __init__(self) -> None:
-        self._columns: Mapping[str, Any] | None = None  # until the batch that measured the tensor is written
-        self._row = 0
-
-    def set(self, columns: Mapping[str, Any], row: int) -> None:
-        """Take the fingerprint from a row of these columns."""
-        self._columns = columns
-        self._row = row
-
-    def value(self, name: str) -> Any:
-        """Return one of the fingerprint's values."""
-        assert self._columns is not None, "batches are written in the order in which they were handed over"
-        return self._columns[name][self._row]
+        # Where it is; nowhere until the batch that measured the tensor is written, which is before it is asked for.
+        self.columns: Mapping[str, Any] = {}
+        self.row = 0
 
 
 def call_columns(strings: Strings, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
@@ -95,7 +87,7 @@ def tensor_columns(
         "placement": strings.column(table[:, 5]),
     }
     if prints is None:
-        sizes = np.array([int(np.prod(shape, dtype=np.int64)) for shape in shapes], np.int64)
+        sizes = np.array([math.prod(shape) for shape in shapes], np.int64)
         columns["elements"] = sizes[table[:, 2]] if len(table) else np.empty(0, np.int64)
         return columns
     values = _fingerprints(table, prints, again)
@@ -112,13 +104,20 @@ def _fingerprints(table: Any, prints: Fingerprints, again: Sequence[Lasting]) ->
     if not again:
         return {name: getattr(prints, name)[row] for name in _COLUMNS}
     here = row >= 0
-    before = AGAIN - row[~here]
     found: dict[str, Any] = {}
     for name in _COLUMNS:
         measured = getattr(prints, name)
         values = found[name] = np.empty((len(table), *measured.shape[1:]), measured.dtype)
         values[here] = measured[row[here]]
-        values[~here] = np.array([again[place].value(name) for place in before], measured.dtype)
+    sources: dict[int, tuple[Mapping[str, Any], list[int], list[int]]] = {}  # most come from one optimizer's step
+    for place in np.flatnonzero(~here).tolist():
+        one = again[AGAIN - int(row[place])]
+        _, places, rows = sources.setdefault(id(one.columns), (one.columns, [], []))
+        places.append(place)
+        rows.append(one.row)
+    for columns, places, rows in sources.values():
+        for name in _COLUMNS:
+            found[name][places] = columns[name][rows]
     return found
 
 
@@ -128,7 +127,7 @@ def _remember(table: Any, values: Mapping[str, Any], lasting: Sequence[tuple[int
     rows = np.array([places[number] for number, _ in lasting])
     kept = {name: values[name][rows] for name in _COLUMNS}
     for row, (_, one) in enumerate(lasting):
-        one.set(kept, row)
+        one.columns, one.row = kept, row
 
 
 def _matrix(rows: Sequence[int], width: int) -> np.ndarray[Any, np.dtype[np.int64]]:

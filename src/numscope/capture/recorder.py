@@ -23,6 +23,7 @@ from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
 
 FLUSH_SLOTS = 16_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
+_NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
 
 
@@ -133,6 +134,7 @@ class Recorder:
         self._shape_list: list[list[int]] = []
         kind = type(self)
         self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
+        self.shares = measure is not None and kind.tensor is Recorder.tensor  # one fingerprint for several tensors
         self._flushed = False  # a part of this step was handed over
         self._handed_over = 0  # tensors with a smaller number are
 
@@ -190,12 +192,6 @@ class Recorder:
 
     def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
         """Record the slots of a call: (slot, tensor, note) each; one that is not wanted is left out."""
-        if self.direct:
-            add = self.slot_rows.extend
-            for slot, tensor, note in rows:
-                if tensor != UNWANTED:
-                    add((order, slot, tensor, note))
-            return
         for slot, tensor, note in rows:
             if tensor != UNWANTED:
                 self.slot(order, slot, tensor, note)
@@ -221,21 +217,22 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
-    def view(self, rows: dict[int, tuple[int, int]], storage: int, tensor: Any, *described: int) -> int:
+    def view(
+        self, rows: dict[int, tuple[int, int]], storage: int, tensor: Any, dtype: int, shape: int, device: int, placement: int
+    ) -> int:  # fmt: skip
         """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
 
-        `rows` says where such tensors were measured: storage → batch and row; for the rest see `tensor`.
+        `rows` says where such tensors were measured: storage → batch and row; for the rest see `tensor`. To be asked only
+        where `shares` says so.
         """
-        if self._measure is None or type(self).tensor is not Recorder.tensor:
-            return self.tensor(tensor, *described)
+        assert self._measure is not None
         with self._lock:
-            batch, row = rows.get(storage, (-1, -1))
-            if batch != self._batch:
-                number = self.tensor(tensor, *described)
-                rows[storage] = self._batch, self._tensors[-2]
-                return number
             number = next(self._tensor_numbers)
-            self._tensors.extend((number, *described[:3], row, described[3]))
+            batch, row = rows.get(storage, _NOWHERE)
+            if batch != self._batch:
+                row = self._measure.add(tensor)
+                rows[storage] = self._batch, row
+            self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
     def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:

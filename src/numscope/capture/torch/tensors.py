@@ -127,7 +127,12 @@ class Tensors:
             settled = self._settled.known.get(address) if self._settled.known else None
             if settled is not None and trusted and settled.holds(tensor, form):
                 found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
+            elif trusted and self._recorder.shares:
+                found = self._recorder.view(
+                    known.rows, address, tensor, known.dtype, known.shape, known.device, placement
+                )
             else:
+                known.rows.pop(address, None)
                 found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[address] = found
         if trusted and not wrapped:
