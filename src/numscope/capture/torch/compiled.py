@@ -20,13 +20,11 @@ from numscope.capture.torch.watch import Watch
 # back at the end of the region: a mode must be off before that, and must not come back before it.
 _WRAPPER = "compile_wrapper"
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_mode = torch._C._get_dispatch_mode
-_is_compiling = torch.compiler.is_compiling
 
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled: its tensors have no data."""
-    return _mode(_FAKE) is not None or _is_compiling()
+    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(_FAKE) is not None
 
 
 class CompiledRegions:
