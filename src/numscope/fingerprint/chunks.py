@@ -1,9 +1,9 @@
-"""The fingerprint of one content of any size on the CPU, chunk by chunk, at memory speed.
+"""The fingerprint of one content of any size on the CPU, a few chunks at a time, at memory speed.
 
-Each pass over a chunk is one numpy call on at most 256 KB, which stays in the cache; what is small is left for later and
-done for many chunks at once. BLAS sees less than 9000 elements at a time: it then starts no threads, and float32 sums are
-short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help: the calls are so short that
-the threads would wait for each other at every one of them.)
+Each pass over four chunks is one numpy call, or one for each of them, on at most 1 MB, which stays in the cache; what is
+small is left for later and done for many chunks at once. BLAS sums less than 9000 elements at a time: it then starts no
+threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help:
+the calls are so short that the threads would wait for each other at every one of them.)
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ _RUNS = CHUNK // _RUN
 _DEEP = -(-CHUNK // _WIDTH)
 _STRIPS = 8  # in which a chunk is folded: BLAS sees one at a time
 _LATER = 16  # chunks whose sums are left for later
+STEP = 4 * CHUNK  # elements that are taken at a time
 _MASK = (1 << 64) - 1
 
 # Where the largest magnitude lies in here, squares and sums neither overflow nor lose anything that counts.
@@ -40,43 +41,41 @@ class Sums:
         self.ones = np.ones((_RUN, 1), real)
         self.zero = np.zeros((), real)
         self.safe = SAFE[real]
-        self.values = np.empty(CHUNK, real)
-        self.scaled = np.empty(CHUNK, real)
-        self.product = np.zeros(_DEEP * _WIDTH, real)
-        self.strips = self.product.reshape(_DEEP, _STRIPS, -1).transpose(1, 0, 2)
-        self.total = np.empty((_LATER, _RUNS, 1, 1), real)
-        self.squares = np.empty((_LATER, _RUNS, 1, 1), real)
+        self.values = np.empty(STEP, real)
+        self.filled = np.empty(STEP, real)
+        self.product = np.zeros((STEP // CHUNK, _DEEP * _WIDTH), real)
+        self.strips = self.product.reshape(-1, _DEEP, _STRIPS, _WIDTH // _STRIPS).transpose(0, 2, 1, 3)
+        self.total = np.empty((_LATER * _RUNS, 1, 1), real)
+        self.squares = np.empty((_LATER * _RUNS, 1, 1), real)
         self.folded = np.empty((_LATER, _STRIPS, 1, _WIDTH // _STRIPS), real)
         self.deep = self.ones[None, :_DEEP, 0]
 
-    def take(self, x: Values, chunk: int, at: int) -> None:
-        """Sum a chunk, and leave that at one of the places."""
-        whole = x.size & -_RUN
-        if whole < x.size:
-            self._take_part(x, at)
-        else:
-            runs = x.reshape(-1, _RUN)
-            total, squares = self.total[at], self.squares[at]
-            if whole < CHUNK:
-                total[len(runs) :], squares[len(runs) :] = 0, 0
-            np.matmul(runs[:, None, :], self.ones, out=total[: len(runs)])
-            np.matmul(runs[:, None, :], runs[:, :, None], out=squares[: len(runs)])
-        start = constants.chunk_start(chunk)
-        np.multiply(x, self.signs[start : start + x.size], out=self.product[: x.size])
-        if x.size < CHUNK:
-            self.product[x.size :] = 0
-        np.matmul(self.deep, self.strips, out=self.folded[at])
+    def take(self, x: Values, first: int, at: int) -> int:
+        """Sum some chunks and leave that at as many places; return how many they are."""
+        chunks = -(-x.size // CHUNK)
+        for number in range(chunks):
+            part = x[number * CHUNK : (number + 1) * CHUNK]
+            start = constants.chunk_start(first + number)
+            np.multiply(part, self.signs[start : start + part.size], out=self.product[number, : part.size])
+            if part.size < CHUNK:
+                self.product[number, part.size :] = 0
+        np.matmul(self.deep, self.strips[:chunks], out=self.folded[at : at + chunks])
+        if x.size % _RUN:
+            x = self._filled(x)
+        runs, start, end = x.reshape(-1, _RUN), at * _RUNS, (at + chunks) * _RUNS
+        middle = start + len(runs)
+        np.matmul(runs[:, None, :], self.ones, out=self.total[start:middle])
+        np.matmul(runs[:, None, :], runs[:, :, None], out=self.squares[start:middle])
+        if middle < end:
+            self.total[middle:end], self.squares[middle:end] = 0, 0
+        return chunks
 
-    def _take_part(self, x: Values, at: int) -> None:
-        """Sum a chunk that is no multiple of a run."""
-        self.scaled[: x.size] = x
+    def _filled(self, x: Values) -> Values:
+        """Return a copy with zeros up to whole runs."""
         size = -(-x.size // _RUN) * _RUN
-        self.scaled[x.size : size] = 0
-        runs = self.scaled[:size].reshape(-1, _RUN)
-        total, squares = self.total[at], self.squares[at]
-        total[len(runs) :], squares[len(runs) :] = 0, 0
-        np.matmul(runs[:, None, :], self.ones, out=total[: len(runs)])
-        np.matmul(runs[:, None, :], runs[:, :, None], out=squares[: len(runs)])
+        self.filled[: x.size] = x
+        self.filled[x.size : size] = 0
+        return self.filled[:size]
 
 
 class Scratch:
@@ -129,14 +128,14 @@ class Measure:
         scratch.lines.fill(0)
 
     def take(self, raw: NDArray[np.uint8]) -> None:
-        """Take the next chunk: 65536 elements, fewer only in the last."""
+        """Take the next four chunks: 262144 elements, fewer only at the end."""
         self.add_hash(raw)
         self.add_values(raw)
 
     def add_hash(self, raw: NDArray[np.uint8]) -> None:
-        """Take the next chunk for the hash."""
+        """Take the next four chunks for the hash."""
         first = self._hashed * (CHUNK * self.kind.size // 4)
-        self._hashed += 1
+        self._hashed += STEP // CHUNK
         whole = raw.size & -(4 * LINE)
         if whole:
             add_lines(self.scratch.lines, raw[:whole].view(np.int32), first, self.scratch.words)
@@ -148,10 +147,10 @@ class Measure:
         return (join(self.scratch.lines) + self._rest) & _MASK
 
     def add_values(self, raw: NDArray[np.uint8]) -> None:
-        """Take the next chunk for all but the hash."""
+        """Take the next four chunks for all but the hash."""
         x = self.kind.load(raw, self._sums.values[: raw.size // self.kind.size])
         self._values(x)
-        self.at += 1
+        self.at += STEP // CHUNK
 
     def finish(self) -> None:
         """End it: take what was left for later."""
@@ -177,17 +176,16 @@ class Measure:
         size = max(-low, high)
         least, most = sums.safe
         if least <= size <= most:
-            sums.take(x, self.at, len(self._later))
-            self._later.append(self.at)
-            if len(self._later) == _LATER:
+            if len(self._later) + STEP // CHUNK > _LATER:
                 self._settle(0)
+            count = sums.take(x, self.at, len(self._later))
+            self._later.extend(range(self.at, self.at + count))
         elif size:
             if self._later:
                 self._settle(0)
             exponent = math.frexp(size)[1]
             scaled = np.ldexp(x, -exponent, out=self.scratch.buffer("scaled", x.dtype, x.size))
-            sums.take(scaled, self.at, 0)
-            self._later.append(self.at)
+            self._later.extend(range(self.at, self.at + sums.take(scaled, self.at, 0)))
             self._settle(exponent)
 
     def _leave_out(self, x: Values) -> tuple[Values, float, float]:
@@ -202,8 +200,8 @@ class Measure:
     def _settle(self, exponent: int) -> None:
         """Join the sums of some chunks, of elements that were divided by a power of two."""
         sums, chunks, count = self._sums, self._later, len(self._later)
-        total = float(np.add.reduce(sums.total[:count], axis=None, dtype=np.float64))
-        squares = float(np.add.reduce(sums.squares[:count], axis=None, dtype=np.float64))
+        total = float(np.add.reduce(sums.total[: count * _RUNS], axis=None, dtype=np.float64))
+        squares = float(np.add.reduce(sums.squares[: count * _RUNS], axis=None, dtype=np.float64))
         self.share += math.ldexp(total / self.elements, exponent)
         self.l2 = math.hypot(self.l2, float(np.ldexp(math.sqrt(squares), exponent)))
         flips, index = constants.chunk_flips(tuple(chunks))
@@ -231,15 +229,15 @@ def leave_out(x: Values) -> tuple[Values, Any, Any]:
 
 
 def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
-    """Yield the bytes of an array of plain dtype in row-major order, a chunk at a time, copying one chunk at most.
+    """Yield the bytes of an array of plain dtype in row-major order, four chunks at a time, copying that much at most.
 
     `size` is the bytes of one real element: half of the array's, for a complex one.
     """
-    step = CHUNK * size // array.dtype.itemsize
+    step = STEP * size // array.dtype.itemsize
     if array.flags.c_contiguous:
         raw = array.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, CHUNK * size):
-            yield raw[start : start + CHUNK * size]
+        for start in range(0, raw.size, STEP * size):
+            yield raw[start : start + STEP * size]
         return
     iterator = np.nditer(array, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=step)
     held = np.empty(step, array.dtype)

@@ -1,4 +1,4 @@
-"""Large contents on the CPU: each measured at once, chunk by chunk, and only once.
+"""Large contents on the CPU: each measured at once, some chunks at a time, and only once.
 
 A view of another shape, a copy, a gradient that is handed on: a third of a step's bytes were measured before, under another
 storage or layout. So the hash comes first, for it is a third of the work: a content of the same kind, length and hash is
@@ -16,7 +16,7 @@ from numscope.fingerprint.chunks import Measure, Scratch
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 
-Chunks = Callable[[], Iterator[NDArray[np.uint8]]]  # the content's bytes; may be asked for twice
+Chunks = Callable[[], Iterator[NDArray[np.uint8]]]  # the content's bytes, four chunks at a time; may be asked for twice
 
 
 class Large:
@@ -29,7 +29,9 @@ class Large:
     def begin(self, rows: Rows) -> None:
         """Begin anew, with results going to these rows."""
         self._rows = rows
-        self._known: dict[tuple[str, int, int], tuple[int, int]] = {}  # kind, length, first chunk's hash → hash, row
+        self._known: dict[
+            tuple[str, int, int], tuple[int, int]
+        ] = {}  # kind, length, hash of the first chunks → hash, row
 
     def measure(self, row: int, elements: int, kind: Kind, count: int, chunks: Chunks) -> None:
         """Measure a content of `count` real elements; `elements` is the tensor's own number of them."""

@@ -79,7 +79,7 @@ def is_plain(tensor: Tensor) -> bool:
 def raw_chunks(tensor: Tensor, step: int, held: dict[torch.dtype, Tensor]) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of a CPU tensor in row-major order, `step` elements at a time.
 
-    Where they lie in another order they are copied to a buffer that is kept in `held`, 16 times as many at once:
+    Where they lie in another order they are copied to a buffer that is kept in `held`, four times as many at once:
     fresh memory would cost more than the copy, and torch starts its threads for each.
     """
     size = step * tensor.element_size()
@@ -87,7 +87,7 @@ def raw_chunks(tensor: Tensor, step: int, held: dict[torch.dtype, Tensor]) -> It
     if is_plain(tensor):
         parts = [memory(tensor)]
     else:
-        many = 16 * step
+        many = 4 * step
         if tensor.dtype not in held:
             held[tensor.dtype] = torch.empty(many, dtype=tensor.dtype, device="cpu")
         parts = map(_bytes, flat_chunks(tensor, many, held[tensor.dtype]))

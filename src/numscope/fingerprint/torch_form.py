@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from numscope.fingerprint.arena import Arena, Block
-from numscope.fingerprint.chunks import Scratch
+from numscope.fingerprint.chunks import STEP, Scratch
 from numscope.fingerprint.columns import Fingerprints
-from numscope.fingerprint.constants import CHUNK
 from numscope.fingerprint.large import Large
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
@@ -159,7 +158,7 @@ class TorchBatch:
         count = elements * parts
         block = self._arena.block(kind, count)
         if block is None:
-            self._large.measure(row, elements, kind, count, lambda: raw_chunks(tensor, CHUNK // parts, self._held))
+            self._large.measure(row, elements, kind, count, lambda: raw_chunks(tensor, STEP // parts, self._held))
             return
         with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside it
             typed = torch.from_numpy(block.raw).view(tensor.dtype)

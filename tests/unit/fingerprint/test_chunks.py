@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numscope.fingerprint import constants
-from numscope.fingerprint.chunks import Measure, Scratch, raw_chunks
+from numscope.fingerprint.chunks import STEP, Measure, Scratch, raw_chunks
 from numscope.fingerprint.constants import CHUNK, SPAN
 from numscope.fingerprint.definition import sketch
 from numscope.fingerprint.kinds import KINDS
@@ -28,5 +28,5 @@ def test_a_chunk_beyond_2_31_elements_has_its_own_signs_and_factors(chunk: int) 
 def test_strided_arrays_come_in_whole_chunks_and_in_order() -> None:
     array = np.arange(200_003 * 3, dtype=np.int64).reshape(3, -1)
     chunks = [chunk.view(np.int64).copy() for chunk in raw_chunks(array.T, 8)]
-    assert [chunk.size for chunk in chunks[:-1]] == [CHUNK] * (len(chunks) - 1)
+    assert [chunk.size for chunk in chunks[:-1]] == [STEP] * (len(chunks) - 1)
     assert (np.concatenate(chunks) == array.T.reshape(-1)).all()

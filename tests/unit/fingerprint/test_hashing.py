@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from numscope.fingerprint import constants
-from numscope.fingerprint.chunks import Measure, Scratch
+from numscope.fingerprint.chunks import STEP, Measure, Scratch
 from numscope.fingerprint.constants import SPAN
 from numscope.fingerprint.definition import hash64
 from numscope.fingerprint.hashing import LINE, LINES, _line_digits, _place_digits, add_lines, hash_rest, hash_rows, join
@@ -78,6 +78,6 @@ def test_what_is_left_of_a_line(size: int) -> None:
 def test_many_groups_of_lines() -> None:
     content = _random(65 * LINES * LINE)  # beyond what is made at once
     one = Measure(KINDS["float32"], content.size, Scratch())
-    for start in range(0, content.size, constants.CHUNK):
-        one.add_hash(content[start : start + constants.CHUNK].view(np.uint8))
+    for start in range(0, content.size, STEP):
+        one.add_hash(content[start : start + STEP].view(np.uint8))
     assert one.hash_so_far() == hash64(content)

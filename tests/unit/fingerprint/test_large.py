@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from numscope.fingerprint.chunks import Measure
+from numscope.fingerprint.chunks import STEP, Measure
 from numscope.fingerprint.columns import Batch
 from numscope.fingerprint.constants import CHUNK
 from numscope.fingerprint.numpy_form import NumpyBatch
@@ -31,7 +31,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return taken
 
 
-@pytest.mark.parametrize("size", [50_000, 3 * CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("size", [50_000, 9 * CHUNK, 9 * CHUNK + 5])
 def test_the_same_content_in_another_place_shape_or_order_is_measured_once(size: int, measured: list[int]) -> None:
     tensor = tensor_of_normals("float32", 2 * size, 0).view(2, size)
     other = tensor.T.contiguous().T  # the same in logical order, transposed in memory
@@ -39,16 +39,16 @@ def test_the_same_content_in_another_place_shape_or_order_is_measured_once(size:
     for one in (tensor, tensor.clone(), tensor.view(-1), other):
         batch.add(one)
     result = batch.collect()
-    assert len(measured) == -(-2 * size // CHUNK)
+    assert len(measured) == -(-2 * size // STEP)
     for row in range(4):
         assert_agrees(result, tensor.numpy(), row)
         assert (result.sketch[row] == result.sketch[0]).all()
         assert (result.mean[row], result.l2[row]) == (result.mean[0], result.l2[0])
 
 
-@pytest.mark.parametrize("at", [0, 5, CHUNK, 3 * CHUNK - 1])
+@pytest.mark.parametrize("at", [0, 5, CHUNK, STEP, 9 * CHUNK - 1])
 def test_a_content_that_differs_anywhere_is_another(at: int) -> None:
-    one = tensor_of_normals("float32", 3 * CHUNK, 0)
+    one = tensor_of_normals("float32", 9 * CHUNK, 0)
     other = one.clone()
     other[at] = 7e3
     batch = TorchBatch()
@@ -60,10 +60,10 @@ def test_a_content_that_differs_anywhere_is_another(at: int) -> None:
 
 
 def test_strided_contents_that_begin_alike_are_told_apart() -> None:
-    one = tensor_of_normals("float32", 3 * CHUNK, 0)
+    one = tensor_of_normals("float32", 9 * CHUNK, 0)
     other = one.clone()
     other[-1] = -7e3
-    views = [tensor.view(CHUNK, 3).T.contiguous().T for tensor in (one, other)]
+    views = [tensor.view(CHUNK, 9).T.contiguous().T for tensor in (one, other)]
     batch = TorchBatch()
     for tensor in views:
         batch.add(tensor)
@@ -103,15 +103,19 @@ def test_what_was_known_is_forgotten_with_the_rows(form: Callable[[], Batch]) ->
         assert_agrees(result, tensor.numpy(), 1)
 
 
-def test_magnitudes_may_change_from_chunk_to_chunk() -> None:
-    parts = [
-        np.random.default_rng(at).standard_normal(CHUNK) * scale for at, scale in enumerate([1, 1e30, 0, 1e-30, 1, 3])
-    ]
+@pytest.mark.parametrize("size", [CHUNK, STEP, STEP + 100])
+def test_magnitudes_may_change_from_chunk_to_chunk(size: int) -> None:
+    scales = [1, 1e30, 0, 1e-30, 1, 3]
+    parts = [np.random.default_rng(at).standard_normal(size) * scale for at, scale in enumerate(scales)]
     parts[5][::7] = np.nan
+    parts[4][: size // 2] = -np.inf
     array = np.concatenate(parts).astype(np.float32)
     batch = NumpyBatch()
     batch.add(array)
-    assert_agrees(batch.collect(), array)
+    batch.add(array[3 * size :])
+    result = batch.collect()
+    assert_agrees(result, array, 0)
+    assert_agrees(result, array[3 * size :], 1)
 
 
 def test_more_chunks_than_are_summed_up_at_once() -> None:
