@@ -114,7 +114,7 @@ def dirty_steps(run: Run, rank: int) -> list[int]:
 def has_counts(run: Run) -> bool:
     """Tell whether the run's tensors were measured at all."""
     return any(
-        pc.any(pc.is_valid(table["nan"])).as_py() or pc.any(pc.is_valid(table["max"])).as_py() or not table.num_rows
+        pc.any(pc.is_valid(table["nan"])).as_py() or pc.any(pc.is_valid(table["max"])).as_py()
         for _, table in run.scan("tensors", ["nan", "max"])
     )
 

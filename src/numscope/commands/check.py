@@ -42,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     opened = open_run(args.run_path)
     found = check(opened)
     if not found.measured:
+        if not opened.calls.num_rows:
+            raise RunError(f"{args.run_path} has no calls, so nothing can be said: was anything recorded?")
         raise RunError(
             f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with keep='stats'"
         )
