@@ -177,8 +177,18 @@ def contents(run: Path) -> dict[str, Any]:
         "calls": tables.calls.num_rows,
         "slots": tables.slots.num_rows,
         "tensors": tables.tensors.num_rows,
+        "gigabytes": gigabytes(tables.tensors),
         "skipped": opened.skipped(),
     }
+
+
+def gigabytes(tensors: Any) -> float:
+    """Return the size of the distinct contents of a step: each must be read once at least."""
+    names, elements, hashes = (tensors.column(name).to_pylist() for name in ("dtype", "elements", "hash"))
+    sizes = {
+        (name, count, mark): count * getattr(torch, name).itemsize for name, count, mark in zip(names, elements, hashes)
+    }
+    return sum(sizes.values()) / 1e9
 
 
 def idle(training: Training, run: Path, steps: int) -> dict[str, Any]:
@@ -314,7 +324,14 @@ class Report:
             shown = {k: f"{v:.3g}" for k, v in row.items() if isinstance(v, float) and k != "limit"}
             return f"{row['what']:24} " + ", ".join(f"{key} {value}" for key, value in shown.items())
         text = f"{row['what']:24} {row['ratio']:6.3f} x  (plain {row['plain'] * 1e3:.1f} ms"
-        for part, form in (("calls", "d"), ("slots", "d"), ("tensors", "d"), ("files", "d"), ("bytes per step", ".3g")):
+        for part, form in (
+            ("calls", "d"),
+            ("slots", "d"),
+            ("tensors", "d"),
+            ("gigabytes", ".1f"),
+            ("files", "d"),
+            ("bytes per step", ".3g"),
+        ):
             if part in row:
                 text += f", {row[part]:{form}} {part}"
         if "captured, with start and stop" in row:
