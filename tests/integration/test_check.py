@@ -262,22 +262,37 @@ rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
 torch.manual_seed(0)
 model = nn.Linear(4, 1)
-with ns.capture(sys.argv[3], model, on_error="raise") as cap:
+wrapped, level = sys.argv[4] == "ddp", sys.argv[5]
+if wrapped:
+    model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with ns.capture(sys.argv[3], model, on_error="raise", level=level) as cap:
     loss = model(torch.ones(2, 4))
     if rank == 1:
-        loss = torch.sqrt(loss * 0)
+        loss = torch.sqrt(loss * 0)  # origin
     loss.sum().backward()
-    for parameter in model.parameters():
+    for parameter in () if wrapped else model.parameters():
         dist.all_reduce(parameter.grad)
+    optimizer.step()
     cap.step()
 dist.destroy_process_group()
 """
 
 
-def test_a_nan_from_another_rank_is_inherited(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrapped", "level", "call", "through"),
+    [
+        ("by hand", "mix", "Torch.sqrt.0.backward", "Distributed.all_reduce.0.forward"),
+        ("ddp", "mix", "Torch.sqrt.0.backward", "Optimizer.SGD.step.0"),
+        ("ddp", "aten", "Aten.div.0.backward", ""),
+    ],
+)
+def test_a_nan_from_another_rank_is_inherited(
+    wrapped: str, level: str, call: str, through: str, tmp_path: Path
+) -> None:
     script = tmp_path / "ranks.py"
     script.write_text(RANKS)
-    words = [str(tmp_path / "store"), str(tmp_path / "run")]
+    words = [str(tmp_path / "store"), str(tmp_path / "run"), wrapped, level]
     jobs = [
         subprocess.Popen([sys.executable, str(script), str(rank), *words], stderr=subprocess.PIPE, text=True)
         for rank in range(2)
@@ -286,9 +301,14 @@ def test_a_nan_from_another_rank_is_inherited(tmp_path: Path) -> None:
     assert [job.returncode for job in jobs] == [0, 0], told
     found = check(tmp_path / "run")
     assert found.origin is not None
-    assert (found.origin.call, found.origin.rank) == ("Torch.sqrt.0.backward", 1)
+    assert [(origin.call, origin.rank) for origin in found.origins] == [(call, 1)]
+    line = next(n for n, text in enumerate(RANKS.splitlines(), 1) if "# origin" in text)
+    assert found.origin.source is not None
+    assert found.origin.source.line == line
     assert found.ranks[1].startswith("first")
-    assert "another rank through Distributed.all_reduce.0.forward" in found.ranks[0]
+    assert f"another rank through {through}" in found.ranks[0]
+    assert found.chain[-1].call == "Optimizer.SGD.step.0"
+    assert len(found.chain) > 3
 
 
 def test_the_command_prints_the_tree_writes_json_and_tells_by_its_status(tmp_path: Path) -> None:

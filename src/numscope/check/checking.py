@@ -92,6 +92,7 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
             left = partial(gradients_were_left, opened, rank, step)
             tracer.take(read_step(opened, step, rank, scaling), left)
         spreads[rank] = tracer.found
+    _send_strays_back(spreads)
     origins = sorted(
         (
             found
@@ -154,6 +155,20 @@ def _first(origins: list[Found], spreads: dict[int, Spread]) -> Found:
     earliest = [found for found in origins if found.step == origins[0].step]
     giving = [found for found in earliest if any(step == found.step for step, _ in spreads[found.rank].given)]
     return (giving or earliest)[0]
+
+
+def _send_strays_back(spreads: dict[int, Spread]) -> None:
+    """What no recorded call of a rank made, while another rank has an origin, came from there: not all that ranks send
+    each other is recorded."""
+    makers = [(found.rank, found.step) for spread in spreads.values() for found in spread.origins if not found.stray]
+    for spread in spreads.values():
+        strays = [
+            found
+            for found in spread.origins
+            if found.stray and any(rank != spread.rank and step <= found.step for rank, step in makers)
+        ]
+        spread.origins = [found for found in spread.origins if found not in strays]
+        spread.arrived += strays
 
 
 def _born_in_collectives(spread: Spread, spreads: dict[int, Spread], world: int) -> list[Found]:

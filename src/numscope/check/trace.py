@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from numscope.check.between import around_step, blame, did_harm, kept_away
@@ -25,6 +25,7 @@ class Found:
     reason: str
     phase: str
     stack: int  # of the call, or of its forward part where it has none
+    stray: bool = False  # no recorded call made it: another rank may have, through something that was not recorded
 
 
 @dataclass
@@ -128,7 +129,7 @@ class Tracer:
         self._wrong(call)
         cause = next((s for s, v in zip(call.inputs, inputs) if v is result.cause), None)
         if result.answer == "inherited":
-            self._inherit(call, cause)
+            self._inherit(call, cause, self._wrong_backward)
             return
         if inside is not None:  # what a call inside it has made
             self._inherit_from(call, inside)
@@ -151,7 +152,7 @@ class Tracer:
                 self._origin(outer, cause, "module", reason, first)
             else:
                 reason = f"{cause.name} of {call.name} holds {cause.counts} on entry, and no recorded call made it"
-                self._origin(call, cause, "data", reason)
+                self._origin(call, cause, "data", reason, stray=True)
             return
         assert result.output is not None
         shown = next(slot for slot in new if slot.name == result.output.slot)
@@ -211,7 +212,7 @@ class Tracer:
             f"the gradient that comes into {first.name} has {gradient.counts}, and no recorded call made it: "
             f"it comes from {where}, or it was given to backward"
         )
-        self._origin(first, gradient, call.kind, reason)
+        self._origin(first, gradient, call.kind, reason, stray=True)
 
     def _optimizer(self, call: Call) -> None:
         bad = [slot for slot in call.outputs if not slot.counts.clean]
@@ -227,7 +228,7 @@ class Tracer:
             if not slot.counts.clean and (slot.name.partition(".")[2] + ".").startswith(f"{label}.")
         ]
         if any(self._input_state(slot) == "wrong" for slot in own):
-            self._inherit(call, own[0])
+            self._inherit(call, own[0], self._wrong_backward)
         elif own:
             if own[0].name.startswith("parameters_grad") and self._world > 1:
                 reason = f"the gradient of {label} came in with {own[0].counts}: this rank's own backward was finite"
@@ -314,7 +315,9 @@ class Tracer:
     def _inherit_from(self, call: Call, maker: int) -> None:
         self.found.inherited.append((self._step.step, call, maker))
 
-    def _origin(self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None) -> None:
+    def _origin(
+        self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None, stray: bool = False
+    ) -> None:
         """Take an origin; `seen_at`: the call at whose line it showed."""
         scaled = call.phase == "backward" or call.stack in self._step.scaling
         if scaled and any(first <= call.order <= last for first, last in self._skips):
@@ -322,7 +325,7 @@ class Tracer:
                 self.found.skipped.append(self._step.step)
             self._poisoned = False
             return
-        self.found.origins.append(self._found(call, slot, kind, reason, seen_at))
+        self.found.origins.append(replace(self._found(call, slot, kind, reason, seen_at), stray=stray))
 
     def _found(self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None) -> Found:
         stack = self._stack_of(seen_at or call)
