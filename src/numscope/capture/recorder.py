@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from numscope.capture.columns import AGAIN, Lasting, call_columns, nullable, slot_columns, tensor_columns
 from numscope.capture.sites import Sites
+from numscope.core.errors import CaptureError
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
@@ -307,7 +308,8 @@ class Recorder:
             if tensors:
                 self._handed_over = 1 + max(tensors[::6])
             prints = _end(self._measure) if self._measure is not None and tensors else None
-            size = 8 * (len(calls) + len(slots) + len(tensors)) + (400 * len(tensors) // 6 if prints else 0)
+            # A number is an object and a place in a list; a fingerprint's row is 592 bytes, before it becomes columns.
+            size = 24 * (len(calls) + len(slots) + len(tensors)) + (700 * len(tensors) // 6 if prints else 0)
             size += self._data_bytes
             self._data_bytes = 0
         stacks = self.sites.take_new()
@@ -382,8 +384,13 @@ class Recorder:
         self.writer.settle()
 
     def close(self) -> None:
-        """Close the run."""
+        """Close the run; what it was opened for is let go with it, not when Python's collector comes to it."""
         self.writer.close()
+        self._open_writer = _closed
+
+
+def _closed() -> RunWriter:
+    raise CaptureError("this run is closed: make another with ns.capture")
 
 
 def _end(measure: FingerprintBatch) -> Callable[[], Fingerprints]:

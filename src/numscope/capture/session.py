@@ -28,7 +28,7 @@ from numscope.core.errors import CaptureError, NumscopeError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.files import place
-from numscope.store.writer import RunWriter
+from numscope.store.writer import QUEUE_BYTES, RunWriter
 
 
 class Frontend(Protocol):
@@ -77,6 +77,7 @@ class Frontend(Protocol):
         """Return a context in which work of our own is not recorded."""
 
 
+_TABLES = 64 << 20  # bytes of rows that may wait to be written, where no data does
 _active: Capture | None = None
 
 
@@ -220,9 +221,11 @@ class Capture:
         )
         self._grafts_told = grafts.since(self._first_graft)
         told = {"grafts": self._grafts_told} if self._grafts_told else {}
+        keeps = self.settings.keep in ("sample", "tensors") or bool(self.settings.tensors)
         writer = RunWriter(
-            self.path, rank=rank, manifest={**facts, "job": self._job, **told}, overwrite=self.settings.overwrite
-        )
+            self.path, rank=rank, manifest={**facts, "job": self._job, **told}, overwrite=self.settings.overwrite,
+            queue_bytes=QUEUE_BYTES if keeps else _TABLES,
+        )  # fmt: skip
         atexit.register(self.close)  # registered after the writer's own, so that it runs before it
         return writer
 
