@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 import numscope as ns
+from numscope.check.checking import check
 from numscope.store.writer import RunWriter
 from tests.integration.births import Block, Struck, marked
 
@@ -174,6 +175,21 @@ def distinct_storages() -> list[Any]:
     gc.collect()
     tensors = [item for item in gc.get_objects() if type(item) is torch.Tensor]
     return list({item.untyped_storage().data_ptr(): item.untyped_storage() for item in tensors}.values())
+
+
+@pytest.mark.parametrize("level", ["module", "mix"])
+def test_check_of_a_record_says_what_the_guard_said(level: str, tmp_path: Path, struck: Struck) -> None:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        x = torch.exp(self.parts[0](x).abs() * 1e6)
+        return self.parts[1](x).sum()
+
+    model = Block(work, nn.Linear(4, 4), nn.Linear(4, 4))
+    origin = struck(model, lambda: model(torch.ones(2, 4)), tmp_path / "run", level=level)
+    found = check(tmp_path / "run")
+    assert found.origin is not None
+    assert found.origin.to_dict() == origin
+    assert any(tensor.counts.posinf for tensor in found.tensors)
+    assert "origin" in found.verdicts[0, 0].values()
 
 
 def test_a_warning_stands_at_the_users_line() -> None:

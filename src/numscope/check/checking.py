@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from numscope.check.between import gradients_were_left
-from numscope.check.steps import dirty_steps, has_counts, read_step, scaling_stacks
+from numscope.check.steps import Call, Facts, dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.trace import Found, Spread, Tracer
 from numscope.core.nonfinite import Counts
 from numscope.core.report import Origin, Source, plain
@@ -104,6 +104,9 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
     skipped = tuple(sorted({step for spread in spreads.values() for step in spread.skipped}))
     meant = sum(spread.meant for spread in spreads.values())
     where = next((spread.first_meant for spread in spreads.values() if spread.first_meant), "")
+    guard = opened.manifest.get("guard") or {}
+    if guard.get("origin") and guard["origin"]["step"] in opened.steps and guard["origin"]["rank"] in opened.ranks:
+        return _as_the_guard_said(opened, guard, spreads)
     if not origins:
         stray = [found for spread in spreads.values() for found in spread.arrived]
         if not stray:
@@ -122,8 +125,35 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         skipped,
         meant=meant,
         first_meant=where,
-        tensors=_shown(first, spreads[first.rank]),
+        tensors=_shown(
+            first.call,
+            spreads[first.rank].facts.get(first.step, {}),
+            first.slot.name.partition(".")[2] if first.kind == "optimizer" else "",
+        ),
         verdicts=_verdicts(origins, spreads),
+    )
+
+
+def _as_the_guard_said(run: Run, guard: dict[str, Any], spreads: dict[int, Spread]) -> Check:
+    """Return the origin of a guard's record: the guard saw the whole job, the record has its last calls."""
+    told = dict(guard["origin"])
+    source, error = told.pop("source"), told.pop("error")
+    origin = Origin(**told, source=Source(**source) if source else None, **error)
+    step = read_step(run, origin.step, origin.rank)
+    call = next((item for item in reversed(step.calls) if item.name == origin.call), None)
+    verdicts = _verdicts([], spreads)
+    if call is not None:
+        verdicts.setdefault((origin.rank, origin.step), {})[call.order] = "origin"
+    counts = Counts(*(origin.details.get(key, 0) for key in ("nan", "posinf", "neginf", "elements")))
+    order = call.order if call is not None else 0
+    return Check(
+        run,
+        origin,
+        (origin,),
+        (Link(origin.call, origin.phase, origin.module, order, str(counts)),),
+        skipped_steps=tuple(guard.get("skipped_steps") or ()),
+        tensors=_shown(call, step.facts) if call is not None else (),
+        verdicts=verdicts,
     )
 
 
@@ -139,13 +169,11 @@ def _verdicts(origins: list[Found], spreads: dict[int, Spread]) -> dict[tuple[in
     return told
 
 
-def _shown(first: Found, spread: Spread) -> tuple[Shown, ...]:
-    """Return the tensors of the origin; of an optimizer's step those of the parameter that went wrong."""
-    facts = spread.facts.get(first.step, {})
-    label = first.slot.name.partition(".")[2] if first.kind == "optimizer" else ""
+def _shown(call: Call, facts: dict[int, Facts], label: str = "") -> tuple[Shown, ...]:
+    """Return the tensors of the origin; with a label, those of one parameter of an optimizer's step."""
     return tuple(
         Shown(slot.name, known.dtype, known.shape, slot.counts, known.low, known.high)
-        for slot in (*first.call.inputs, *first.call.outputs)
+        for slot in (*call.inputs, *call.outputs)
         if (known := facts.get(slot.tensor)) is not None and (not label or label in slot.name)
     )
 
