@@ -34,6 +34,53 @@ def test_numscope_run_guard_is_silent_on_a_sound_script(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+SHARDED = """
+import sys, warnings, torch, torch.distributed as dist, numscope as ns
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+rank, level, deferred = int(sys.argv[1]), sys.argv[3], sys.argv[4] == "deferred"
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+fully_shard(model[0]), fully_shard(model[2]), fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+warnings.simplefilter("ignore")
+with ns.guard(model, action="warn", max_hits=9, record=None, level=level, deferred=deferred) as guard:
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).sum()
+        if rank == 1 and step == 1:
+            loss = torch.sqrt(loss * 0)
+        loss.backward()
+        optimizer.step()
+print([(o.call, o.rank, o.step) for o in guard.origins])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("level", "late", "call"),
+    [("module", "deferred", "Module.FSDPSequential.backward.0"), ("mix", "at once", "Torch.sqrt.0.backward")],
+)
+def test_one_ranks_gradient_in_a_sharded_model_is_that_ranks_alone(
+    level: str, late: str, call: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "sharded.py"
+    script.write_text(SHARDED)
+    words = [str(tmp_path / "store"), level, late]
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [job.communicate(timeout=120) for job in jobs]
+    assert [job.returncode for job in jobs] == [0, 0], told
+    assert [out.strip() for out, _ in told] == ["[]", str([(call, 1, 1)])], told
+
+
 RANKS = """
 import sys, warnings, torch, torch.distributed as dist, numscope as ns
 from torch import nn

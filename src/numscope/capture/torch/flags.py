@@ -298,8 +298,11 @@ def _values(tensor: Tensor) -> Tensor | None:
 
 def _is_gone(values: Tensor) -> bool:
     """Tell whether a tensor's memory was given back while it waited, as sharded training does with gathered weights."""
-    needed = (values.storage_offset() + values.numel()) * values.element_size()
-    return values.untyped_storage().nbytes() < needed
+    if values.is_contiguous():
+        reach = values.numel()
+    else:  # an expanded tensor has more elements than memory
+        reach = 1 + sum((size - 1) * step for size, step in zip(values.shape, values.stride()))
+    return values.untyped_storage().nbytes() < (values.storage_offset() + reach) * values.element_size()
 
 
 def _dense(values: Tensor) -> Tensor:

@@ -43,6 +43,7 @@ class Judge:
         self.doubts = Doubts()
         self.inside = False  # an optimizer of the user's own steps
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
+        self._poisoned = False  # a parameter is wrong
         self._wrong_pass = False  # this backward pass has something non-finite already
         self._wrong_step = False  # a forward call of this step has: what comes back from there is no news
 
@@ -84,6 +85,8 @@ class Judge:
         self._mark_all(outputs, "wrong")
         if result.answer == "inherited" or inside:
             return
+        if self._poisoned and self.world > 1 and any(item.slot.startswith("parameters.") for item in inputs):
+            return  # a module's own shards are gathered for it, and gone when it is done
         for item, value in zip(inputs, values):
             if not value.counts.clean and value.state != "meant":
                 self._mark(item, "wrong")
@@ -211,11 +214,11 @@ class Judge:
             self._mark_all(outputs, "meant")
             return
         self._mark_all(outputs, "wrong")
-        self._wrong_pass = True
+        known, self._wrong_pass = self._wrong_pass, True
         seen.wrong = True
         name = self.strings[seen.name("forward")]
         if not all(value.counts.clean for value in values):
-            if any(v.state == "unknown" and not v.counts.clean for v in values):
+            if not known and any(v.state == "unknown" and not v.counts.clean for v in values):
                 cause = next(i for i, v in zip(inputs, values) if v.state == "unknown" and not v.counts.clean)
                 self._enter(seen, cause, inputs, outputs)
             return
@@ -242,6 +245,7 @@ class Judge:
         bad = next((value for value in made if not value.counts.clean), None)
         if bad is None:
             return
+        self._poisoned = True
         label = bad.slot.partition(".")[2]
         own = [
             (i, v) for i, v in zip(inputs, values) if not v.counts.clean and v.slot.partition(".")[2].startswith(label)
@@ -325,6 +329,8 @@ class Judge:
         """An input was non-finite before any call that is watched: a parameter, or data."""
         counts = cause.found()
         name = self.strings[seen.name("forward")]
+        if self.inherited_ranks or (self._poisoned and self.world > 1):
+            return  # what is wrong already comes back, not always by a way that is watched: shards are copied about
         if cause.parameter:
             reason = f"the parameter {cause.parameter} holds {counts} before anything computes with it"
             owner = seen.parent

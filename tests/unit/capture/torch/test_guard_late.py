@@ -338,6 +338,17 @@ def test_views_and_other_names_of_a_tensor_share_its_look() -> None:
     assert late.made(x) is not look
 
 
+def test_a_tensor_with_more_elements_than_memory_is_looked_at() -> None:
+    late = LateFlags(host=True)
+    looks = [
+        late.made(tensor)
+        for tensor in (torch.tensor(math.nan).expand(3, 4), torch.full((2, 1), -math.inf).expand(2, 5))
+    ]
+    late.end()
+    late.read(wait=True)
+    assert [(look.counts().nan, look.counts().neginf) for look in looks] == [(12, 0), (0, 10)]
+
+
 def test_memory_that_was_given_back_while_it_waited_is_left_alone() -> None:
     flags = DeviceFlags(torch.device("cpu"))
     x = torch.full((1000,), math.nan)
