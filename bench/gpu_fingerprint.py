@@ -32,6 +32,7 @@ from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
 from numscope.fingerprint.triton_form import CudaBatch
 from numscope.fingerprint.triton_shapes import TUNING, Tuning
+from numscope.fingerprint.triton_tables import tables_of
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
@@ -284,6 +285,7 @@ def sweep() -> dict[str, Any]:
     table = []
     for many, (warps, registers) in itertools.product((2, 4), ((4, 96), (4, 128), (4, 168), (8, 64), (8, 80), (8, 96))):
         TUNING.update(dict.fromkeys((1, 2), Tuning(many, warps, registers)))
+        tables_of.cache_clear()  # it holds compiled kernels
         try:
             cuda = CudaBatch(DEVICE)
         except Exception as error:
@@ -307,6 +309,7 @@ def sweep() -> dict[str, Any]:
                 score[tuple(choice)] = score.get(tuple(choice), 0.0) + speed
         TUNING[per] = Tuning(*max(score, key=lambda choice: score[choice]))
         print(f"\nbest for {dtype}: {TUNING[per]}", flush=True)
+    tables_of.cache_clear()
     result["choice"] = {per: str(tuning) for per, tuning in TUNING.items()}
     result["sizes"] = sizes(copy, source)
     return result

@@ -11,7 +11,7 @@ from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF
 from numscope.fingerprint.triton_stream import Finish, StreamBatch
-from numscope.fingerprint.triton_tables import TILE, DeviceTables
+from numscope.fingerprint.triton_tables import TILE, tables_of
 
 Tensor = torch.Tensor
 
@@ -30,7 +30,7 @@ class CudaBatch:
         self.device = device
         self.index = device.index
         with torch.cuda.device(device):
-            self.tables = DeviceTables(device)
+            self.tables = tables_of(device)
             self.streams: dict[int, StreamBatch] = {}
             self._try_out()
 

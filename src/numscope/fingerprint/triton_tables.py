@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -38,6 +40,11 @@ class DeviceTables:
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
         self.compiled: dict[Any, Callable[..., None]] = {}
         self.known = 0
+        self.chunks: torch.Tensor
+        self.spans: torch.Tensor
+        self.facts: dict[int, torch.Tensor]
+        self._lock = threading.Lock()
+        self._before: list[Any] = []  # smaller tables: launches that know their addresses may still come
         self.know(1 << 26)
 
     def _put(self, array: NDArray[Any]) -> torch.Tensor:
@@ -45,18 +52,22 @@ class DeviceTables:
 
     def know(self, elements: int) -> None:
         """Have the numbers of all chunks and spans of a content of this many elements, of 64 bits at most."""
-        if elements <= self.known:
-            return
-        self.known = max(elements, 2 * self.known)
-        chunk = np.arange(self.known // CHUNK + 1)
+        with self._lock:
+            if elements > self.known:
+                self._grow(max(elements, 2 * self.known))
+
+    def _grow(self, elements: int) -> None:
+        if self.known:
+            self._before.append((self.chunks, self.spans, self.facts))
+        chunk = np.arange(elements // CHUNK + 1)
         table = np.zeros((len(chunk), 8), np.int32)
         table[:, 0] = constants.rolls(chunk)
         table[:, 1:5] = _split(constants.flips(chunk))
         self.chunks = self._put(table)
-        self.spans = self._put(constants.span_factors(np.arange(2 * self.known // SPAN + 1)))
-
-        blocks, spans = constants.blocks(), constants.span_factors(np.arange(2 * self.known // SPAN + 1))
-        self.facts = {per: self._put(_facts(per, self.known, blocks, spans)) for per in (1, 2)}
+        self.spans = self._put(constants.span_factors(np.arange(2 * elements // SPAN + 1)))
+        blocks, spans = constants.blocks(), constants.span_factors(np.arange(2 * elements // SPAN + 1))
+        self.facts = {per: self._put(_facts(per, elements, blocks, spans)) for per in (1, 2)}
+        self.known = elements
 
     def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
         """Return the kernels' number of a kind; and, of an 8-bit float, what its 256 codes stand for."""
@@ -67,6 +78,12 @@ class DeviceTables:
             codes = np.arange(256, dtype=np.uint8)
             self.values[kind.name] = self._put(kind.load(codes, np.empty(256, np.float32)))
         return elements.TABLE, self.values[kind.name]
+
+
+@cache
+def tables_of(device: torch.device) -> DeviceTables:
+    """Return the device's tables: made once in a process, as the kernels are compiled once."""
+    return DeviceTables(device)
 
 
 def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
