@@ -10,6 +10,7 @@ from torch import overrides
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
+from numscope.capture.collector import rarer_walks
 from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.thread import Undo
@@ -40,7 +41,7 @@ class Installed:
     def install(self, *parts: Any) -> None:
         """Install modules, the parts and the mode, in this order."""
         self._in_group = _is_in_group()
-        self._undo = [self.modules.install(self._mode), *(part.install() for part in parts)]
+        self._undo = [rarer_walks(), self.modules.install(self._mode), *(part.install() for part in parts)]
         if self._mode is not None:
             self._enter_mode()
             self._undo += [self._leave_mode, CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install()]
