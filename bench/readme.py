@@ -62,10 +62,26 @@ def gpu_figures() -> str:
     rows = [row for row in result["rows"] if "ratio" in row and "error" not in row]
     if not rows:
         return ""
-    lines = ["", "| on a GPU, bf16 GPT | step over plain | distinct tensors in a step |", "|---|---|---|"]
-    lines += [f"| {row['what']} | {row['ratio']:.2f} × | {row.get('tensors', '')} |" for row in rows]
+    lines = ["", "| on a GPU, bf16 GPT | step over plain | limit (✗: missed) | in a step |", "|---|---|---|---|"]
+    lines += [f"| {row['what']} | {row['ratio']:.2f} × | {gpu_limit(row)} | {gpu_contents(row)} |" for row in rows]
     about = result["about"]
     return "\n".join([*lines, "", f"{about['date']}, {about['device']}, torch {about['torch']}."]) + "\n"
+
+
+def gpu_limit(row: dict[str, Any]) -> str:
+    if "over the floor" in row:
+        kept = row["over the floor"] <= 1.2
+        return f"≤ 1.2{'' if kept else ' ✗'} × the time of its bytes over link and disk: {row['over the floor']:.2f}"
+    if row["limit"] is None:
+        return ""
+    return f"≤ {row['limit']} ×{'' if row['ratio'] <= row['limit'] else ' ✗'}"
+
+
+def gpu_contents(row: dict[str, Any]) -> str:
+    if "tensors" not in row:
+        return ""
+    read = f", {row['gigabytes']:.1f} GB to read" if not row["what"].endswith("structure") else ""
+    return f"{row['tensors']:,} tensors{read}"
 
 
 def with_figures(text: str) -> str:
