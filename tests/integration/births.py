@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
@@ -25,6 +27,15 @@ class Block(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         return self.work(self, *inputs)
+
+
+def buckets(self: Any, x: torch.Tensor) -> torch.Tensor:
+    """Distances as some attention layers count them: the logarithm of a distance 0 is never used."""
+    place = torch.arange(6)
+    distance = (place[:, None] - place[None, :]).abs()
+    far = 2 + (torch.log(distance.float() / 2) / math.log(4) * 2).to(torch.long)
+    bucket = torch.where(distance < 2, distance, torch.min(far, torch.full_like(far, 3)))
+    return self.parts[0](x) + F.embedding(bucket, self.parts[1].weight).sum()
 
 
 def marked(function: Callable[..., Any], mark: str = "# origin") -> int:

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from numscope.__main__ import main
 from numscope.check.checking import check
-from tests.integration.births import Block, captured, marked
+from tests.integration.births import Block, buckets, captured, marked
 
 
 def imported(run: Path, folder: Path) -> Path:
@@ -149,15 +149,6 @@ def test_skipped_steps_are_no_fault_at_any_level(level: str, fused: bool, tmp_pa
     assert found.origins == ()
     assert found.skipped_steps == (0, 1)
     assert torch.amp.GradScaler.step is step
-
-
-def buckets(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Distances as some attention layers count them: the logarithm of a distance 0 is never used."""
-    place = torch.arange(6)
-    distance = (place[:, None] - place[None, :]).abs()
-    far = 2 + (torch.log(distance.float() / 2) / math.log(4) * 2).to(torch.long)
-    bucket = torch.where(distance < 2, distance, torch.min(far, torch.full_like(far, 3)))
-    return self.parts[0](x) + F.embedding(bucket, self.parts[1].weight).sum()
 
 
 @pytest.mark.parametrize("level", ["module", "mix", "aten"])

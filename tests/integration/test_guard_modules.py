@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from tests.integration.births import Block, Struck, marked
+from tests.integration.births import Block, Struck, buckets, marked
 
 
 def test_a_module_is_named_in_whose_code_it_was_made(tmp_path: Path, struck: Struck) -> None:
@@ -78,15 +78,6 @@ def test_a_scaled_loss_that_overflows_is_a_skipped_step_at_module_level_too(defe
 
 
 # Infinities that come to nothing --------------------------------------------------------------------------------------
-
-
-def buckets(self: Any, x: torch.Tensor) -> torch.Tensor:
-    """Distances as some attention layers count them: the logarithm of a distance 0 is never used."""
-    place = torch.arange(6)
-    distance = (place[:, None] - place[None, :]).abs()
-    far = 2 + (torch.log(distance.float() / 2) / math.log(4) * 2).to(torch.long)
-    bucket = torch.where(distance < 2, distance, torch.min(far, torch.full_like(far, 3)))
-    return self.parts[0](x) + F.embedding(bucket, self.parts[1].weight).sum()
 
 
 @pytest.mark.parametrize("deferred", [False, True])

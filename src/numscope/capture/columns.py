@@ -12,7 +12,7 @@ import pyarrow as pa
 from numscope.fingerprint.columns import Fingerprints
 
 if TYPE_CHECKING:
-    from numscope.capture.recorder import Strings
+    from numscope.capture.interned import Strings
 
 AGAIN = (
     -2

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from numscope.capture.recorder import Series, Strings
+from numscope.capture.interned import Series, Strings
 
 THREADS = 4
 

@@ -143,10 +143,9 @@ def test_views_refer_to_what_is_kept_also_of_an_earlier_batch_and_have_no_data_w
     assert rows[3]["shard"] is None
 
 
-def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
+def with_a_full_disk(folder: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> RunWriter:
+    """Return a writer with one step on disk and a batch on its way, whose function finds no more room."""
+    writer = RunWriter(folder / "run", rank=0, manifest={})
     writer.write(batch_of(0, arrays_of(0)))
     writer.end_step(0, {})
     writer.flush()
@@ -154,8 +153,15 @@ def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("numscope.store.segments.write_all", full)
+    monkeypatch.setattr(function, full)
     writer.write(batch_of(1, arrays_of(1)))
+    return writer
+
+
+def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = with_a_full_disk(tmp_path, monkeypatch, "numscope.store.segments.write_all")
     with pytest.raises(RunError, match=r"No space left on device.*free space"):
         writer.flush()
     with pytest.raises(RunError, match="No space left"):
@@ -169,16 +175,7 @@ def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
 def test_data_that_finds_the_disk_full_leaves_no_rows_that_refer_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
-    writer.write(batch_of(0, arrays_of(0)))
-    writer.end_step(0, {})
-    writer.flush()
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("numscope.store.shard_writer._write", full)
-    writer.write(batch_of(1, arrays_of(1)))
+    writer = with_a_full_disk(tmp_path, monkeypatch, "numscope.store.shard_writer._write")
     with pytest.raises(RunError, match="No space left"):
         writer.flush()
     with pytest.raises(RunError, match="No space left"):

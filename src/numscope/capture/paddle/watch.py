@@ -15,8 +15,9 @@ from typing import Any
 import paddle
 
 from numscope.capture.arguments import describe, key_of
+from numscope.capture.interned import Series
 from numscope.capture.paddle.tensors import Tensors
-from numscope.capture.recorder import Recorder, Series
+from numscope.capture.recorder import Recorder
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, running
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.collectives import METHODS
 from numscope.capture.torch.names import Api

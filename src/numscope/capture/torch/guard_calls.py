@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 from numscope.capture.torch.thread import Open
 from numscope.core.nonfinite import Counts, State
 

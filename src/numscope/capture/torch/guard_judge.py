@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Strings
+from numscope.capture.interned import Strings
 from numscope.capture.scope import Call, Scope
 from numscope.capture.sites import Sites
 from numscope.capture.torch.flags import count

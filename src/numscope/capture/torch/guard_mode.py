@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 from numscope.capture.torch.api import ApiMode, _same_name
 from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing

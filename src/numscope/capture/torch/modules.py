@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, sequence
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.tensors import version_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 
 Function = Callable[..., Any]
 _FUNCTIONAL = torch.nn.functional.__name__

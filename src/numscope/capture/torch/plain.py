@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from numscope.capture.recorder import Strings
+from numscope.capture.interned import Strings
 from numscope.capture.unmeasured import Unmeasured
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})

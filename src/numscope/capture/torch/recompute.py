@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Series
+from numscope.capture.interned import Series
 
 
 def is_recomputing() -> bool:

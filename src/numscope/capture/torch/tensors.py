@@ -230,17 +230,21 @@ class Tensors:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return
-        address = storage._cdata
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
-        self._untrusted.add(address)
-        self._settled.discard(address)
-        self.objects.clear()
+        address = self._distrust(storage)
         if not storage_only:
             self.blanks.discard(address)
         elif storage.nbytes() == 0 and tensor.numel():
             self._volatile[address] = version_of(tensor)
             self.blanks.add(address)
+
+    def _distrust(self, storage: Any) -> int:
+        address: int = storage._cdata
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+        self._untrusted.add(address)
+        self._settled.discard(address)
+        self.objects.clear()
+        return address
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
         """Remember that this tensor's memory is not written yet.
@@ -253,12 +257,7 @@ class Tensors:
 
     def reallocated(self, storage: Any) -> None:
         """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
-        address = storage._cdata
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
-        self._untrusted.add(address)
-        self._settled.discard(address)
-        self.objects.clear()
+        address = self._distrust(storage)
         self._volatile[address] = _ANY
         self.blanks.add(address)
 

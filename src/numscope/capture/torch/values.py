@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from numscope.capture.arguments import describe, key_of
-from numscope.capture.recorder import Strings
+from numscope.capture.interned import Strings
 
 Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
 

@@ -8,7 +8,8 @@ from types import FrameType
 
 import torch
 
-from numscope.capture.recorder import UNWANTED, Recorder, Series
+from numscope.capture.interned import Series
+from numscope.capture.recorder import UNWANTED, Recorder
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.capture.recorder import Series, Strings
+from numscope.capture.interned import Series, Strings
 from numscope.capture.sites import Sites
 from numscope.capture.torch.guard_calls import Item, OpenModule, Seen
 from numscope.capture.torch.guard_judge import Judge

@@ -1,0 +1,81 @@
+"""Texts as numbers: interned strings, and the names of successive calls."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from numscope.capture.columns import nullable
+
+
+class Strings:
+    """Interned strings, as numbers and as an Arrow dictionary."""
+
+    def __init__(self) -> None:
+        self._ids: dict[str, int] = {}
+        self._texts: list[str] = []
+        self._lock = threading.Lock()
+        self._array: pa.Array = pa.array([], pa.string())
+
+    def id(self, text: str) -> int:
+        """Return the number of a text."""
+        found = self._ids.get(text)
+        if found is None:
+            with self._lock:  # two threads with a new text each must not take the same number
+                found = self._ids.setdefault(text, len(self._texts))
+                if found == len(self._texts):
+                    self._texts.append(text)
+        return found
+
+    def __getitem__(self, number: int) -> str:
+        return self._texts[number]
+
+    def column(self, ids: Any) -> pa.DictionaryArray:
+        """Return a column of texts; a negative number is null."""
+        if len(self._array) < len(self._texts):
+            new = pa.array(self._texts[len(self._array) :], pa.string())
+            self._array = pa.concat_arrays([self._array, new])
+        return pa.DictionaryArray.from_arrays(nullable(ids), self._array)
+
+
+class Series:
+    """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
+
+    __slots__ = ("_lock", "_now", "_strings", "_template", "backward", "forward", "head")
+
+    def __init__(self, strings: Strings, head: str, template: str) -> None:
+        self.head = head
+        self._strings = strings
+        self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
+        self._lock = threading.Lock()  # threads that begin the same call at once have a number each
+        self._now: tuple[int, Iterator[int], list[int]] = (-1, itertools.count(), [])  # step, numbers, those given back
+        self.forward: list[int] = []  # interned names by number, as far as they were asked for
+        self.backward: list[int] = []
+
+    def next(self, epoch: int) -> int:
+        """Return the next number in this step."""
+        now = self._now
+        if now[0] != epoch:
+            with self._lock:
+                if self._now[0] != epoch:
+                    self._now = (epoch, itertools.count(), [])
+                now = self._now
+        return now[2].pop() if now[2] else next(now[1])
+
+    def give_back(self, number: int) -> None:
+        """Give a number back that no call will have."""
+        self._now[2].append(number)
+
+    def name(self, number: int, phase: str = "forward") -> int:
+        """Return the interned name of the call of that number."""
+        names = self.backward if phase == "backward" else self.forward
+        if number >= len(names):
+            with self._lock:
+                while len(names) <= number:
+                    text = self._template.format(head=self.head, n=len(names), phase=phase)
+                    names.append(self._strings.id(text))
+        return names[number]
