@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 128 * 1024  # elements: the cost of calling numpy is then small beside its work
+CHUNK = 192 * 1024  # elements: the cost of calling numpy is then small beside its work
+_LINE = 64  # bytes
 _SHORT_ROW, _ROW = 2048, 8192  # a BLAS library goes over to several threads beyond 10,000
 _TINY = 1e-30  # a mean square below it may have lost elements that float32 cannot square
 _HALF = np.dtype(np.float16)
+_HALF_BITS, _HALF_SCALE = np.int32(-0x70000001), np.float32(2.0**112)
 _HALF_LARGE = 2.0**30  # no element of a chunk is beyond 2¹⁵ where the sum of squares is below this
 
 Reader = Callable[[NDArray[Any], NDArray[Any]], None]
@@ -41,19 +43,37 @@ class Work:
         self.short = narrow and dtype_a.itemsize <= 2 and dtype_b.itemsize <= 2 and not precise
         self._doubtful = _HALF in (dtype_a, dtype_b)
         self._a, self._b = (
-            None if dtype == self.dtype else np.empty(length, self.dtype) for dtype in (dtype_a, dtype_b)
+            None if dtype == self.dtype else _memory(length, self.dtype) for dtype in (dtype_a, dtype_b)
         )
         self._read_a, self._read_b = _reader(dtype_a, self.dtype), _reader(dtype_b, self.dtype)
-        self.d, self.size, self.rel = (np.empty(length, self.dtype) for _ in range(3))
-        self.zero = np.empty(length, self.dtype)
-        self.flag, self.other = np.empty(length, np.bool_), np.empty(length, np.bool_)
-        self._ones = np.ones(_SHORT_ROW if self.short else _ROW, np.float32 if self.short else np.float64)
-        self._row_of_ones = np.ones(_SHORT_ROW, self.dtype)
+        self.rel = _memory(length, self.dtype)
+        # What is read from `a` and `b` is needed no longer than until these are known.
+        self.d, self.size = (_memory(length, self.dtype) if own is None else own for own in (self._a, self._b))
+        self.nothing = _memory(length, self.dtype, 0)
+        self.integer = np.dtype(f"i{self.dtype.itemsize}")
+        self.flag = _memory(length, np.dtype(np.bool_))
+        self._ones = (
+            _memory(_SHORT_ROW, np.dtype(np.float32), 1) if self.short else _memory(_ROW, np.dtype(np.float64), 1)
+        )
+        self._row_of_ones = _memory(_SHORT_ROW, self.dtype, 1)
         self._wide: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def read(self, part_a: NDArray[Any], part_b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the two parts as numbers of the work's dtype; infinities of float16 come out as large numbers."""
         return self._one(part_a, self._a, self._read_a), self._one(part_b, self._b, self._read_b)
+
+    def again(self, part_a: NDArray[Any]) -> NDArray[Any]:
+        """Return the target's part once more, in the place of the relative errors."""
+        return self._one(part_a, None if self._a is None else self.rel, self._read_a)
+
+    def read_without(
+        self, part_a: NDArray[Any], part_b: NDArray[Any], places: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the two parts, which may be written to, with zeros at these places."""
+        a, b = (read.copy() for read in self.read(part_a, part_b))
+        a[places] = 0
+        b[places] = 0
+        return a, b
 
     @staticmethod
     def _one(part: NDArray[Any], buffer: NDArray[Any] | None, reader: Reader) -> NDArray[Any]:
@@ -67,18 +87,15 @@ class Work:
         """Return whether a part may hold an infinity or NaN that `read` did not show as such."""
         return self._doubtful and not (sums.bb < _HALF_LARGE and sums.dd < _HALF_LARGE)
 
-    def total(self, values: NDArray[Any], weights: NDArray[Any] | None = None) -> float:
-        """Return the sum of values of the work's dtype, none of them negative; of their products with weights if given."""
+    def total(self, values: NDArray[Any]) -> float:
+        """Return the sum of values of the work's dtype, none of them negative."""
         row = self._row_of_ones
         rest = len(values) % len(row)
         end = len(values) - rest
-        last, rows = row[:rest], row
-        if weights is not None:
-            last, rows = weights[end:], weights[:end].reshape(-1, len(row))
-        total = float(np.dot(values[end:], last)) if rest else 0.0
+        total = float(np.dot(values[end:], row[:rest])) if rest else 0.0
         if end:
             found = np.empty(end // len(row), values.dtype)
-            _dots(values[:end].reshape(-1, len(row)), rows, found)
+            _dots(values[:end].reshape(-1, len(row)), row, found)
             total += float(found.sum(dtype=np.float64))
         return total
 
@@ -97,6 +114,17 @@ class Work:
         np.copyto(wide_b, b)
         np.copyto(wide_d, d)
         return _sums(wide_b, wide_d, np.ones(_ROW) if self.short else self._ones)
+
+
+def _memory(length: int, dtype: np.dtype[Any], value: int | None = None) -> NDArray[Any]:
+    """Return memory that begins with a line of the cache, which makes passes over it faster by up to a third."""
+    size = length * dtype.itemsize
+    memory = np.empty(size + _LINE, np.uint8)
+    begin = -memory.ctypes.data % _LINE
+    found = memory[begin : begin + size].view(dtype)
+    if value is not None:
+        found.fill(value)
+    return found
 
 
 def _sums(b: NDArray[Any], d: NDArray[Any], ones: NDArray[Any]) -> Sums:
@@ -118,6 +146,15 @@ def _sums(b: NDArray[Any], d: NDArray[Any], ones: NDArray[Any]) -> Sums:
         pairs = ((end_b, end_b), (end_d, end_d), (end_d, end_b), (end_b, end), (end_d, end))
         total = Sums(*(before + float(np.dot(x, y)) for before, (x, y) in zip(total, pairs)))
     return total
+
+
+def rows_squared(table: NDArray[Any]) -> NDArray[Any]:
+    """Return the sum of squares of each row."""
+    if table.shape[1] > _ROW:
+        return np.asarray(np.einsum("ij,ij->i", table, table))
+    found = np.empty(len(table), table.dtype)
+    _dots(table, table, found)
+    return found
 
 
 def _dots_before_numpy_2(x: NDArray[Any], y: NDArray[Any], out: NDArray[Any]) -> None:
@@ -156,5 +193,5 @@ def _read_float16(part: NDArray[Any], out: NDArray[Any]) -> None:
     bits = out.view(np.int32)
     np.copyto(bits, part.view(np.int16))
     np.left_shift(bits, 13, out=bits)
-    np.bitwise_and(bits, np.int32(-0x70000001), out=bits)
-    np.multiply(out, np.float32(2.0**112), out=out)
+    np.bitwise_and(bits, _HALF_BITS, out=bits)
+    np.multiply(out, _HALF_SCALE, out=out)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from numscope.compare.chunks import CHUNK, Work
 from numscope.compare.structure import Spread, index_text
-from numscope.compare.ulp import Ulps
+from numscope.compare.ulp import Ulps, is_finite
 
 __all__ = ["CHUNK", "Exact", "measure_arrays"]
 
@@ -119,15 +119,25 @@ class _Totals:
 
     def add(self, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
         work, n = self.work, len(part_a)
-        a, b = work.read(part_a, part_b)
+        first, b = work.read(part_a, part_b)
         self.count += n
         self.compared += n
-        d = np.subtract(a, b, out=work.d[:n])
+        d = np.subtract(first, b, out=work.d[:n])
+        a: NDArray[Any] | None = None  # d may have taken its place
         sums = work.sums(b, d)
+        finite = True
         if not math.isfinite(sums.bb + sums.dd) or work.doubtful(sums):
-            a, b = self._without_nonfinite(part_a.astype(np.float64), part_b.astype(np.float64), begin)
-            d = a - b
-            sums = work.sums(b, d)
+            nonfinite = np.flatnonzero(~(is_finite(part_a) & is_finite(part_b)))
+            if len(nonfinite):
+                finite = False
+                self._leave_out(part_a, part_b, nonfinite, begin)
+                a, b = work.read_without(part_a, part_b, nonfinite)
+                d = a - b
+                sums = work.sums(b, d)
+            if work.dtype != np.float64 and not math.isfinite(sums.bb + sums.dd):  # too large to be squared in float32
+                a, b = (work.again(part_a) if a is None else a).astype(np.float64), b.astype(np.float64)
+                d = a - b
+                sums = work.sums(b, d)
         self.bb += sums.bb
         self.sum_b += sums.b
         if sums.dd == 0.0 and not d.any():
@@ -147,14 +157,11 @@ class _Totals:
             self.ab += sums.bb + sums.db
             self.sum_a += sums.b + sums.d
         else:
-            own = work.sums(a, b)
+            own = work.sums(work.again(part_a) if a is None else a, b)
             self.aa += own.bb
             self.ab += own.db
             self.sum_a += own.b
-        if d.dtype == work.dtype:
-            self._elementwise(work, d, b, begin)
-        else:
-            self._elementwise(Work(d.dtype, d.dtype, n), d, b, begin)
+        self._elementwise(work if d.dtype == work.dtype else Work(d.dtype, d.dtype, n), d, b, begin, finite)
 
     def delicate(self) -> bool:
         """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
@@ -163,82 +170,60 @@ class _Totals:
         sides = ((self.bb, self.sum_b), (self.aa, self.sum_a))
         return any(total**2 > 0.99 * squares * self.compared for squares, total in sides)
 
-    def _elementwise(self, work: Work, d: NDArray[Any], b: NDArray[Any], begin: int) -> None:
+    def _elementwise(self, work: Work, d: NDArray[Any], b: NDArray[Any], begin: int, finite: bool) -> None:
         n = len(d)
         rel, flag = work.rel[:n], work.flag[:n]
-        most, wrong = math.inf, 0
-        if not self.zeros:  # where there were zeros there will be more
-            np.divide(d, b, out=rel)
-            np.abs(rel, out=rel)
-            most = float(rel.max())
         np.abs(d, out=d)
-        worst = int(d.argmax())
+        worst = int(d.view(work.integer).argmax())  # of numbers that are not negative, the bits have the same order
         top = float(d[worst])
         if top > self.max_abs:
             self.max_abs, self.worst = top, begin + worst
-        if self.first < 0:
-            self.first = begin + int((d > 0).argmax())
-        if not most < math.inf:  # some of the reference's elements may be 0
-            most, wrong = self._at_zeros(work, d, b)
-        if top > self.atol and (most > 0.999 * self.rtol or self.max_rel == math.inf):
-            size = np.abs(b, out=work.size[:n])
-            np.multiply(size, self.rtol, out=size)
-            np.add(size, self.atol, out=size)
-            self.mismatch += int(np.count_nonzero(np.greater(d, size, out=flag)))
-        self.sum_rel += work.total(rel)
+        if not 0 <= self.first < begin:  # none yet, or one in this chunk that is not finite
+            first = begin + int((d > 0).argmax())
+            self.first = first if self.first < 0 else min(first, self.first)
+        size = np.abs(b, out=work.size[:n])
+        np.divide(d, size, out=rel)
+        zeros, total = 0, math.nan if self.zeros else work.total(rel)  # where there were zeros there will be more
+        if not math.isfinite(total):
+            zeros, total = _at_zeros(work, rel, size)
+        if total == math.inf and work.dtype != np.float64:  # a quotient that float32 does not hold
+            wide = np.dtype(np.float64)
+            self._elementwise(Work(wide, wide, n), d.astype(wide), size.astype(wide), begin, finite)
+            return
+        most = float(rel.max())
+        self.zeros += zeros
+        self.sum_rel += total
         self.max_rel = max(self.max_rel, most)
         for limit, name in ((5e-3, "near5"), (1e-3, "near1")):
             near = n if most <= limit else int(np.count_nonzero(np.less_equal(rel, limit, out=flag)))
             setattr(self, name, getattr(self, name) + near)
-        if wrong:
-            np.putmask(rel, work.other[:n], np.inf)
-        self.ulps.look(rel, math.inf if wrong else most, begin)
+        if top > self.atol and most > 0.999 * self.rtol:
+            np.multiply(size, self.rtol, out=size)
+            np.add(size, self.atol, out=size)
+            self.mismatch += int(np.count_nonzero(np.greater(d, size, out=flag)))
+        self.ulps.look(begin, rel, most, finite, flag)
         self.spread.add(d, begin, flag)
 
-    def _at_zeros(self, work: Work, d: NDArray[Any], b: NDArray[Any]) -> tuple[float, int]:
-        """Take the reference's zeros out of the relative errors; return the largest of the rest, and how many zeros differ."""
-        n = len(d)
-        rel, flag, other, zero = work.rel[:n], work.flag[:n], work.other[:n], work.zero[:n]
-        size = np.abs(b, out=work.size[:n])
-        np.equal(b, 0, out=flag)
-        zeros = int(np.count_nonzero(flag))
-        self.zeros += zeros
-        wrong = 0
-        if zeros:
-            # A choice per element would be slow: divided by 1 instead of 0, a zero that is right has no error.
-            np.copyto(zero, flag)
-            np.add(size, zero, out=size)
-            if work.total(d, zero) != 0:
-                wrong = int(np.count_nonzero(np.logical_and(np.not_equal(d, 0, out=other), flag, out=other)))
-                np.putmask(size, other, np.inf)
-                self.near1 -= wrong
-                self.near5 -= wrong
-                self.max_rel = math.inf
-        np.divide(d, size, out=rel)
-        return float(rel.max()), wrong
-
-    def _without_nonfinite(
-        self, a: NDArray[np.float64], b: NDArray[np.float64], begin: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        finite = np.isfinite(a) & np.isfinite(b)
-        unlike = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
-        if unlike.any():
-            self.unlike += int(unlike.sum())
-            place = begin + int(unlike.argmax())
+    def _leave_out(self, part_a: NDArray[Any], part_b: NDArray[Any], places: NDArray[Any], begin: int) -> None:
+        """Count the elements at these places, not finite on one side or both, which the sums take as 0 on both."""
+        a, b = part_a[places].astype(np.float64), part_b[places].astype(np.float64)
+        unlike = places[~((a == b) | (np.isnan(a) & np.isnan(b)))]
+        if len(unlike):
+            place = begin + int(unlike[0])
             if not math.isinf(self.max_abs):
                 self.worst = place
             self.max_abs = self.max_rel = math.inf
             self.first = place if self.first < 0 else self.first
-            self.mismatch += int(unlike.sum())
-            self.spread.add(unlike.astype(np.float64), begin, np.empty(len(unlike), np.bool_))
-        self.compared -= int((~finite).sum())
-        # Left out: a zero on both sides, which the counts below take back.
-        left_out = int((~finite).sum())
-        self.zeros -= left_out
-        self.near1 -= left_out
-        self.near5 -= left_out
-        # Finite values too large to square are possible in float64 alone; they stay, and overflow to infinity.
-        return np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+            self.unlike += len(unlike)
+            self.mismatch += len(unlike)
+            wrong = np.zeros(len(part_a))
+            wrong[unlike] = 1
+            self.spread.add(wrong, begin, np.empty(len(wrong), np.bool_))
+        # What is counted below as a zero that is right is taken back here.
+        self.compared -= len(places)
+        self.zeros -= len(places)
+        self.near1 -= len(places)
+        self.near5 -= len(places)
 
     def result(self, shape: tuple[int, ...], parts: int) -> Exact:
         n, unlike = self.compared, bool(self.unlike)
@@ -271,6 +256,22 @@ class _Totals:
             worst_index=index_text(self.worst // parts, shape),
             correlation=_cosine(self.db, self.dd, self.bb) if self.dd > 0 and self.bb > 0 else None,
         )
+
+
+def _at_zeros(work: Work, rel: NDArray[Any], size: NDArray[Any]) -> tuple[int, float]:
+    """Make the relative errors 0 where both sides are 0, infinite where the reference alone is; return how many zeros the
+    reference has, and the sum of the errors elsewhere."""
+    n = len(rel)
+    zeros = n - int(np.count_nonzero(size.view(work.integer)))
+    np.fmax(rel, work.nothing[:n], out=rel)  # 0 / 0 is NaN, which this drops
+    total = work.total(rel)
+    if total == math.inf:
+        wrong = np.flatnonzero(np.equal(rel, math.inf, out=work.flag[:n]))
+        wrong = wrong[size[wrong] == 0]
+        rel[wrong] = 0
+        total = work.total(rel)
+        rel[wrong] = math.inf
+    return zeros, total
 
 
 def _cosine(ab: float, aa: float, bb: float) -> float | None:

@@ -1,7 +1,7 @@
 """Where in a tensor the error lies: everywhere, in a row, a channel, a block, or in single elements.
 
 Rounding is spread over the whole tensor; bugs often are not. The squared error is summed by row and by column (the last
-dimension being the columns); of a large tensor every fourth chunk is enough to see it.
+dimension being the columns); of a large tensor every fourth chunk that has an error is enough to see it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from numscope.compare.chunks import rows_squared
 
 _CELLS = 64
 _CLOSE = 0.98  # share of the squared error that a part must hold to be named
@@ -29,6 +31,8 @@ class Spread:
         self.row_step = max(1, -(-self.total_rows // _CELLS))
         self.rows = np.zeros(-(-self.total_rows // self.row_step))
         self.by_column = np.zeros(self.columns) if self.columns <= 1 << 16 else None
+        self.looked, self.skipped = (np.zeros(len(self.rows), np.bool_) for _ in range(2))
+        self.chunks = 0  # those with an error
         self.wrong = 0
         self.elements = elements
 
@@ -38,7 +42,13 @@ class Spread:
 
     def add(self, error: NDArray[Any], begin: int, flag: NDArray[np.bool_]) -> None:
         """Add the absolute errors of the elements from `begin` on; `flag` is memory to work in."""
-        if self.elements > _LARGE and (begin // len(error)) % 4:
+        skip = self.elements > _LARGE and self.chunks % 4 > 0
+        self.chunks += 1
+        cells = slice(
+            begin // self.columns // self.row_step, (begin + len(error) - 1) // self.columns // self.row_step + 1
+        )
+        (self.skipped if skip else self.looked)[cells] = True
+        if skip:
             return
         self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
         first_row = begin // self.columns
@@ -50,8 +60,8 @@ class Spread:
                 self.by_column += np.bincount(place, weights=square, minlength=self.columns)
             return
         table = error.reshape(-1, self.columns)
-        cells = (first_row + np.arange(len(table))) // self.row_step
-        self.rows += np.bincount(cells, weights=np.einsum("ij,ij->i", table, table), minlength=len(self.rows))
+        cell = (first_row + np.arange(len(table))) // self.row_step
+        self.rows += np.bincount(cell, weights=rows_squared(table), minlength=len(self.rows))
         if self.by_column is not None:
             self.by_column += np.einsum("ij,ij->j", table, table)
 
@@ -60,13 +70,14 @@ class Spread:
         if self.elements == 1:
             return "whole"
         if not self.wrong:
-            return "whole" if self.elements > _LARGE else None
+            return None
         if self.wrong <= max(1, min(8, self.elements // 16)):
             return "single"
         total = float(self.rows.sum())
         if not 0 < total < np.inf:
             return "whole"
-        narrow_rows = _is_narrow(self.rows, total)
+        # Of cells of rows that were skipped nothing is known; in those with neither mark nothing is wrong.
+        narrow_rows = _is_narrow(self.rows[self.looked | ~self.skipped], total)
         narrow_columns = self.by_column is not None and _is_narrow(self.by_column, total)
         if narrow_rows and narrow_columns:
             return "block"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +11,16 @@ from numpy.typing import NDArray
 _INTEGER: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
 _SAMPLE = 1 << 14
+_EVEN = 0.5  # up to this relative error, numbers lie evenly enough for a bound to the distance
 
 Statistics = tuple[float | None, float | None, float | None]
+
+
+class _Part(NamedTuple):
+    most: float
+    begin: int
+    end: int
+    finite: bool
 
 
 class Ulps:
@@ -28,33 +37,44 @@ class Ulps:
         self.scale = 2.0 ** _DIGITS.get(dtypes[0], 4)
         self.top = 0.0
         self.sample = np.zeros(0)
+        self.later: list[_Part] = []
         if self.known:
             stride = -(-a.size // _SAMPLE)
             self.sample = _distance(np.ascontiguousarray(a[::stride]), np.ascontiguousarray(b[::stride]))
             self.top = float(self.sample.max()) if self.sample.size else 0.0
 
-    def look(self, relative: NDArray[Any], most: float, begin: int) -> None:
-        """Look at the elements from `begin` on whose relative error, `most` at most, may be further off than any so far."""
-        if not self.known:
+    def look(self, begin: int, relative: NDArray[Any], most: float, finite: bool, flag: NDArray[np.bool_]) -> None:
+        """Look at the elements from `begin` on, of the relative errors `relative`, `most` at most, if one may be further off
+        than any so far; `finite` says that all of them are finite."""
+        if not self.known or self._bound(most) <= self.top:
             return
-        end, size = begin + len(relative), self.a.dtype.itemsize
-        many_digits = self.scale > 1024
-        if many_digits and most * self.scale <= self.top:
+        part = _Part(most, begin, begin + len(relative), finite)
+        if most <= _EVEN:  # another part may show that this one need not be looked at
+            self.later.append(part)
             return
-        far = relative > self.top / self.scale if many_digits else None
-        if far is not None and (size > 2 or np.count_nonzero(far) < len(far) // 64):
-            places = begin + np.flatnonzero(far)
-            found = float(_distance(self.a[places], self.b[places]).max(initial=0))
-        elif size == 2:  # few bits: look at all of them
-            found = _furthest_of_16_bits(self.a[begin:end], self.b[begin:end])
+        far = np.greater(relative, min(self.top / self.scale, _EVEN), out=flag)
+        if np.count_nonzero(far) > len(far) // 64:
+            self._look(part)
         else:
-            found = _furthest_of_8_bits(self.a[begin:end], self.b[begin:end])
+            places = begin + np.flatnonzero(far)
+            self.top = max(self.top, _furthest(self.a[places], self.b[places]))
+
+    def _bound(self, relative: float) -> float:
+        """Return how far off an element of this relative error can be."""
+        return math.floor(relative * self.scale * (1 + 1e-6)) if relative <= _EVEN else math.inf
+
+    def _look(self, part: _Part) -> None:
+        a, b = self.a[part.begin : part.end], self.b[part.begin : part.end]
+        found = _furthest(a, b) if part.finite else float(_distance(a, b).max(initial=0))
         self.top = max(self.top, found)
 
     def result(self) -> Statistics:
         """Return median, 99 % quantile and maximum."""
         if not self.known or not self.sample.size:
             return None, None, None
+        for part in sorted(self.later, reverse=True):
+            if self._bound(part.most) > self.top:
+                self._look(part)
         places = [round(share * (self.sample.size - 1)) for share in (0.5, 0.99)]
         if self.sample.dtype.kind == "i" and int(self.sample.max()) < 1 << 16:
             below = np.cumsum(np.bincount(self.sample))
@@ -73,9 +93,9 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
 
 def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     """Return the distances of the elements that are finite on both sides."""
-    finite = _finite(a) & _finite(b)
-    if not finite.all():
-        a, b = a[finite], b[finite]
+    both = is_finite(a) & is_finite(b)
+    if not both.all():
+        a, b = a[both], b[both]
     x, y = _ordered(a), _ordered(b)
     if a.dtype.itemsize < 8:
         return np.asarray(np.abs(x.astype(np.int64) - y))
@@ -84,26 +104,26 @@ def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     return np.where(same_sign, np.abs(x - y).astype(np.float64), apart)
 
 
-def _finite(x: NDArray[Any]) -> NDArray[np.bool_]:
-    if x.dtype.name == "bfloat16":
-        return np.asarray((x.view(np.uint16) & 0x7F80) != 0x7F80)
+def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return of each element whether it is finite; of 16 bits through them, as numpy's own way is slow."""
+    exponent = {"bfloat16": 0x7F80, "float16": 0x7C00}.get(x.dtype.name)
+    if exponent is not None:
+        return np.asarray((x.view(np.uint16) & exponent) != exponent)
     return np.asarray(np.isfinite(x if x.dtype.kind == "f" else x.astype(np.float32)))
 
 
-def _furthest_of_16_bits(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the largest distance; infinities and NaN count as the numbers beyond the last."""
-    x, y = a.view(np.int16), b.view(np.int16)
-    apart = np.bitwise_xor(x, y)
-    across = np.flatnonzero(apart < 0) if int(apart.min()) < 0 else ()  # on either side of zero
-    np.subtract(x, y, out=apart)
-    if not len(across):
+def _furthest(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """Return the largest distance of elements that are all finite."""
+    kind = np.dtype(_INTEGER[a.dtype.itemsize])
+    x, y = a.view(kind), b.view(kind)
+    across = np.bitwise_xor(x, y)
+    apart = np.subtract(x, y)
+    if int(across.min()) >= 0:
         return float(max(int(apart.max()), -int(apart.min())))
-    apart[across] = 0
-    sizes = (x[across] & 0x7FFF).astype(np.int32) + (y[across] & 0x7FFF)
-    return float(max(int(apart.max()), -int(apart.min()), int(sizes.max())))
-
-
-def _furthest_of_8_bits(a: NDArray[Any], b: NDArray[Any]) -> float:
-    """Return the largest distance; infinities and NaN count as the numbers beyond the last."""
-    x, y = (_ordered(part).astype(np.int16) for part in (a, b))
-    return float(np.abs(x - y).max())
+    # On either side of zero the distance is the sum of both without their signs: all in bits, as a choice per element is slow.
+    np.right_shift(across, 8 * kind.itemsize - 1, out=across)  # all ones there, else 0
+    sizes = np.add(x, y)
+    np.bitwise_xor(sizes, np.iinfo(kind).min, out=sizes)
+    np.bitwise_and(sizes, across, out=sizes)
+    np.bitwise_and(apart, np.invert(across, out=across), out=apart)
+    return float(max(int(apart.max()), -int(apart.min()), int(sizes.view(f"u{kind.itemsize}").max())))

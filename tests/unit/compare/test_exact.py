@@ -167,6 +167,28 @@ def test_structure_says_where_the_error_lies(where: Any, name: str) -> None:
     assert measured(a, b).structure == name
 
 
+@pytest.mark.parametrize(
+    ("where", "name"),
+    [
+        ((slice(700, 720), slice(None)), "row"),
+        ((slice(None), 5), "channel"),
+        ((slice(1200, 1300), slice(8, 16)), "block"),
+        ((1300, 5), "single"),
+    ],
+)
+def test_structure_is_seen_in_a_large_tensor_of_which_a_part_is_looked_at(where: Any, name: str) -> None:
+    b = np.ones((1500, 1024), np.float32)
+    a = b.copy()
+    a[where] += np.float32(0.5)
+    assert measured(a, b).structure == name
+
+
+@pytest.mark.parametrize("shape", [(1500, 1024), (2048, 1024), (64, 24_000), (3, 700_000), (2_000_000,)], ids=str)
+def test_an_error_all_over_a_large_tensor_has_no_other_structure(shape: tuple[int, ...]) -> None:
+    b = np.ones(shape, np.float32)
+    assert measured(b + np.float32(0.5), b).structure == "whole"
+
+
 def test_a_complex_tensor_is_measured_against_a_real_one() -> None:
     real = np.arange(12, dtype=np.float32).reshape(3, 4)
     same = measure_arrays(real.astype(np.complex64), real, ("complex64", "float32"))

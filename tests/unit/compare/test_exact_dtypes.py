@@ -106,6 +106,84 @@ def check(a: Any, b: Any) -> None:
     assert found.worst_index in ([f"[{place}]" for place in worst] if len(different) else [None])
 
 
+special = st.sampled_from([0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x7C00, 0xFC00])
+special |= st.sampled_from([0x7E00, 0xFE01, 0x0080, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0, 0x3C00, 0x3F80])
+any_bits = st.lists(
+    st.tuples(special | st.integers(0, 0xFFFF), special | st.integers(0, 0xFFFF)), min_size=1, max_size=40
+)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@settings(deadline=None, max_examples=300)
+@given(any_bits)
+def test_subnormals_zeros_infinities_and_nan_are_measured_as_what_they_are(name: str, bits: Any) -> None:
+    a, b = (np.array(side, np.uint16).view(DTYPES[name]) for side in zip(*bits))
+    check_any(a, b)
+    check_any(a, np.where(np.arange(len(b)) % 3 == 0, b, a))
+
+
+@pytest.mark.usefixtures("short_chunks")
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@pytest.mark.parametrize("share", [0.0, 1e-3, 0.3])
+def test_special_values_are_left_out_in_any_chunk(name: str, share: float) -> None:
+    random = np.random.default_rng(0)
+    b = np.maximum(random.standard_normal(10_007), 0) * 100
+    a = b + 1e-2 * random.standard_normal(len(b))
+    for value in (np.inf, -np.inf, np.nan):
+        where = random.random(len(b)) < share
+        a[where] = b[where] = value
+    check_any(a.astype(DTYPES[name]), b.astype(DTYPES[name]))
+
+
+def check_any(a: Any, b: Any) -> None:
+    """Compare with float64 over the elements that are finite on both sides; others, unless alike, make errors infinite."""
+    found = measured(a, b)
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(x) & np.isfinite(y)
+    unlike = ~finite & ~((x == y) | (np.isnan(x) & np.isnan(y)))
+    x, y = x[finite], y[finite]
+    d = np.abs(x - y)
+    infinite = math.inf if unlike.any() else 0.0
+    if finite.any() or infinite:
+        assert found.euclid == (infinite or pytest.approx(np.linalg.norm(d), rel=2e-6))
+        assert found.max_abs_err == (infinite or pytest.approx(d.max(), rel=1e-6))
+    wrong, there = bool((d[y == 0] != 0).any()), y != 0
+    relative = d[there] / np.abs(y[there])
+    if finite.any():
+        assert found.target_std == pytest.approx(x.std(), rel=1e-4, abs=1e-7 * np.abs(x).max())
+        assert found.max_rel_err == (
+            infinite or (math.inf if wrong else pytest.approx(relative.max(initial=0), rel=1e-6))
+        )
+        near = np.count_nonzero(relative <= 1e-3) + np.count_nonzero(d[~there] == 0)
+        edge = np.count_nonzero(np.abs(relative / 1e-3 - 1) < 1e-5)
+        assert found.within_0_1_percent == pytest.approx(near / len(d), abs=(edge + 0.5) / len(d))
+        furthest = max(np.abs(as_bits(a[finite]) - as_bits(b[finite])))
+        assert found.ulp_max == float(furthest)
+    assert found.mape_excluded == np.count_nonzero(~there)
+    if there.any():
+        assert found.mape == (infinite or pytest.approx(relative.mean(), rel=1e-5, abs=1e-45))
+    rtol, atol = TOLERANCE[a.dtype.name]
+    beyond = d / (atol + rtol * np.abs(y))
+    edge = np.count_nonzero(np.abs(beyond - 1) < 1e-5)
+    mismatch = np.count_nonzero(beyond > 1) + np.count_nonzero(unlike)
+    assert found.mismatch_share == pytest.approx(mismatch / len(a), abs=(edge + 0.5) / len(a))
+    different = unlike.copy()
+    different[finite] = d != 0
+    assert found.first_index == (f"[{different.argmax()}]" if different.any() else None)
+
+
+@pytest.mark.parametrize("name", sorted(DTYPES))
+@pytest.mark.parametrize("far", [2.0**-12, -(2.0**-12), -1.0])
+def test_the_furthest_of_many_far_elements_is_found(name: str, far: float) -> None:
+    """The first is in the sample of the quantiles, the others are not; the further one has no larger relative error."""
+    b = np.ones(40_000, DTYPES[name])
+    a = b.copy()
+    a[0], a[5], a[7] = 2.0**-10, far, -far
+    assert measured(a, b).ulp_max == float(max(abs(as_bits(a) - as_bits(b))))
+    a[20_000:] = far
+    assert measured(a, b).ulp_max == float(max(abs(as_bits(a) - as_bits(b))))
+
+
 def test_every_half_is_read_as_the_number_it_is() -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
     finite = every[np.isfinite(every)]
