@@ -9,6 +9,11 @@ from numscope.check.steps import Call, Slot, Step, read_step
 from numscope.core.nonfinite import SKIPPED_STEP, chooses, is_mask
 from numscope.store.reader import Run
 
+_UPDATE = "_amp_update_scale_"  # how GradScaler ends a round
+
+# Operators that ask a question about numbers, and leave the numbers where they are.
+_ASKS = frozenset(["isinf", "isnan", "isfinite", "eq", "ne", "gt", "ge", "lt", "le"])
+
 
 def blame(step: Step, call: Call) -> tuple[Call | None, Call]:
     """Return the module in whose own code a module was called with something wrong, and the outermost so called.
@@ -44,6 +49,8 @@ def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
     They did not where no gradient flows through them, and calls only compared them, chose between them and others, or
     turned them into integers, and nothing was left of them: the logarithm of a distance 0, say, that becomes a position.
     """
+    if _stays_inside(step, origin, made):
+        return False
     if any(slot.counts.nan for slot in made) or _flows(step, origin):
         return True
     bad = {slot.key for slot in made}
@@ -67,6 +74,33 @@ def did_harm(step: Step, origin: Call, made: list[Slot]) -> bool:
         bad |= new
         waiting |= new
     return bool(waiting)
+
+
+def _stays_inside(step: Step, origin: Call, made: list[Slot]) -> bool:
+    """Tell whether one formula of torch's own makes something non-finite and gives nothing of it away, as the derivative
+    of a norm does at 0: the operators of a formula are those of one Python call, or of one autograd node."""
+    if origin.kind != "aten":
+        return False
+    bad = {slot.key for slot in made}
+    left = set(bad)  # what no operator has taken yet
+    for call in step.calls:
+        taken = {slot.key for slot in call.inputs} & bad if call.place > origin.place else set()
+        if not taken:
+            continue
+        if not _same_formula(origin, call):
+            return False
+        new = {slot.key for slot in call.outputs if not slot.counts.clean} - bad
+        left = (left if call.op in _ASKS else left - taken) | new
+        bad |= new
+    return not left
+
+
+def _same_formula(one: Call, other: Call) -> bool:
+    if one.kind != other.kind:
+        return False
+    if one.phase != other.phase:  # its own derivative
+        return other.phase == "backward" and other.forward == one.order
+    return one.forward == other.forward >= 0 if one.phase == "backward" else one.stack == other.stack >= 0
 
 
 def _flows(step: Step, call: Call) -> bool:
@@ -120,3 +154,20 @@ def kept_away(optimizer: Call) -> bool:
     return not optimizer.dirty and any(
         slot.name.startswith("parameters_grad") and not slot.counts.clean for slot in optimizer.inputs
     )
+
+
+def has_wrong_gradients(step: Step) -> bool:
+    return any(
+        call.phase == "backward" and not s.counts.clean for call in step.calls for s in call.inputs + call.outputs
+    )
+
+
+def skipped_stretches(step: Step) -> list[tuple[int, int]]:
+    """Return the stretches between updates of a loss scale in which no optimizer stepped: what overflowed was skipped."""
+    updated = sorted(call.order for call in step.calls if _UPDATE in call.name)
+    stepped = [call.order for call in step.calls if call.kind == "optimizer" and not kept_away(call)]
+    return [
+        (before, order)
+        for before, order in zip([0, *updated], updated)
+        if not any(before <= at <= order for at in stepped)
+    ]

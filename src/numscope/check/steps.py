@@ -63,6 +63,7 @@ class Call:
     last: int = -1  # order of the last call inside it, or its own
     depth: int = 0
     place: int = 0  # in the order in which calls ended
+    unmeasured: str = ""  # the first input of which nothing is known
 
     @property
     def op(self) -> str:
@@ -145,6 +146,8 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
     parameters = set()
     for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
         call = calls.get(order)
+        if call is not None and tensor is None and slot.startswith(("input", "kwargs")):
+            call.unmeasured = call.unmeasured or slot
         if call is None or tensor is None or tensor not in counts:
             continue
         value = Slot(slot, tensor, counts[tensor], contents.get(tensor))
@@ -174,6 +177,7 @@ def _by_end(calls: dict[int, Call]) -> list[Call]:
         outer = calls.get(calls[order].parent)
         calls[order].depth = outer.depth + 1 if outer is not None else 0
     _wait_for_gradients(calls)
+    _wait_for_results(calls)
     ended = sorted(calls.values(), key=lambda call: (call.last, -call.depth, -call.order))
     for place, call in enumerate(ended):
         call.place = place
@@ -190,6 +194,21 @@ def _wait_for_gradients(calls: dict[int, Call]) -> None:
     for call in calls.values():
         if call.phase == "backward" and call.kind == "module":
             call.last = max(call.last, *(made.get(slot.tensor, -1) for slot in call.outputs), -1)
+
+
+def _wait_for_results(calls: dict[int, Call]) -> None:
+    """A step of an optimizer that calls a closure, and a call whose gradients flow in two passes, end after calls that
+    began later: tensors are numbered as they are measured, which tells when."""
+    orders = sorted(calls)
+    newest = [max((slot.tensor for slot in calls[order].inputs + calls[order].outputs), default=-1) for order in orders]
+    for at, order in enumerate(orders):
+        call = calls[order]
+        if call.kind == "optimizer" or (call.phase == "backward" and call.kind not in ("aten", "module")):
+            end = max((slot.tensor for slot in call.outputs), default=-1)
+            after = at + 1
+            while after < len(orders) and newest[after] < end:
+                after += 1
+            call.last = max(call.last, orders[after - 1])
 
 
 def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any], dict[int, Facts]]:

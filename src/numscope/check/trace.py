@@ -6,11 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numscope.check.between import around_step, blame, did_harm, kept_away
+from numscope.check.between import around_step, blame, did_harm, has_wrong_gradients, skipped_stretches
 from numscope.check.steps import Call, Facts, Slot, Step
-from numscope.core.nonfinite import State, Value, judge
-
-_UPDATE = "_amp_update_scale_"  # how GradScaler ends a round
+from numscope.core.nonfinite import State, Value, is_workspace, judge
 
 
 @dataclass(frozen=True)
@@ -68,16 +66,19 @@ class Tracer:
             if key is not None
         }
         self._wrong_backward = -1
+        self._constants: set[State] = set()  # made in this step: NaN, "constant"; +inf, "meant"
         self._step = step
-        self._skips = _skipped_stretches(step)
-        if step.modules_only and _has_wrong_gradients(step) and left():
+        self._skips = skipped_stretches(step)
+        if step.modules_only and has_wrong_gradients(step) and left():
             self._skips = [(0, step.calls[-1].last)]
         before = len(self.found.origins)
         self._added: list[Call] = []  # modules whose parameters' gradients are wrong; they are added up over the pass
         for call in step.calls:
             if call.kind == "optimizer":
                 self._judge_added()
-            if call.dirty and not call.recompute:
+            if call.dirty and call.recompute:
+                self._wrong_again(call)
+            elif call.dirty:
                 self._judge(call)
             elif call.kind == "collective":
                 self._note_given(call)
@@ -86,6 +87,12 @@ class Tracer:
             self.found.facts[step.step] = step.facts
         self._count_meant(step)
         self._poisoned = self._poisoned or len(self.found.origins) > before or bool(self.found.arrived)
+
+    def _wrong_again(self, call: Call) -> None:
+        """A checkpoint runs a call again: what comes back from there has it from the first time."""
+        if any(c.name == call.name for c in self._step.calls if c.order in self._wrong_forward):
+            self._wrong_forward.add(call.order)
+            self._mark([slot for slot in call.outputs if not slot.counts.clean], "wrong", call.order)
 
     def _count_meant(self, step: Step) -> None:
         there: dict[Any, str] = {}
@@ -101,7 +108,9 @@ class Tracer:
             self._collective(call)
         elif call.kind == "optimizer" or call.phase == "optimizer":
             self._optimizer(call)
-        elif call.phase == "backward" and call.kind != "collective":
+        elif call.phase == "backward" and call.kind == "aten":
+            self._operator_in_backward(call)
+        elif call.phase == "backward":
             self._backward(call)
         elif call.kind == "data" or call.phase == "input":
             self._data(call)
@@ -120,8 +129,11 @@ class Tracer:
         if result.answer in ("meant", "ignored", "constant"):
             state: State = "constant" if result.answer == "constant" else "meant"
             self._mark(new, state, call.order)
+            if state == "constant" or any(slot.counts.posinf for slot in new):
+                self._constants.add(state)
             return
-        if result.answer == "origin" and not did_harm(self._step, call, new):
+        given = [slot for slot in new if not is_workspace(call.op, slot.name)]
+        if result.answer == "origin" and not did_harm(self._step, call, given):
             self._mark(new, "meant", call.order)
             return
         self._mark(new, "wrong", call.order)
@@ -133,6 +145,9 @@ class Tracer:
             return
         if inside is not None:  # what a call inside it has made
             self._inherit_from(call, inside)
+            return
+        if call.unmeasured and self._wrong_forward - {call.order}:
+            self._inherit_from(call, max(self._wrong_forward - {call.order}))  # as far as can be known
             return
         if result.answer == "entered" and cause is not None:
             self._mark([cause], "wrong", call.order)
@@ -156,13 +171,37 @@ class Tracer:
             return
         assert result.output is not None
         shown = next(slot for slot in new if slot.name == result.output.slot)
-        if result.cause is None:
+        if result.cause is None and call.unmeasured:
+            reason = f"{call.name} made {shown.counts}; its {call.unmeasured} was not measured"
+        elif result.cause is None:
             reason = f"{call.name} turned finite inputs into {shown.counts}"
         elif result.cause.state == "constant":
             reason = f"a constant of NaN enters {call.name} as {result.cause.slot}, and the output has {shown.counts}"
         else:
             reason = f"{call.name} made {shown.counts} out of infinities: {result.cause.slot} has {result.cause.counts}"
         self._origin(call, shown, call.kind, reason)
+
+    def _operator_in_backward(self, call: Call) -> None:
+        """Judge an operator that an autograd node runs: it is given gradients and what the forward part has left."""
+        first = call.forward if call.forward in self._wrong_forward else self._first_time(call)
+        if first >= 0:
+            self._mark([slot for slot in call.outputs if not slot.counts.clean], "wrong", call.order)
+            self._wrong_forward.add(call.order)
+            self._inherit_from(call, first)
+        else:
+            self._forward(call)
+        if any(self._state_of(slot) == "wrong" for slot in call.outputs):
+            self._wrong_backward = call.order
+
+    def _first_time(self, call: Call) -> int:
+        """Return the order of a wrong forward operator that a checkpoint runs again here, or -1."""
+        told = self._told(call)
+        wrong = [c for c in self._step.calls if c.order in self._wrong_forward and c.op == call.op and c is not call]
+        return next((c.order for c in wrong if c.phase == "forward" and self._told(c) == told), -1)
+
+    def _told(self, call: Call) -> list[Any]:
+        facts = self._step.facts
+        return [(slot.name, slot.counts, facts.get(slot.tensor)) for slot in call.inputs + call.outputs]
 
     def _judge_added(self) -> None:
         """Judge the gradients of parameters: a module that is called several times has them from all of its calls."""
@@ -188,8 +227,12 @@ class Tracer:
         self._wrong_backward = call.order
         if call.forward in self._wrong_forward:
             self._inherit_from(call, call.forward)
-        elif parameters and known >= 0:
+        elif known > call.order or (
+            parameters and known >= 0
+        ):  # gradients went through it in two passes, or were added up
             self._inherit_from(call, known)
+        elif self._wrong_forward and call.name.endswith(".forward"):  # it runs on the way back from what was wrong
+            self._inherit_from(call, max(self._wrong_forward))
         elif dirty is not None and (known >= 0 or self._state_of(dirty) == "wrong" or self._wrong_forward):
             self._inherit(call, dirty, known if known >= 0 else max(self._wrong_forward, default=-1))
         elif dirty is not None:
@@ -297,7 +340,9 @@ class Tracer:
             return "wrong"  # a dump does not tell which tensor is which, a gradient is added to: it is about already
         if slot.tensor in self._step.parameters or slot.name.startswith("parameters."):
             return "parameter"
-        return "unknown"
+        # A tensor of constants that was written to through a view is a tensor of which nobody knows where it is from.
+        kind: State = "constant" if slot.counts.nan else "meant"
+        return kind if kind in self._constants else "unknown"
 
     def _mark(self, slots: list[Slot], state: State, order: int) -> None:
         for slot in slots:
@@ -337,20 +382,3 @@ class Tracer:
             return call.stack
         name = call.name.replace(".backward", ".forward")
         return next((c.stack for c in self._step.calls if c.order == call.forward or c.name == name), -1)
-
-
-def _has_wrong_gradients(step: Step) -> bool:
-    return any(
-        call.phase == "backward" and not s.counts.clean for call in step.calls for s in call.inputs + call.outputs
-    )
-
-
-def _skipped_stretches(step: Step) -> list[tuple[int, int]]:
-    """Return the stretches between updates of a loss scale in which no optimizer stepped: what overflowed was skipped."""
-    updated = sorted(call.order for call in step.calls if _UPDATE in call.name)
-    stepped = [call.order for call in step.calls if call.kind == "optimizer" and not kept_away(call)]
-    return [
-        (before, order)
-        for before, order in zip([0, *updated], updated)
-        if not any(before <= at <= order for at in stepped)
-    ]

@@ -80,6 +80,15 @@ _CHOOSES = frozenset(
      "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
 )  # fmt: skip
 
+# Calls that only look at a tensor or copy it: what they make of a constant is a constant still.
+_HANDS_ON = frozenset(
+    ["view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "select", "slice", "narrow", "getitem",
+     "index_select", "as_strided", "expand", "expand_as", "broadcast_to", "permute", "transpose", "swapaxes", "movedim", "t",
+     "unsqueeze", "squeeze", "split", "split_with_sizes", "chunk", "unbind", "unfold", "diagonal", "detach", "alias",
+     "clone", "contiguous", "copy", "repeat", "to", "to_copy", "type", "float", "double", "half", "bfloat16", "cpu", "cuda",
+     "unsafe_view", "lift_fresh", "pin_memory"]
+)  # fmt: skip
+
 # Results that are an operator's own workspace: (operator, output), in which infinities are its way to say "none".
 _WORKSPACES = frozenset([("ctc_loss", "output.1"), ("cudnn_ctc_loss", "output.1")])
 
@@ -147,12 +156,17 @@ def chooses(op: str) -> bool:
     return plain_op(op) in _CHOOSES
 
 
+def is_workspace(op: str, slot: str) -> bool:
+    """Tell whether an output is for the operator's own backward part alone."""
+    return (plain_op(op), slot) in _WORKSPACES
+
+
 def judge(
     op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] | None = ()
 ) -> Judgement:
     """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown)."""
     op = plain_op(op)
-    bad = [value for value in outputs if not value.counts.clean and (op, value.slot) not in _WORKSPACES]
+    bad = [value for value in outputs if not value.counts.clean and not is_workspace(op, value.slot)]
     if not bad:
         return Judgement("ignored")
     # A NaN says more than an infinity: it is what is shown where a call has both.
@@ -167,8 +181,11 @@ def judge(
     if wrong is not None:
         return Judgement("inherited", first, wrong)
     entered = next((value for value in dirty if _must_be_explained(value)), None)
+    if entered is not None and entered.state == "constant":
+        only = op in _HANDS_ON and all(value.state in ("constant", "meant") for value in dirty)
+        return Judgement("constant" if only else "origin", first, entered)
     if entered is not None:
-        return Judgement("origin" if entered.state == "constant" else "entered", first, entered)
+        return Judgement("entered", first, entered)
     if first.counts.nan:
         return Judgement("origin", first, dirty[0] if dirty else None)
     for value in bad:

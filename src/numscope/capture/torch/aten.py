@@ -164,7 +164,7 @@ class AtenMode(TorchDispatchMode):
             parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
             watch.phases[phase], parent.order if parent else -1, self._link(order, node, thread),
             watch.arguments(positional, named) if positional or named else -1,
-            watch.site_in(stack, frame) if in_forward else -1, False, -1, thread,
+            watch.site_in(stack, frame) if in_forward or torch.is_grad_enabled() else -1, False, -1, thread,
         ))  # fmt: skip
         # They are asked for only where memory that holds nothing yet is about.
         versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.blanks else None
@@ -190,6 +190,8 @@ class AtenMode(TorchDispatchMode):
             self._epoch = epoch
             self._owners.clear()
         if node is not None:
+            if torch.is_grad_enabled():  # a checkpoint runs it again, and makes a node of its own
+                self._owners.setdefault((thread, _sequence() - 1), order)
             number = node._sequence_nr()
             return self._owners.get((thread, number), self._owners.get((0, number), -1))
         self._owners.setdefault((thread, _sequence() - 1), order)

@@ -19,6 +19,7 @@ from numscope.core.nonfinite import Counts
 Tensor = torch.Tensor
 
 _STRIDED = torch.strided
+_COMPRESSED = (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _PLAIN = (Tensor, torch.nn.Parameter)
 _WIDE = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _CAPACITY = 1 << 15  # flags of one window on a device; when they are used up, they are read
@@ -37,12 +38,19 @@ def content(tensor: Tensor) -> Tensor | None:
     if tensor.layout is not _STRIDED:
         if tensor.layout is torch.sparse_coo:
             return tensor._values().detach()
-        if tensor.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
-            return tensor.values().detach()
+        if tensor.is_nested or tensor.layout in _COMPRESSED:
+            return _plain(tensor.values().detach())
         return None
-    if tensor.is_nested or tensor.device.type == "meta":
+    if tensor.device.type == "meta":
         return None
-    tensor = tensor.detach()
+    if tensor.is_nested:
+        return tensor.values().detach()
+    return _plain(tensor.detach())
+
+
+def _plain(tensor: Tensor) -> Tensor | None:
+    """Return a strided tensor's values as real numbers, or None where there are none to look at."""
+    dtype = tensor.dtype
     if type(tensor) is not Tensor and type(tensor) is not torch.nn.Parameter:
         plain = _inside(tensor)
         if plain is None:
@@ -92,8 +100,9 @@ class DeviceFlags:
         self.device = device
         self._used = 0
         self._elements: list[int] = []
-        self._launcher = _launcher(device)
-        self._buffer = torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=device)
+        with torch.inference_mode(False):  # they outlive such a stretch
+            self._launcher = _launcher(device)
+            self._buffer = torch.zeros((_CAPACITY, 4), dtype=torch.int32, device=device)
         self._streams = Streams(device) if device.type == "cuda" else None
 
     @property

@@ -16,6 +16,7 @@ from numscope.capture.torch.watch import Watch
 
 # Functions of torch's own that are no operator of the user's.
 _TRANSPARENT = {"CheckpointFunction", "_NoopSaveInputs", "BackwardHookFunction"}
+_GENERATED = "GeneratedBackwardFor_"  # what torch.library makes for an operator, which is a call itself
 
 
 class Functions:
@@ -35,7 +36,7 @@ class Functions:
             watch = self._watch
             thread = watch.thread
             off = thread.busy or thread.quiet or not (watch.on and watch.forward_on)
-            if off or cls.__name__ in _TRANSPARENT or is_tracing():
+            if off or cls.__name__ in _TRANSPARENT or cls.__name__.startswith(_GENERATED) or is_tracing():
                 return plain(cls, *args, **kwargs)
             return self._record(
                 watch, self._api(cls), lambda: plain(cls, *args, **kwargs), args, kwargs, sys._getframe(1)

@@ -19,18 +19,23 @@ Tensor = torch.Tensor
 class Seen:
     """One call, with no more than its place: its name is made when somebody asks for it."""
 
-    __slots__ = ("at_once", "came", "kind", "number", "op", "parent", "phase", "series", "site", "transmits", "wrong")
+    __slots__ = (
+        "at_once", "came", "in_backward", "kind", "number", "op", "parent", "series", "site", "transmits", "wrong",
+    )  # fmt: skip
 
     def __init__(
-        self, series: Series, number: int, kind: str, op: str, parent: Open | None, site: int, transmits: bool = False
-    ) -> None:
+        self, series: Series, number: int, kind: str, op: str, parent: Open | None, site: int, transmits: bool = False,
+        in_backward: bool = False,
+    ) -> None:  # fmt: skip
         self.series = series
         self.number = number
         self.kind = kind
         self.op = op
         self.parent = parent
         self.site = site
-        self.phase = "forward"
+        self.in_backward = (
+            in_backward  # the engine runs it: a recomputation, or the backward of the user's own Function
+        )
         self.transmits = transmits  # where its result is finite, so was what it was given
         self.at_once = True  # an infinity it makes counts at once: gradients will flow through it, or no model runs
         self.wrong = False  # its forward had something non-finite that nobody meant
@@ -41,12 +46,28 @@ class Seen:
         return self.series.name(self.number, phase)
 
 
-class OpenModule(Open):
-    """A module call that has begun, and can be named."""
+class OpenCall(Open):
+    """A call that has begun, has calls inside it, and can be named."""
 
     __slots__ = ("outer", "seen")
     seen: Seen
     outer: Open | None  # the call that it runs in
+
+
+class OpenModule(OpenCall):
+    """The same, of a module."""
+
+    __slots__ = ()
+
+
+def runs_inside(seen: Seen, outer: Seen) -> bool:
+    """Tell whether one call was made inside another."""
+    around = seen.parent
+    while isinstance(around, OpenCall):
+        if around.seen is outer:
+            return seen is not outer
+        around = around.outer
+    return False
 
 
 class Item(NamedTuple):
@@ -223,8 +244,10 @@ def slot_text(group: str, slot: str | int) -> str:
 
 
 def storage_of(tensor: Tensor) -> Any:
-    """Return a tensor's storage, or None where it has none."""
+    """Return a tensor's storage, a sparse one's that of its values, or None where it has none."""
     try:
+        if tensor.layout is torch.sparse_coo:
+            tensor = tensor._values()
         return tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
         return None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from numscope.capture.torch.guard_calls import Item, Seen
+from numscope.capture.torch.guard_calls import Item, Seen, runs_inside
 from numscope.core.nonfinite import chooses
 
 
@@ -45,6 +45,10 @@ class Doubts:
     def add(self, strike: Any, outputs: Sequence[Item]) -> None:
         """Let a strike wait."""
         self._waiting.append(Doubt(strike, outputs))
+
+    def inside(self, seen: Seen) -> bool:
+        """Tell whether a call inside this one has made what is in doubt."""
+        return any(runs_inside(doubt.strike.seen, seen) for doubt in self._waiting)
 
     def hand_on(self, seen: Seen, inputs: Iterable[Item], outputs: Sequence[Item]) -> list[Doubt]:
         """A call has made something non-finite out of what is doubted; return what is in doubt no more."""

@@ -13,6 +13,7 @@ import torch
 
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Entry, Item, Seen, bytes_of
+from numscope.capture.torch.guard_faults import OurWork
 from numscope.core.nonfinite import Counts
 
 Tensor = torch.Tensor
@@ -108,7 +109,7 @@ class EdgeHook:
         guard = self._guard
         if not guard.watch.on or guard.watch.thread.busy:
             return
-        with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
+        with OurWork(guard.watch, "backward"), torch._C.DisableTorchFunction():  # the user's thread, with our mode on
             for call, number, slot in reversed(self.incoming):  # the outermost module first: it was built last
                 if number < len(incoming) and incoming[number] is not None:
                     call.record(slot, incoming[number])

@@ -11,6 +11,7 @@ import torch
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.guard_calls import Ring
+from numscope.capture.torch.guard_faults import OurWork
 from numscope.capture.torch.guard_judge import Judge
 from numscope.capture.torch.guard_late import LateFlags, Look, Window
 from numscope.capture.torch.guard_later import Later
@@ -103,6 +104,10 @@ class TorchGuard(Installed):
         self.ring.step = step
         self.watch.executions.forget()
         self.judge.marks.forget()
+        with OurWork(self.watch, "the end of a step"):
+            self._read_flags(step)
+
+    def _read_flags(self, step: int) -> None:
         self.end_pass()
         if self.late.in_use:
             with Unseen(self):
@@ -122,11 +127,12 @@ class TorchGuard(Installed):
 
     def finish(self) -> None:
         """Judge all that is still on a device."""
-        self.end_pass()
-        with Unseen(self):
-            self.late.end()
-            self.late.read(wait=True)
-        self.judge.end_model()
+        with OurWork(self.watch, "the last flags"):
+            self.end_pass()
+            with Unseen(self):
+                self.late.end()
+                self.late.read(wait=True)
+            self.judge.end_model()
 
     def unseen(self) -> Unseen:
         """Return a context for work of our own."""

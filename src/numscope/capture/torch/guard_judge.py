@@ -8,25 +8,25 @@ from typing import Any
 import torch
 
 from numscope.capture.interned import Strings
-from numscope.capture.scope import Call, Scope
 from numscope.capture.sites import Sites
 from numscope.capture.torch.flags import count
-from numscope.capture.torch.guard_calls import Entry, Item, Marks, OpenModule, Seen, key_of, resolve
+from numscope.capture.torch.guard_calls import Entry, Item, OpenCall, OpenModule, Seen, key_of
 from numscope.capture.torch.guard_doubts import Doubt, Doubts
+from numscope.capture.torch.guard_memory import Memory
 from numscope.capture.torch.guard_strike import FINER, Strike, around, as_parameter, counts_of, describe, reason_of
 from numscope.core.nonfinite import Counts, Judgement, Value, judge
 
 Tensor = torch.Tensor
 
 
-class Judge:
+class Judge(Memory):
     """Decides calls that have something non-finite; all others never come here."""
 
     def __init__(
         self, strings: Strings, sites: Sites, allow: Sequence[str], found: Callable[[Strike], None],
         reference: Callable[[int], Any] = lambda key: None,
     ) -> None:  # fmt: skip
-        self.marks = Marks()
+        super().__init__(strings, allow, reference)
         self.step = 0
         self.rank = 0
         self.world = 1
@@ -35,17 +35,16 @@ class Judge:
         self._scaling = False  # the loss is being scaled
         self.pending: list[Strike] = []
         self.inherited_ranks: list[str] = []  # collectives through which another rank's values came in
-        self.strings = strings
         self.sites = sites
-        self._allow = Scope(allow) if allow else None
         self._found = found
-        self._reference = reference  # gives a weak reference to a storage whose tensor is gone
         self.doubts = Doubts()
         self.inside = False  # an optimizer of the user's own steps
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._poisoned = False  # a parameter is wrong
+        self._strikes = self._before_step = 0  # how many there were, in all and when an optimizer's step began
         self._wrong_pass = False  # this backward pass has something non-finite already
         self._wrong_step = False  # a forward call of this step has: what comes back from there is no news
+        self._made_on_the_way: set[int] = set()  # storages of gradients that calls in the user's own backward made
 
     def forward(self, seen: Seen, inputs: list[Item], outputs: list[Item], constants: list[float]) -> None:
         """Judge a forward call, an optimizer's step, or data that comes in."""
@@ -68,8 +67,13 @@ class Judge:
             return
         if result.answer == "ignored":
             return
+        taken: list[Item] = []  # what is in doubt already, and is in the result
         if result.answer == "inherited" and result.cause is not None and result.cause.state == "doubtful":
-            struck = self.doubts.hand_on(seen, inputs, outputs)
+            taken = inputs
+        elif result.answer == "origin" and self.doubts.inside(seen):
+            taken = outputs  # a call inside it has made it
+        if taken:
+            struck = self.doubts.hand_on(seen, taken, outputs)
             if not struck:
                 self._mark_all(outputs, "doubtful")
                 return
@@ -80,9 +84,12 @@ class Judge:
             strike = describe(self, seen, "forward", result.output, reason_of(name, result), inputs, outputs)
             self.doubts.add(strike, outputs)
             return
-        inside = seen.wrong  # what runs inside it was
+        # What runs inside it was, or it is part of the way back from what was.
+        inside = seen.wrong or (seen.in_backward and self._wrong_step)
         self._went_wrong(seen)
         self._mark_all(outputs, "wrong")
+        if seen.in_backward:
+            self._made_on_the_way.update(item.key for item in outputs)
         if result.answer == "inherited" or inside:
             return
         if self._poisoned and self.world > 1 and any(item.slot.startswith("parameters.") for item in inputs):
@@ -119,12 +126,12 @@ class Judge:
             self._found(doubt.strike)
 
     def _went_wrong(self, seen: Seen) -> None:
-        """Remember that a forward call has something wrong, and that the modules around it have it from there."""
+        """Remember that a forward call has something wrong, and that the calls around it have it from there."""
         seen.wrong = self._wrong_step = True
         outer = seen.parent
-        if isinstance(outer, OpenModule) and outer.seen is seen:  # a module stands for where it runs, too
+        if isinstance(outer, OpenCall) and outer.seen is seen:  # a module stands for where it runs, too
             outer = outer.outer
-        while isinstance(outer, OpenModule) and not outer.seen.wrong:
+        while isinstance(outer, OpenCall) and not outer.seen.wrong:
             outer.seen.wrong = True
             outer = outer.outer
 
@@ -136,6 +143,13 @@ class Judge:
         else:
             self.forward(entry.seen, inputs, outputs, list(entry.constants))
 
+    def added_up(self, entry: Entry) -> None:
+        """Judge a parameter's gradient: other passes, and other calls, may have added to it."""
+        if self._wrong_pass or self._wrong_step:
+            self._mark_all(entry.items("output"), "wrong")
+        else:
+            self.late(entry)
+
     def backward(self, seen: Seen, incoming: list[Item], outgoing: list[Item]) -> None:
         """Judge the gradients that came into a call and those that went out of it."""
         made = [Value(item.slot, item.found()) for item in outgoing]
@@ -146,9 +160,10 @@ class Judge:
         dirty = next((value for value in values if not value.counts.clean), None)
         if bad is None and dirty is None:
             return
+        made_before = any(item.key in self._made_on_the_way for item in outgoing if not item.found().clean)
         self._mark_all(outgoing, "wrong")
         name = self.strings[seen.name("backward")]
-        if seen.wrong or self._is_allowed(name, seen):
+        if seen.wrong or made_before or self._is_allowed(name, seen):
             self._wrong_pass = True
             return
         known, self._wrong_pass = self._wrong_pass, True
@@ -194,10 +209,12 @@ class Judge:
     def new_pass(self) -> None:
         """A forward call runs: the next backward pass is another one."""
         self._wrong_pass = False
+        self._made_on_the_way.clear()
 
     def begin_step(self, step: int) -> None:
         """What follows belongs to a step."""
         self.end_model()
+        self._made_on_the_way.clear()
         self.step = step
         self._wrong_pass = self._wrong_step = False
 
@@ -252,7 +269,8 @@ class Judge:
         ]
         self._mark_all(outputs, "wrong")
         seen.wrong = True
-        if any(v.state == "wrong" for _, v in own) or (own and self._wrong_step):
+        closure = self._strikes > self._before_step and self.hint is None  # what it calls has gone wrong
+        if any(v.state == "wrong" for _, v in own) or (own and self._wrong_step) or closure:
             return
         name = self.strings[seen.name("forward")]
         if self._is_allowed(name, seen):
@@ -293,37 +311,13 @@ class Judge:
 
     def stepping(self, given: list[Item]) -> None:
         """An optimizer steps: what waited counts if the step takes it."""
+        self._before_step = self._strikes
         if all(item.found().clean for item in given if item.slot.startswith("parameters_grad")):
             self.settle()
             return
         waiting, self.pending = self.pending, []
         for strike in waiting[:1]:
             self._found(strike)
-
-    def _state(self, item: Item) -> Any:
-        known = item.look.state if item.look is not None else None
-        return known or self.marks.get(item.key) or ("parameter" if item.parameter else "unknown")
-
-    def _mark(self, item: Item, state: Any) -> None:
-        if item.look is not None:
-            item.look.state = state
-        tensor = resolve(item.tensor)
-        if tensor is None and item.look is not None:
-            self.marks.adopt(item.key, state, self._reference(item.key))
-        else:
-            self.marks.set(tensor, item.key, state)
-
-    def _mark_all(self, items: list[Item], state: Any) -> None:
-        for item in items:
-            if not item.found().clean:
-                self._mark(item, state)
-
-    def _is_allowed(self, name: str, seen: Seen) -> bool:
-        if self._allow is None:
-            return False
-        parent = seen.parent
-        path, kind = (self.strings[parent.module], self.strings[parent.module_class]) if parent else ("", "")
-        return self._allow(Call(name, path, kind, seen.kind, seen.phase))
 
     def _enter(self, seen: Seen, cause: Item, inputs: list[Item], outputs: list[Item]) -> None:
         """An input was non-finite before any call that is watched: a parameter, or data."""
@@ -376,6 +370,7 @@ class Judge:
         kind: str | None = None, site: int | None = None, waits: bool = False,
     ) -> None:  # fmt: skip
         """Tell of an origin, or let it wait where a loss scale may explain it, as `waits` says of some."""
+        self._strikes += 1
         strike = describe(self, seen, phase, value, reason, inputs, outputs, kind, site)
         if self.scaled and (phase == "backward" or self._scaling or waits):
             self.pending.append(strike)

@@ -181,7 +181,7 @@ class LateFlags:
     def _new(self, tensor: Tensor, parameter: str, waits: bool, fresh: bool = False, plain: bool = False) -> Look:
         version = version_of(tensor)
         dtype = tensor.dtype
-        if not (dtype.is_floating_point or dtype.is_complex):
+        if not (dtype.is_floating_point or dtype.is_complex) or tensor.is_meta:
             look = Look(0, version, parameter, _CLEAN)
             look.tensor = tensor  # a mask or a target says as much of an origin as its numbers do
             self.held += bytes_of(tensor)
@@ -189,7 +189,7 @@ class LateFlags:
             return look
         storage = storage_of(tensor)
         other = self._flags is not None and tensor.device != self._flags.device
-        if storage is None or other or (tensor.is_cpu and not self._host):
+        if storage is None or other or (tensor.is_cpu and not self._host) or not _is_dense(tensor):
             counts = count(tensor)
             self._window.dirty = self._window.dirty or not counts.clean
             look = Look(storage._cdata if storage is not None else 0, version, parameter, counts)
@@ -263,7 +263,8 @@ class LateFlags:
             if look.after is not None:
                 roots[look] = roots.get(look.after, look.after.row)
         assert self._flags is not None
-        self._flags.launch([(tensor, look.row, roots.get(look, -1)) for tensor, look in batch])
+        with torch._C.DisableTorchFunction():  # our own work is no call of the user's
+            self._flags.launch([(tensor, look.row, roots.get(look, -1)) for tensor, look in batch])
 
     # The log --------------------------------------------------------------------------------------------------------
 
@@ -315,6 +316,10 @@ class LateFlags:
             if key in storages:
                 return storages.pop(key)
         return None
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

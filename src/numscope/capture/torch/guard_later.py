@@ -105,7 +105,8 @@ class Later:
             looks = guard.late.all([(variable.grad, "") for *_, variable in ready])
             for (seen, slot, given, variable), look in zip(ready, looks):
                 look.tensor = weakref.ref(variable.grad)  # the gradient is the optimizer's
-                self._log(Entry(seen, "backward", given, [(slot, look)], 0, guard.late.window), ring=False)
+                entry = Entry(seen, "backward", given, [(slot, look)], 0, guard.late.window)
+                guard.submit(guard.judge.added_up, entry, late=True)
 
     def module(self, seen: Seen, module: Any, slots: list[Any], versions: list[int], outputs: list[Any]) -> None:
         """Look at what a module was given and gave back, where calls inside it are not watched."""
@@ -140,10 +141,9 @@ class Later:
             guard.ring.add(entry)
             guard.submit(lambda: guard.judge.data(seen, entry.items("output")), late=True)
 
-    def _log(self, entry: Entry, ring: bool = True) -> None:
+    def _log(self, entry: Entry) -> None:
         guard = self._guard
-        if ring:
-            guard.ring.add(entry)
+        guard.ring.add(entry)
         guard.submit(guard.judge.late, entry, late=True)
 
 

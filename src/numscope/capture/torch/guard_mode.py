@@ -16,8 +16,9 @@ from numscope.capture.torch.api import ApiMode, _same_name
 from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
-from numscope.capture.torch.guard_calls import OpenModule, Seen, key_of, version_of
+from numscope.capture.torch.guard_calls import OpenCall, OpenModule, Seen, key_of, version_of
 from numscope.capture.torch.guard_edges import ModuleBackward, attach
+from numscope.capture.torch.guard_faults import PASS, OurWork
 from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.guard_nodes import hook
 from numscope.capture.torch.modules import Module, Modules
@@ -27,6 +28,9 @@ from numscope.capture.torch.thread import Open
 Tensor = torch.Tensor
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
+_transform = (
+    torch._C._functorch.peek_interpreter_stack
+)  # vmap, grad …: what they give back is looked at, not the inside
 
 
 class GuardMode(ApiMode):
@@ -45,7 +49,7 @@ class GuardMode(ApiMode):
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
-        if api.silent or thread.busy or not watch.on or is_tracing():
+        if api.silent or thread.busy or not watch.on or is_tracing() or _transform() is not None:
             return func(*args, **kwargs)
         stack = thread.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
@@ -96,66 +100,80 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     thread = watch.thread
     stack = thread.stack
     parent = stack[-1] if stack else None
-    if guard.leaves and _task() == -1:
-        guard.end_pass()
-    if (api.may_write or kwargs) and guard.late.waiting:
-        _before_writing(guard.late, api, args, kwargs)
-    series = watch.series(api.head)
-    tensors = [item for item in args if isinstance(item, Tensor)]
-    number, recompute = numbered(watch, series, tensors)
-    seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS)
-    versions = [version_of(item) for item in tensors]
     # What an in-place call was given can't be looked at afterwards.
     clean, saved = True, None
-    if api.overwrites and tensors and not guard.is_late(tensors[0]):
-        clean = tensors[0] is thread.last or _was_finite(tensors[0])
-        saved = guard.now.save(tensors[0])
     first = -1
     edges: list[Any] = []
-    if torch.is_grad_enabled():
-        edges = [
-            (index, item.grad_fn, item.output_nr, item)
-            for index, item in enumerate(args)
-            if isinstance(item, Tensor) and item.requires_grad
-        ]
-        first = _sequence()
+    try:
+        task = _task()
+        if guard.leaves and task == -1:
+            guard.end_pass()
+        if (api.may_write or kwargs) and guard.late.waiting:
+            _before_writing(guard.late, api, args, kwargs)
+        series = watch.series(api.head)
+        tensors = [item for item in args if isinstance(item, Tensor)]
+        number, recompute = numbered(watch, series, tensors, task)
+        seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS, task != -1)
+        versions = [version_of(item) for item in tensors]
+        if api.overwrites and tensors and not guard.is_late(tensors[0]):
+            clean = tensors[0] is thread.last or _was_finite(tensors[0])
+            saved = guard.now.save(tensors[0])
+        if torch.is_grad_enabled():
+            edges = [
+                (index, item.grad_fn, item.output_nr, item)
+                for index, item in enumerate(args)
+                if isinstance(item, Tensor) and item.requires_grad
+            ]
+            first = _sequence()
+    except PASS:
+        raise
+    except Exception as error:
+        watch.fault(api.head, error)
+        return work()
     if api.composite:
         path = parent.path if parent else ""
         module, module_class = (parent.module, parent.module_class) if parent else (watch.no_text, watch.no_text)
-        stack.append(Open(-1, module, module_class, path, seen.site, api.op, None))
+        opened = OpenCall(-1, module, module_class, path, seen.site, api.op, None)
+        opened.seen, opened.outer = seen, parent
+        stack.append(opened)
         try:
             result = work()
         finally:
             stack.pop()
     else:
         result = work()
-    if type(result) is Tensor:
-        outputs: Any = (result,)
-    elif result is None:
-        outputs = tuple(t for t, version in zip(tensors, versions) if version_of(t) != version)
-    else:
-        outputs = _tensors(result)
-    if not outputs:
-        if not recompute:
-            series.give_back(number)
-        return result
-    if not outputs[0].requires_grad:
-        seen.at_once = not (stack and isinstance(stack[0], OpenModule))
-    with torch._C.DisableTorchFunction():
-        if api.uninitialized:
-            for tensor in outputs:
-                guard.judge.marks.set(tensor, key_of(tensor), "blank")
-            return result
-        late = guard.waits or not outputs[0].is_cpu
-        for tensor in tensors:
-            late = late or not tensor.is_cpu
-        if late:
-            thread.last = None
-            fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
+    try:
+        if type(result) is Tensor:
+            outputs: Any = (result,)
+        elif result is None:
+            outputs = tuple(t for t, version in zip(tensors, versions) if version_of(t) != version)
         else:
-            fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
-    if fresh and first >= 0 and outputs[0].requires_grad:
-        hook(guard, seen, outputs, edges, first)
+            outputs = _tensors(result)
+        if not outputs:
+            if not recompute:
+                series.give_back(number)
+            return result
+        if not outputs[0].requires_grad:
+            seen.at_once = not (stack and isinstance(stack[0], OpenModule))
+        with torch._C.DisableTorchFunction():
+            if api.uninitialized:
+                for tensor in outputs:
+                    guard.judge.marks.set(tensor, key_of(tensor), "blank")
+                return result
+            late = guard.waits or not outputs[0].is_cpu
+            for tensor in tensors:
+                late = late or not tensor.is_cpu
+            if late:
+                thread.last = None
+                fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
+            else:
+                fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
+        if fresh and first >= 0 and outputs[0].requires_grad:
+            hook(guard, seen, outputs, edges, first)
+    except PASS:
+        raise
+    except Exception as error:
+        watch.fault(api.head, error)
     return result
 
 
@@ -165,10 +183,10 @@ def _was_finite(tensor: Tensor) -> bool:
         return is_finite(tensor)
 
 
-def numbered(watch: Any, series: Series, tensors: list[Tensor]) -> tuple[int, bool]:
+def numbered(watch: Any, series: Series, tensors: list[Tensor], task: int) -> tuple[int, bool]:
     """Return a call's number, and whether it is a recomputation, which takes the number of the first execution."""
     inputs = [_place(item) for item in tensors[:2]]
-    if _task() != -1 and torch.is_grad_enabled():
+    if task != -1 and torch.is_grad_enabled():
         found = watch.executions.find(series, inputs)
         return (found[0] if found else series.next(watch.recorder.epoch)), True
     number = series.next(watch.recorder.epoch)
@@ -195,29 +213,35 @@ class GuardModules(Modules):
             return original(module, *args, **kwargs)
         stack = thread.stack
         parent = stack[-1] if stack else None
-        if guard.leaves and _task() == -1:
-            guard.end_pass()
         path, module_id, class_id, series, op = self._known(module)
         inner = guard.settings.level == "module"
         edges: list[Any] = []
         slots: list[Any] = []
-        with (
-            torch._C.DisableTorchFunction()
-        ):  # with our mode on, to ask a tensor for anything is a call of a torch function
-            number, recompute = numbered(watch, series, [item for item in args if isinstance(item, Tensor)])
+        versions: list[int] = []
+        opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
+        opened.outer = parent
+        transmits = type(module) in MODULES_THAT_TRANSMIT
+        seen = opened.seen = Seen(series, 0, "module", op, opened, opened.site, transmits)
+        recompute = False
+        first = -1
+        if parent is None:
+            thread.end_quiet()
+        with OurWork(watch, path or op), torch._C.DisableTorchFunction():
+            # With our mode on, to ask a tensor for anything is a call of a torch function.
+            task = _task()
+            if guard.leaves and task == -1:
+                guard.end_pass()
+            seen.in_backward = task != -1
+            tensors = [item for item in args if isinstance(item, Tensor)]
+            seen.number, recompute = numbered(watch, series, tensors, task)
+            if parent is None and not recompute:
+                self._data(path or type(module).__name__, opened.site, args, kwargs)
             if inner:
                 slots = watch.flatten("input", args, []) + watch.flatten_named("kwargs", kwargs, [])
                 if torch.is_grad_enabled():
                     edges = edges_of(slots)
-            versions = [version_of(tensor) for _, tensor in slots]
-        opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
-        opened.outer = parent
-        transmits = type(module) in MODULES_THAT_TRANSMIT
-        seen = opened.seen = Seen(series, number, "module", op, opened, opened.site, transmits)
-        if parent is None and not recompute:
-            thread.end_quiet()
-            self._data(path or type(module).__name__, seen.site, args, kwargs)
-        first = _sequence() if inner else -1
+                versions = [version_of(tensor) for _, tensor in slots]
+                first = _sequence()
         stack.append(opened)
         try:
             result = original(module, *args, **kwargs)
@@ -226,13 +250,14 @@ class GuardModules(Modules):
             raise
         finally:
             stack.pop()
-        if parent is None and not recompute:
-            guard.control(guard.judge.end_model)
-        if inner:
-            with torch._C.DisableTorchFunction():
-                self._look(seen, module, slots, versions, result, edges, first)
-            if parent is None:
-                guard.exits.clear()
+        with OurWork(watch, path or op):
+            if parent is None and not recompute:
+                guard.control(guard.judge.end_model)
+            if inner and first >= 0:
+                with torch._C.DisableTorchFunction():
+                    self._look(seen, module, slots, versions, result, edges, first)
+                if parent is None:
+                    guard.exits.clear()
         return result
 
     def _look(

@@ -8,6 +8,7 @@ import torch
 
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Entry, Seen, bytes_of
+from numscope.capture.torch.guard_faults import PASS
 
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
@@ -80,8 +81,13 @@ class NodeHook:
         guard = self._guard
         if not guard.watch.on or guard.watch.thread.busy:
             return
-        with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
-            self._look(incoming, outgoing)
+        try:
+            with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
+                self._look(incoming, outgoing)
+        except PASS:
+            raise
+        except Exception as error:
+            guard.watch.fault("backward", error)
 
     def _look(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
         guard = self._guard

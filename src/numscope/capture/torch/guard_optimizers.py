@@ -12,6 +12,7 @@ import torch
 
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Item, Seen, key_of
+from numscope.capture.torch.guard_faults import OurWork
 from numscope.capture.torch.optimizer import around_steps, outside_torch
 from numscope.capture.torch.thread import Undo
 from numscope.core.nonfinite import Counts
@@ -56,9 +57,19 @@ class GuardOptimizers:
         if not watch.on or watch.thread.busy:
             return
         self.stepped = True
+        with OurWork(watch, "an optimizer's step"):
+            self._begin(optimizer)
+        if type(optimizer).__module__.startswith("torch.optim"):
+            watch.thread.begin_quiet()
+        else:
+            guard.control(guard.judge.set_inside, True)
+
+    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
+        guard = self._guard
+        watch = guard.watch
         guard.end_pass()
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
-        site = watch.site(outside_torch(sys._getframe(1)))
+        site = watch.site(outside_torch(sys._getframe(2)))
         seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
         scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
         given = [] if scaled else self._given(optimizer)
@@ -66,10 +77,6 @@ class GuardOptimizers:
         self._open[id(optimizer)] = (seen, given)
         if not scaled:
             guard.control(guard.judge.stepping, given)  # nobody skips this step
-        if type(optimizer).__module__.startswith("torch.optim"):
-            watch.thread.begin_quiet()
-        else:
-            guard.control(guard.judge.set_inside, True)
 
     def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
         """Return the gradients and parameters; of the CPU's only those that are not finite."""
@@ -113,7 +120,12 @@ class GuardOptimizers:
         opened = self._open.pop(id(optimizer), None)
         if opened is None or not guard.watch.on or guard.watch.thread.busy:
             return
-        seen, given = opened
+        with OurWork(guard.watch, "an optimizer's step"):
+            self._end(optimizer, *opened)
+        self._after_step()
+
+    def _end(self, optimizer: torch.optim.Optimizer, seen: Seen, given: list[Item]) -> None:
+        guard = self._guard
         made = []
         late = []
         with guard.unseen(), torch.no_grad():
@@ -133,7 +145,6 @@ class GuardOptimizers:
             if made:
                 around = Around(optimizer, self._parameters, self._is_last(self._steps))
                 guard.submit(guard.judge.optimizer, seen, given, made, around, late=bool(late))
-        self._after_step()
 
     def _is_last(self, number: int) -> Callable[[], bool]:
         return lambda: number == self._steps

@@ -11,6 +11,7 @@ import torch
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.flags import is_finite
 from numscope.capture.torch.guard_calls import Item, Seen
+from numscope.capture.torch.guard_faults import OurWork
 from numscope.capture.torch.optimizer import outside_torch
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
@@ -82,7 +83,8 @@ class Losses:
         original = torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            self._look(tensors)
+            with OurWork(self._guard.watch, "Tensor.backward"):
+                self._look(tensors)
             return original(tensors, *args, **kwargs)
 
         torch.autograd.backward = backward
@@ -163,5 +165,6 @@ class GuardCollectives(Collectives):
             guard.submit(guard.judge.collective, seen, phase, given, made, world, late=late)
 
     def _guarded(self, work: Any, where: str) -> Any:
-        with self._guard.unseen(), torch.no_grad():
+        with OurWork(self._guard.watch, where), self._guard.unseen(), torch.no_grad():
             return work()
+        return None
