@@ -60,6 +60,8 @@ MEASURED: list[tuple[str, str, str, float | None]] = [
     ("small", "mix", "structure", None),
     ("small", "mix", "tensors", None),
 ]
+# of a row, with its form
+SHOWN = {"calls": "d", "slots": "d", "tensors": "d", "gigabytes": ".1f", "files": "d", "bytes per step": ".3g"}
 
 
 class Block(nn.Module):
@@ -118,6 +120,15 @@ class Training:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def recorded(self, cap: Any) -> Callable[[], None]:
+        """Return a step whose end the capture is told."""
+
+        def step() -> None:
+            self.step()
+            cap.step()
+
+        return step
+
     def block(self, step: Callable[[], None], steps: int) -> float:
         """Seconds per step, over a block that ends with the device idle."""
         self.synchronise()
@@ -139,11 +150,7 @@ def captured(training: Training, level: str, keep: str, run: Path, rounds: int, 
         plain.append(training.block(training.step, steps))
         shutil.rmtree(run, ignore_errors=True)
         cap: Any = ns.capture(run, training.model, level=level, keep=keep, on_error="raise")
-
-        def step(cap: Any = cap) -> None:
-            training.step()
-            cap.step()
-
+        step = training.recorded(cap)
         begin = time.perf_counter()
         cap.start()
         try:
@@ -203,11 +210,7 @@ def idle(training: Training, run: Path, steps: int) -> dict[str, Any]:
         cap.stop()
         found["stopped"].append(training.block(training.step, steps) / training.block(training.step, steps))
         cap = ns.capture(run, training.model, steps=[10**6], overwrite=True, on_error="raise")
-
-        def step(cap: Any = cap) -> None:
-            training.step()
-            cap.step()
-
+        step = training.recorded(cap)
         cap.start()
         step()
         time_of = training.block(step, steps)
@@ -260,14 +263,13 @@ def profile(training: Training, level: str, run: Path) -> None:
 
     cap: Any = ns.capture(run, training.model, level=level, on_error="raise", overwrite=True)
     with cap:
+        step = training.recorded(cap)
         for _ in range(3):
-            training.step()
-            cap.step()
+            step()
         profiler = cProfile.Profile()
         profiler.enable()
         for _ in range(5):
-            training.step()
-            cap.step()
+            step()
         profiler.disable()
     pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
 
@@ -324,14 +326,7 @@ class Report:
             shown = {k: f"{v:.3g}" for k, v in row.items() if isinstance(v, float) and k != "limit"}
             return f"{row['what']:24} " + ", ".join(f"{key} {value}" for key, value in shown.items())
         text = f"{row['what']:24} {row['ratio']:6.3f} x  (plain {row['plain'] * 1e3:.1f} ms"
-        for part, form in (
-            ("calls", "d"),
-            ("slots", "d"),
-            ("tensors", "d"),
-            ("gigabytes", ".1f"),
-            ("files", "d"),
-            ("bytes per step", ".3g"),
-        ):
+        for part, form in SHOWN.items():
             if part in row:
                 text += f", {row[part]:{form}} {part}"
         if "captured, with start and stop" in row:
