@@ -56,6 +56,7 @@ class Recorder:
         # The hot path adds to them itself where `direct` says so; every flush puts new lists in their place.
         self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
         self.slot_rows: list[int] = []  # order, slot, tensor, note
+        self.full = 4 * FLUSH_SLOTS  # numbers in the list of slots
         self._tensors: list[int] = []
         self._batch = 0  # of fingerprints; their rows are numbered anew in each
         self._again: list[Lasting] = []  # of tensors that were measured in an earlier step
@@ -218,7 +219,7 @@ class Recorder:
 
     def is_full(self) -> bool:
         """Tell whether a flush is due."""
-        return len(self.slot_rows) > 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
+        return len(self.slot_rows) > self.full or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 

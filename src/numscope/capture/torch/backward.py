@@ -194,38 +194,33 @@ def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
     return edges
 
 
-def sequence() -> int:
-    """Return the number that the next autograd node of this thread will have, or more."""
-    return int(torch._C._autograd._get_sequence_nr())
+# Where the gradients of a call's inputs will go, and whether some of them go to leaves. The slot of a gradient is found by the
+# node of its edge, with the output number if it is not 0, or by the address of a leaf; it is a list of slots where a tensor
+# is there twice, and later what `_lead` makes of it.
+Targets = tuple[dict[Any, Any], bool]
 
 
-class Targets:
-    """Where the gradients of a call's inputs will go; to be asked before the call, which may change its inputs."""
-
-    __slots__ = ("_held", "has_leaf", "slots")
-
-    def __init__(self, watch: Watch, slots: list[tuple[int, torch.Tensor]]) -> None:
-        self.has_leaf = False
-        self._held: list[Node] = []  # a node is known by its address, which is its own while it is held
-        # → the slot of the gradient; a list of them where a tensor is there twice. Later what `_lead` makes of it.
-        self.slots: dict[Any, Any] = {}
-        gradient_out = watch.gradient_out
-        for slot, tensor in slots:
-            if tensor.requires_grad:
-                node = tensor.grad_fn
-                if node is None:
-                    self.has_leaf = True
-                    key: Any = id(tensor)
-                else:
-                    self._held.append(node)
-                    number = tensor.output_nr
-                    key = (id(node), number) if number else id(node)
-                out = gradient_out.get(slot) or watch.gradient_slot(slot)
-                if key in self.slots:
-                    known = self.slots[key]
-                    self.slots[key] = [*known, out] if type(known) is list else [known, out]
-                else:
-                    self.slots[key] = out
+def targets_of(watch: Watch, slots: list[tuple[int, torch.Tensor]]) -> Targets | None:
+    """Return where the gradients of a call's inputs will go; to be asked before the call, which may change its inputs."""
+    found: dict[Any, Any] | None = None
+    has_leaf = False
+    for slot, tensor in slots:
+        if tensor.requires_grad:
+            if found is None:
+                found = {}
+            key: Any = tensor.grad_fn
+            if key is None:
+                has_leaf = True
+                key = id(tensor)
+            elif number := tensor.output_nr:
+                key = key, number
+            out = watch.gradient_out.get(slot) or watch.gradient_slot(slot)
+            if key in found:
+                known = found[key]
+                found[key] = [*known, out] if type(known) is list else [known, out]
+            else:
+                found[key] = out
+    return None if found is None else (found, has_leaf)
 
 
 def attach(
@@ -234,21 +229,20 @@ def attach(
     """Watch the backward of a call that made the nodes from number `first` on, as seen in its outputs.
 
     The nodes are walked from the outputs to the inputs. What an inner call has walked is not walked again: the hook of
-    its output node knows the edges that leave it.
+    its output node knows the edges that leave it, but for those to leaves. A call that is given leaves walks by itself.
     """
     pending: list[Node] = []
-    gradient_in = watch.gradient_in
     for slot, tensor in outputs:
         node: Node = tensor.grad_fn
         if node is None or node._sequence_nr() < first:
             continue
         own = _hook(watch, node)
-        own.incoming += (call, tensor.output_nr, gradient_in.get(slot) or watch.incoming_slot(slot))
+        own.incoming += (call, tensor.output_nr, watch.gradient_in.get(slot) or watch.incoming_slot(slot))
         if node not in pending:
             pending.append(node)
     if not pending:
         return
-    slots = targets.slots
+    slots, has_leaf = targets
     only = None
     if len(pending) == 1:
         only = pending[0]
@@ -258,27 +252,24 @@ def attach(
     exits: list[Exit] = []
     while pending:
         node = pending.pop()
-        hook = own if node is only else _known_hook(watch, node)
-        edges = hook.exits if hook is not None else None
-        if edges is None:
-            index = -1
-            edges = []
-            for following, number in node.next_functions:
-                index += 1
-                if following is not None:
-                    edges.append((None, index, following, number))
+        known = None
+        if not has_leaf:
+            hook = own if node is only else _known_hook(watch, node)
+            known = hook.exits if hook is not None else None
+        edges = _edges(node) if known is None else known
         for edge in edges:
             owner, index, following, number = edge
-            key = (id(following), number) if number else id(following)
+            key: Any = (following, number) if number else following
             goal = slots.get(key)
             if goal is None:
                 if type(following) is _AccumulateGrad:
-                    if targets.has_leaf:
-                        key = id(following.variable)
-                        goal = slots.get(key)
-                elif following in visited:
+                    key = id(following.variable) if has_leaf else None
+                    if key in slots:
+                        _lead(own if node is only else _hook(watch, node), index, call, slots, key)
                     continue
-                elif following._sequence_nr() >= first:
+                if following in visited:
+                    continue
+                if following._sequence_nr() >= first:
                     visited.add(following)
                     pending.append(following)
                     continue
@@ -296,20 +287,29 @@ def attach(
         own.exits = exits
 
 
+def _edges(node: Node) -> list[Exit]:
+    index = -1
+    edges: list[Exit] = []
+    for following, number in node.next_functions:
+        index += 1
+        if following is not None:
+            edges.append((None, index, following, number))
+    return edges
+
+
 def _leave_at_once(own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> bool:
     """Watch a call that made one node, whose edges all leave the call; tell whether it is one.
 
     Such a node's edges need not be noted: they are known from itself.
     """
-    slots = targets.slots
-    has_leaf = targets.has_leaf
+    slots, has_leaf = targets
     found: list[Any] = []
     index = -1
     for following, number in node.next_functions:
         index += 1
         if following is None:
             continue
-        key = (id(following), number) if number else id(following)
+        key: Any = (following, number) if number else following
         if key not in slots:
             if type(following) is not _AccumulateGrad:
                 if following._sequence_nr() >= first:

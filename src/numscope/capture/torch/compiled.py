@@ -20,13 +20,16 @@ from numscope.capture.torch.watch import Watch
 # back at the end of the region: a mode must be off before that, and must not come back before it.
 _WRAPPER = "compile_wrapper"
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_mode = torch._C._get_dispatch_mode
+_compiler: Any = torch.compiler
+_modes = torch._C._len_torch_dispatch_stack
 _traced = torch._C._get_tracing_state  # of torch.jit.trace
 
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
-    return torch.compiler.is_compiling() or _mode(_FAKE) is not None or _traced() is not None
+    if getattr(_compiler, "_is_compiling_flag", True) and torch.compiler.is_compiling():
+        return True
+    return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced() is not None
 
 
 class CompiledRegions:

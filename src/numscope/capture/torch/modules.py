@@ -13,15 +13,23 @@ from typing import Any
 import torch
 
 from numscope.capture.interned import Series
-from numscope.capture.torch.backward import BackwardCall, Targets, attach, sequence
+from numscope.capture.torch.backward import BackwardCall, Targets, attach, targets_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.tensors import version_of
-from numscope.capture.torch.thread import Open, Undo
+from numscope.capture.torch.thread import Open, State, Undo
+from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
 Module = torch.nn.Module
 _task = torch._C._current_graph_task_id
+_grad_is_on = torch.is_grad_enabled
+_sequence = torch._C._autograd._get_sequence_nr
 _NormBase = torch.nn.modules.batchnorm._NormBase
+# A module as its calls are recorded: itself, its class, its path, the numbers of path and class, the names of its calls.
+Facts = tuple[weakref.ref[Module], type, str, int, int, Series]
+# A call that has begun: what is open, whether it is in scope, its name, its backward part, the versions of its buffers, where
+# the gradients of its inputs will go, and the first node that is its own.
+Begun = tuple[Open, bool, int, BackwardCall | None, dict[str, int | None] | None, Targets | None, int]
 
 
 class Modules:
@@ -30,6 +38,7 @@ class Modules:
     def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
         self._watch = watch
         self._paths: dict[int, tuple[weakref.ref[Module], str]] = {}
+        self._modules: dict[int, Facts] = {}
         self._parameters: dict[int, tuple[str, str]] = {}  # id of a parameter → module path, its name there
         self._installed = False
         self._handles: list[Any] = []  # of the hooks on parameters, while installed
@@ -45,6 +54,7 @@ class Modules:
         self._prefixes.add(prefix)
         for path, module in model.named_modules(prefix=prefix):
             self._paths[id(module)] = (weakref.ref(module), path)
+            self._modules.pop(id(module), None)
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._parameters:
                     self._parameters[id(parameter)] = (path, name)
@@ -124,47 +134,145 @@ class Modules:
         self.register(module, prefix)
         return prefix
 
+    def _learn(self, module: Module) -> Facts:
+        """Return what is known of a module that was not called before, or is of another class since."""
+        watch = self._watch
+        path = self._path(module)
+        kind = type(module)
+        name = kind.__name__
+        text = watch.recorder.strings.id
+        series = watch.series(f"Module.{path}.{name}" if path else f"Module.{name}", "{head}.{phase}.{n}")
+        found = self._modules[id(module)] = (weakref.ref(module), kind, path, text(path), text(name), series)
+        return found
+
     def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
         watch = self._watch
-        state = watch.thread.__dict__
-        if not watch.on or not watch.forward_on or state["busy"] or is_tracing():
+        state: State = watch.thread.__dict__
+        if not (watch.on and watch.forward_on) or state["busy"] or is_tracing():
             return original(module, *args, **kwargs)
         if state["quiet"] is not None and not state["stack"]:  # an optimizer's step that raised has not told its end
             watch.thread.end_quiet()
             watch.tensors.unsettle_all()
-        call = _ModuleCall(watch, module)
-        opened = None
+        begun: Begun | None = None
         guard = state["guard"]
         state["busy"] = True
         guard.__enter__()
         try:
-            opened = call.before(self._path(module), state, args, kwargs, sys._getframe(2), self._backwards)
+            begun = self._begin(state, module, args, kwargs, sys._getframe(2))
         except Exception as error:
             watch.fault("module", error)
         finally:
             guard.__exit__(None, None, None)
             state["busy"] = False
-        if opened is None:
+        if begun is None:
             return original(module, *args, **kwargs)
         stack = state["stack"]
-        stack.append(opened)
+        stack.append(begun[0])
         try:
             result = original(module, *args, **kwargs)
         except BaseException as error:
-            call.raised(error)
+            if watch.records_modules and type(error).__name__ != "_StopRecomputationError":  # how checkpoint ends one
+                watch.recorder.skip(f"module raised {type(error).__name__}")  # its row and its inputs are there already
             raise
         finally:
             stack.pop()
-        state["busy"] = True
-        guard.__enter__()
-        try:
-            call.after(result)
-        except Exception as error:
-            watch.fault("module", error)
-        finally:
-            guard.__exit__(None, None, None)
-            state["busy"] = False
+        if watch.records_modules:
+            state["busy"] = True
+            guard.__enter__()
+            try:
+                _end(watch, module, begun, result)
+            except Exception as error:
+                watch.fault("module", error)
+            finally:
+                guard.__exit__(None, None, None)
+                state["busy"] = False
         return result
+
+    def _begin(self, state: State, module: Module, args: Any, kwargs: Any, frame: Any) -> Begun:
+        """Record a call with its inputs, parameters and buffers as they are before it."""
+        watch = self._watch
+        recorder = watch.recorder
+        stack = state["stack"]
+        parent = stack[-1] if stack else None
+        facts = self._modules.get(id(module))
+        if facts is None or facts[0]() is not module or facts[1] is not type(module):
+            facts = self._learn(module)
+        _, _, path, module_id, class_id, series = facts
+        site = watch.intern(frame, parent.site if parent is not None else -1) if watch.stacks else -1
+        outer = parent.backward if parent is not None else None
+        if not watch.records_modules:
+            this = Open(parent.order if parent is not None else -1, module_id, class_id, path, site, "", outer)
+            return this, False, -1, outer, None, None, -1
+        positional: list[tuple[str, Any]] = []
+        named: list[tuple[str, Any]] = []
+        slots = watch.flatten("input", args, positional)
+        if kwargs:
+            slots += watch.flatten_named("kwargs", kwargs, named)
+        recompute = _task() != -1 and _grad_is_on()
+        if parent is None and not recompute and watch.record_forward:
+            self._record_data(path, type(module).__name__, slots, site)
+            if watch.settings.parameters and not watch.asks:
+                watch.measure_ahead(module)
+        order = next(recorder.orders)
+        rows = watch.rows(order, slots) if watch.record_forward else []
+        number, first_order = (watch.executions.find(series, rows[2::4]) if recompute else None) or (-1, -1)
+        if number < 0:
+            number = series.next(recorder.epoch)
+            watch.executions.note(series, number, order, rows[2::4])
+        names = series.forward
+        name = names[number] if number < len(names) else series.name(number)
+        names = series.backward
+        backward = BackwardCall(
+            watch, names[number] if number < len(names) else series.name(number, "backward"), watch.module_kind,
+            module_id, class_id, order, site, outer,
+        )  # fmt: skip
+        this = Open(order, module_id, class_id, path, site, "", backward)
+        backward.wanted = wanted = not watch.asks or watch.in_scope(name, this, "module")
+        if module._parameters or module._modules:  # a loss beside the model takes none of its gradients
+            known = self._backwards.get(path) if recompute else None
+            if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
+                self._backwards[path] = backward
+        if wanted and watch.record_forward:
+            thread = state["number"]
+            watch.call_row((
+                order, name, watch.module_kind, module_id, class_id, watch.forward_phase,
+                parent.order if parent is not None else -1, first_order, watch.arguments(positional, named), site, recompute,
+                -1, thread if thread >= 0 else watch.thread_number(),
+            ))  # fmt: skip
+            if watch.keeps_some:
+                watch.keep(slots, rows, name)
+            watch.add(rows)
+            if watch.settings.parameters and (held := _state(watch, module)):
+                watch.record(order, held, name)
+        versions = None
+        if module._buffers:
+            versions = {name: version_of(item) for name, item in module._buffers.items() if item is not None}
+        targets = None
+        if watch.record_backward and _grad_is_on():
+            targets = targets_of(watch, slots) or ({}, False)
+        return this, wanted, name, backward, versions, targets, _sequence()
+
+    def _record_data(self, path: str, class_name: str, slots: list[Slot], site: int) -> None:
+        """Record the batch that enters a root module as a call of its own: data, before any computation."""
+        watch = self._watch
+        recorder = watch.recorder
+        if not slots:
+            return
+        series = watch.series(f"Data.{path or class_name}")
+        number = series.next(recorder.epoch)
+        name = recorder.strings.id(f"{series.head}.{number}.input")
+        if not watch.in_scope(name, None, "data", "input"):
+            return
+        order = recorder.order()
+        recorder.call(
+            order, name, watch.kinds["data"], watch.no_text, watch.no_text, watch.phases["input"], -1, -1, -1, site, False,
+            -1, watch.thread_number(),
+        )  # fmt: skip
+        as_output = []
+        for slot, tensor in slots:
+            group, _, tail = recorder.strings[slot].partition(".")
+            as_output.append((watch.slot_id("output", tail if group == "input" else f"{group}.{tail}"), tensor))
+        watch.record(order, as_output, name)
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
         watch = self._watch
@@ -197,164 +305,44 @@ class Modules:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
 
 
-class _ModuleCall:
-    """One call of a module, from before to after."""
+def _state(watch: Watch, module: Module) -> list[Slot]:
+    """Return a module's own parameters and buffers with their slots."""
+    found: list[Slot] = []
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            found.append((watch.slot_id("parameters", name), parameter))
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            found.append((watch.slot_id("buffers", name), buffer))
+    return found
 
-    __slots__ = (
-        "_backward",
-        "_buffers",
-        "_first",
-        "_in_scope",
-        "_module",
-        "_name",
-        "_order",
-        "_recorded",
-        "_targets",
-        "_watch",
-    )
 
-    def __init__(self, watch: Watch, module: Module) -> None:
-        self._watch = watch
-        self._module = module
-        self._recorded = watch.settings.level != "api"
+def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
+    """Record the outputs of a call, and watch for the gradients."""
+    this, wanted, name, backward, versions, targets, first = begun
+    outputs = watch.flatten_output(result)
+    if wanted and watch.record_forward:
+        written = _written(watch, module, versions or {}) if module._buffers else None
+        watch.record(this.order, outputs + written if written else outputs, name)
+    if targets is not None and wanted and backward is not None:
+        for _, tensor in outputs:
+            if tensor.requires_grad:
+                backward.attached = True
+                attach(watch, backward, outputs, targets, first)
+                break
+    if watch.scope.stateful:
+        watch.ended(name)
+    watch.flush_if_full()
 
-    def before(
-        self, path: str, state: dict[str, Any], args: Any, kwargs: Any, frame: Any, backwards: dict[str, BackwardCall]
-    ) -> Open:
-        """Record the call with its inputs, parameters and buffers as they are before it."""
-        watch = self._watch
-        recorder = watch.recorder
-        stack = state["stack"]
-        parent = stack[-1] if stack else None
-        class_name = type(self._module).__name__
-        module, module_class, series = watch.modules.get((path, class_name)) or self._learn(path, class_name)
-        site = watch.site_in(stack, frame)
-        if not self._recorded:
-            order = parent.order if parent else -1
-            return Open(order, module, module_class, path, site, "", parent.backward if parent else None)
-        positional: list[tuple[str, Any]] = []
-        named: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional)
-        if kwargs:
-            slots += watch.flatten_named("kwargs", kwargs, named)
-        recompute = _task() != -1 and torch.is_grad_enabled()
-        if parent is None and not recompute and watch.record_forward:
-            self._data(path, class_name, slots, site)
-            if watch.settings.parameters and not watch.asks:
-                watch.measure_ahead(self._module)
-        self._order = order = next(recorder.orders)
-        rows = watch.rows(order, slots) if watch.record_forward else []
-        number, first_order = (watch.executions.find(series, rows[2::4]) if recompute else None) or (-1, -1)
-        if number < 0:
-            number = series.next(recorder.epoch)
-            watch.executions.note(series, number, order, rows[2::4])
-        self._name = name = series.name(number)
-        this = Open(order, module, module_class, path, site, "", None)
-        self._in_scope = in_scope = not watch.asks or watch.in_scope(name, this, "module")
-        this.backward = self._backward = BackwardCall(
-            watch, series.name(number, "backward"), watch.module_kind, module, module_class, order, site,
-            parent.backward if parent else None,
-        )  # fmt: skip
-        self._backward.wanted = in_scope
-        if self._module._parameters or self._module._modules:  # a loss beside the model takes none of its gradients
-            known = backwards.get(path) if recompute else None
-            if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
-                backwards[path] = self._backward
-        if in_scope and watch.record_forward:
-            number = state["number"]
-            watch.call_row((
-                order, name, watch.module_kind, module, module_class, watch.forward_phase, parent.order if parent else -1,
-                first_order, watch.arguments(positional, named), site, recompute, -1,
-                number if number >= 0 else watch.thread_number(),
-            ))  # fmt: skip
-            if watch.keeps_some:
-                watch.keep(slots, rows, name)
-            watch.add(rows)
-            if watch.settings.parameters:
-                watch.record(order, self._state(), name)
-        buffers = self._module._buffers
-        self._buffers = (
-            {name: version_of(item) for name, item in buffers.items() if item is not None} if buffers else None
-        )
-        self._targets = None
-        if watch.record_backward and torch.is_grad_enabled():
-            self._targets = Targets(watch, slots)
-            self._first = sequence()
-        return this
 
-    def _learn(self, path: str, class_name: str) -> tuple[int, int, Series]:
-        """Return the numbers of a module's path and class, and the series of its calls."""
-        watch = self._watch
-        strings = watch.recorder.strings
-        head = f"Module.{path}.{class_name}" if path else f"Module.{class_name}"
-        series = watch.series(head, "{head}.{phase}.{n}")
-        found = watch.modules[path, class_name] = (strings.id(path), strings.id(class_name), series)
-        return found
-
-    def _state(self) -> list[tuple[int, torch.Tensor]]:
-        watch = self._watch
-        found: list[tuple[int, torch.Tensor]] = []
-        for name, parameter in self._module._parameters.items():
-            if parameter is not None:
-                found.append((watch.slot_id("parameters", name), parameter))
-        for name, buffer in self._module._buffers.items():
-            if buffer is not None:
-                found.append((watch.slot_id("buffers", name), buffer))
-        return found
-
-    def _data(self, path: str, class_name: str, slots: list[tuple[int, torch.Tensor]], site: int) -> None:
-        """Record the batch that enters a root module as a call of its own: data, before any computation."""
-        watch = self._watch
-        recorder = watch.recorder
-        if not slots:
-            return
-        series = watch.series(f"Data.{path or class_name}")
-        number = series.next(recorder.epoch)
-        name = recorder.strings.id(f"{series.head}.{number}.input")
-        if not watch.in_scope(name, None, "data", "input"):
-            return
-        order = recorder.order()
-        recorder.call(
-            order, name, watch.kinds["data"], watch.no_text, watch.no_text, watch.phases["input"], -1, -1, -1, site, False,
-            -1, watch.thread_number(),
-        )  # fmt: skip
-        as_output = []
-        for slot, tensor in slots:
-            group, _, tail = recorder.strings[slot].partition(".")
-            as_output.append((watch.slot_id("output", tail if group == "input" else f"{group}.{tail}"), tensor))
-        watch.record(order, as_output, name)
-
-    def after(self, result: Any) -> None:
-        """Record the outputs, and watch for the gradients."""
-        if not self._recorded:
-            return
-        watch = self._watch
-        outputs = watch.flatten_output(result)
-        if self._in_scope and watch.record_forward:
-            shown = outputs
-            if self._module._buffers:
-                # Normalisations write their running statistics without telling the version counter.
-                statistics = isinstance(self._module, _NormBase) and self._module.training
-                before = self._buffers or {}
-                written = []
-                for name, buffer in self._module._buffers.items():
-                    if buffer is not None and (statistics or version_of(buffer) != before.get(name)):
-                        if statistics:
-                            watch.tensors.distrust(buffer)
-                        written.append((watch.slot_id("output.buffers", name), buffer))
-                shown = outputs + written
-            watch.record(self._order, shown, self._name)
-        if self._targets is not None and self._in_scope:
-            for _, tensor in outputs:
-                if tensor.requires_grad:
-                    self._backward.attached = True
-                    attach(watch, self._backward, outputs, self._targets, self._first)
-                    break
-        if watch.scope.stateful:
-            watch.ended(self._name)
-        watch.flush_if_full()
-
-    def raised(self, error: BaseException) -> None:
-        """Nothing more is known of a call that raised; its row and its inputs are recorded already."""
-        if self._recorded and type(error).__name__ != "_StopRecomputationError":  # how checkpoint ends a recomputation
-            self._watch.recorder.skip(f"module raised {type(error).__name__}")
+def _written(watch: Watch, module: Module, versions: dict[str, int | None]) -> list[Slot]:
+    """Return the buffers that a call has written to, as its outputs."""
+    # Normalisations write their running statistics without telling the version counter.
+    statistics = isinstance(module, _NormBase) and module.training
+    written = []
+    for name, buffer in module._buffers.items():
+        if buffer is not None and (statistics or version_of(buffer) != versions.get(name)):
+            if statistics:
+                watch.tensors.distrust(buffer)
+            written.append((watch.slot_id("output.buffers", name), buffer))
+    return written

@@ -26,43 +26,48 @@ _ANY = -1  # the version of a storage's tensors, whatever it is
 
 
 class Form:
-    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version, pending negation.
+    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version.
 
     Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
     of that form were seen is a map from numbers to numbers.
     """
 
-    __slots__ = ("_conjugate", "device", "dtype", "is_complex", "rows", "seen", "shape")
+    __slots__ = ("_put_off", "device", "dtype", "may_put_off", "rows", "seen", "shape")
 
-    def __init__(self, dtype: int, shape: int, device: int, is_complex: bool, rows: dict[int, tuple[int, int]]) -> None:
+    def __init__(
+        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]]
+    ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.device = device
-        self.is_complex = is_complex
+        self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
         self.seen: dict[int, int] = {}  # storage → number
         self.rows = rows  # storage → where it is measured; shared with the forms of other shape that show the same
-        self._conjugate: Form | None = None
+        self._put_off: dict[tuple[bool, bool], Form] = {}
 
-    def conjugate(self) -> Form:
-        """Return the same form with a conjugation that torch has put off."""
-        if self._conjugate is None:
-            self._conjugate = Form(self.dtype, self.shape, self.device, True, {})
-        return self._conjugate
+    def put_off(self, conjugation: bool, negation: bool) -> Form:
+        """Return the same form with what torch has put off."""
+        if not (conjugation or negation):
+            return self
+        found = self._put_off.get((conjugation, negation))
+        if found is None:
+            found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
+        return found
 
     def forget_those(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
         for kept in (self.seen, self.rows):
             for address in kept.keys() & storages:
                 del kept[address]
-        if self._conjugate is not None:
-            self._conjugate.forget_those(storages)
+        for form in self._put_off.values():
+            form.forget_those(storages)
 
     def forget(self) -> None:
         """Forget which tensors were seen."""
         self.seen.clear()
         self.rows.clear()
-        if self._conjugate is not None:
-            self._conjugate.forget()
+        for form in self._put_off.values():
+            form.forget()
 
 
 class Tensors:
@@ -85,6 +90,7 @@ class Tensors:
         self._volatile: dict[int, int | None] = {}
         self.blanks: set[int] = set()
         self._settled = Settled()
+        self._complex = False  # a complex tensor was ever seen
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
@@ -109,10 +115,10 @@ class Tensors:
             address = storage._cdata
             version = tensor._version
             lies = None if tensor.is_contiguous() else tensor.stride()
-            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version, tensor.is_neg())
+            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version)
             known = self._forms.get(form) or self._learn(tensor, form)
-            if known.is_complex and tensor.is_conj():
-                known = known.conjugate()
+            if known.may_put_off or self._complex:
+                known = known.put_off(tensor.is_conj(), tensor.is_neg())
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
@@ -141,7 +147,7 @@ class Tensors:
 
     def settle(self, tensor: torch.Tensor, number: int) -> None:
         """Let the next step refer to what was measured under this number, if the tensor is the same then."""
-        if type(tensor) in PLAIN and number >= 0:
+        if type(tensor) in PLAIN and number >= 0 and not tensor.is_neg():
             self._settled.add(self._recorder, tensor, _form(tensor), number)
 
     def unsettle(self, tensor: torch.Tensor) -> None:
@@ -175,7 +181,11 @@ class Tensors:
         dtype = str(tensor.dtype).removeprefix("torch.")
         rows = self._orders.setdefault((_order(tensor), *form[2:]), {})
         shape = self._recorder.shape(tensor.shape)
-        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), tensor.is_complex(), rows)
+        # A negation is put off in the imaginary part of a conjugate: elements of a complex tensor with others between them,
+        # or, on the way there, all parts of a complex tensor, which was seen then.
+        self._complex = self._complex or tensor.is_complex()
+        may_put_off = form[1] is not None or tensor.numel() < 2
+        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), may_put_off, rows)
         return known
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
@@ -363,7 +373,7 @@ def _form(tensor: torch.Tensor) -> Any:
     """Return all that tells two views of one storage, or two versions of one view, apart."""
     lies = None if tensor.is_contiguous() else tensor.stride()
     offset = tensor.storage_offset()
-    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version, tensor.is_neg())
+    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version)
 
 
 def _order(tensor: torch.Tensor) -> Any:

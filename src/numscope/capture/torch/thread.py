@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 
 Undo = Callable[[], None]
+State = dict[str, Any]  # what a ThreadState has, in the thread that asks
 
 
 class Open:

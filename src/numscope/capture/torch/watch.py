@@ -34,17 +34,17 @@ class Watch(Values):
         self._threads = 0
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
-        self.modules: dict[tuple[str, str], tuple[int, int, Series]] = {}  # path, class → their numbers, names of calls
         self.scope = Scope(settings.scope, settings.exclude)
+        self.before_call = None
         self.stacks = settings.stacks
         self.intern = recorder.sites.intern
-        self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
         self.record_forward = settings.phase != "backward"
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
         self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
         # `.data` and what else gives memory away are torch functions, not operators.
         self.sees_functions = settings.level in ("api", "mix")
+        self.records_modules = settings.level != "api"  # else they only say where calls are
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
         self._slot_wanted: dict[int, bool] = {}
@@ -100,9 +100,15 @@ class Watch(Values):
             self.scope.ended(self.recorder.strings[name])
 
     @property
-    def asks(self) -> bool:
-        """Tell whether `in_scope` must be asked: not every call is wanted, or something is to be done before the next."""
-        return self.before_call is not None or not self.scope.everything
+    def before_call(self) -> Callable[[], None] | None:
+        """What is to be done once, before the next call is recorded."""
+        return self._before_call
+
+    @before_call.setter
+    def before_call(self, work: Callable[[], None] | None) -> None:
+        self._before_call = work
+        # Whether `in_scope` must be asked: not every call is wanted, or something is to be done before the next.
+        self.asks = work is not None or not self.scope.everything
 
     def thread_number(self) -> int:
         """Return this thread's number: 0 for the first one seen."""
@@ -140,31 +146,33 @@ class Watch(Values):
         A tensor that can't be measured has a note in its place. `overwritten`: the call writes to its first tensor; if
         that holds nothing yet, nothing is measured.
         """
+        rows: list[int] = []
         if len(slots) > _LIST:
             with self.recorder.together():
-                return self._rows(order, slots, overwritten, backward)
-        return self._rows(order, slots, overwritten, backward)
+                self._add_rows(rows, order, slots, overwritten, backward)
+            return rows
+        if overwritten or self._restricted:
+            self._add_rows(rows, order, slots, overwritten, backward)
+            return rows
+        tensors = self.tensors
+        objects = tensors.objects
+        try:
+            for slot, tensor in slots:
+                known = objects.get(id(tensor))  # as in Tensors.number: most tensors were seen before
+                if (
+                    known is not None
+                    and known[0]() is tensor
+                    and known[1] == tensor._version
+                    and known[2] == tensor.data_ptr()
+                ):
+                    rows += (order, slot, known[3], -1)
+                else:
+                    rows += (order, slot, tensors.look_up(tensor), -1)
+        except Unmeasured:
+            self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
+        return rows
 
-    def _rows(self, order: int, slots: list[Slot], overwritten: bool, backward: bool) -> list[int]:
-        rows: list[int] = []
-        if not (overwritten or self._restricted):
-            tensors = self.tensors
-            objects = tensors.objects
-            try:
-                for slot, tensor in slots:
-                    known = objects.get(id(tensor))  # as in Tensors.number: most tensors were seen before
-                    if (
-                        known is not None
-                        and known[0]() is tensor
-                        and known[1] == tensor._version
-                        and known[2] == tensor.data_ptr()
-                    ):
-                        rows += (order, slot, known[3], -1)
-                    else:
-                        rows += (order, slot, tensors.look_up(tensor), -1)
-                return rows
-            except Unmeasured:
-                slots = slots[len(rows) // 4 :]
+    def _add_rows(self, rows: list[int], order: int, slots: list[Slot], overwritten: bool, backward: bool) -> None:
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
                 rows += (order, slot, UNWANTED, -1)
@@ -178,7 +186,6 @@ class Watch(Values):
             except Unmeasured as why:
                 self.recorder.skip(str(why))
                 rows += (order, slot, -1, self.recorder.strings.id(str(why)))
-        return rows
 
     def measure_ahead(self, model: torch.nn.Module) -> None:
         """Measure a model's parameters together, once a step, before its modules ask for them one by one."""
@@ -189,7 +196,7 @@ class Watch(Values):
         first = next(model.parameters(), None)
         if first is not None and first.is_cuda:  # elsewhere it gains nothing
             with self.recorder.together():
-                self._rows(0, [(0, parameter) for parameter in model.parameters()], False, False)
+                self._add_rows([], 0, [(0, parameter) for parameter in model.parameters()], False, False)
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
