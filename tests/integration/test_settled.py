@@ -13,7 +13,9 @@ import torch.nn as nn
 import numscope as ns
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.settled import Settled
+from numscope.capture.torch.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint
+from numscope.fingerprint.torch_form import TorchBatch
 
 
 class Net(nn.Module):
@@ -68,7 +70,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("parts", [False, True])
 @pytest.mark.parametrize("keep", ["stats", "tensors", "sample"])
-@pytest.mark.parametrize("level", ["api", "mix"])
+@pytest.mark.parametrize("level", ["api", "mix", "aten"])
 def test_the_run_is_the_one_in_which_all_is_measured_anew(
     level: str, keep: str, parts: bool, tmp_path: Path, referred: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,21 +84,30 @@ def test_the_run_is_the_one_in_which_all_is_measured_anew(
             for _ in range(4):
                 train(model, optimizer)
                 cap.step()
-        return rows(path)
+        # A tensor that is measured again has a number of its own.
+        return [{**row, "tensor": row["tensor"] if level != "aten" else -1} for row in rows(path)]
 
     fewer = run(tmp_path / "fewer")
-    assert len(referred) == 3 * 4  # the parameters, in every step but the first
+    count = len(referred)
+    if level != "aten":
+        assert count == 3 * 4  # the parameters, in every step but the first
+    elif not parts:
+        assert count == 3 * 16  # the optimizer's state, too: what is handed over already can't be referred to
     monkeypatch.setattr(Settled, "add", lambda *_: False)
+    monkeypatch.setattr(Tensors, "leave", lambda *_: None)
     assert run(tmp_path / "all") == fewer
-    assert len(referred) == 3 * 4
+    assert len(referred) == count
 
 
+@pytest.mark.parametrize("level", ["mix", "aten"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_each_step_has_the_fingerprints_of_its_own_parameters(name: str, tmp_path: Path, referred: list[int]) -> None:
+def test_each_step_has_the_fingerprints_of_its_own_parameters(
+    name: str, level: str, tmp_path: Path, referred: list[int]
+) -> None:
     model = Net()
     optimizer = OPTIMIZERS[name](model.parameters())
     true = []
-    with ns.capture(tmp_path / "run", model, on_error="raise") as cap:
+    with ns.capture(tmp_path / "run", model, level=level, on_error="raise") as cap:
         for step in range(5):
             true.append(true_hash(model.a.weight))
             if step == 2:  # a step without its optimizer: the next begins with the same parameters
@@ -109,7 +120,32 @@ def test_each_step_has_the_fingerprints_of_its_own_parameters(name: str, tmp_pat
     ]
     assert found == true
     assert len(set(true)) == 4
-    assert len(referred) == 4 * 4
+    assert len(referred) == 4 * 4 if level == "mix" else len(referred) > 4 * 4
+
+
+@pytest.mark.parametrize(("name", "times"), [("fused", 4), ("foreach", 3), ("single", 9)])
+def test_what_the_operators_of_an_optimizer_write_is_measured_once(
+    name: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Net()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    measured: list[torch.Tensor] = []
+    plain = TorchBatch.add
+
+    def add(batch: TorchBatch, tensor: torch.Tensor) -> int:
+        measured.append(tensor)
+        return plain(batch, tensor)
+
+    with ns.capture(tmp_path / "run", model, level="aten", on_error="raise") as cap:
+        for _ in range(2):  # the first makes the state
+            train(model, optimizer)
+            cap.step()
+        monkeypatch.setattr(TorchBatch, "add", add)
+        model(torch.ones(3, 4)).square().mean().backward()
+        assert not any(tensor is parameter for tensor in measured for parameter in model.parameters())
+        measured.clear()
+        optimizer.step()
+    assert len(measured) == times * 4  # what each operator has written, and nothing before or after it
 
 
 def held_alias(model: Net) -> None:

@@ -13,7 +13,7 @@ from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, targets_of
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
-from numscope.capture.torch.names import Api, ApiTable, Function
+from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function
 from numscope.capture.torch.tensors import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
 from numscope.capture.torch.values import Slot
@@ -80,7 +80,7 @@ class ApiMode(TorchFunctionMode):
         if not self._watch.on:
             return False
         if api.exposes and isinstance(args[0], torch.Tensor):
-            self._watch.tensors.distrust(args[0], storage_only=api.op in ("storage", "untyped_storage"))
+            self._watch.tensors.distrust(args[0], storage_only=api.op in STORAGES)
         return bool(api.cuts and args[0].requires_grad)
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:

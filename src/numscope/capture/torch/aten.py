@@ -16,8 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from numscope.capture.interned import Series
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.collectives import METHODS
+from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.tensors import version_of
+from numscope.capture.torch.thread import OwnWork
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 
@@ -35,6 +37,8 @@ _SILENT = {
     "check_for_nan",
     "_wrap_tensor_autograd",
 }
+_NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
+_NONE: set[int] = set()
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
@@ -44,11 +48,11 @@ Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, 
 class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
-    __slots__ = ("in_backward", "in_group", "kind", "out", "pending", "reads", "writes")
+    __slots__ = ("aliases", "in_backward", "in_group", "kind", "out", "pending", "reads", "scaled", "writes")
 
     def __init__(self, func: Any) -> None:
         namespace, _, op = func._schema.name.partition("::")
-        silent = op in _SILENT or namespace.startswith("pr")  # profiler, prim: no operators of the model
+        silent = op in _SILENT or namespace in _NO_MODEL
         self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
         collective = self.in_group or namespace.startswith("_c10d_functional")
         if namespace == "aten" or collective:
@@ -58,7 +62,8 @@ class Operator(Api):
         self.kind = "collective" if collective else "aten"
         self.in_backward: Series | None = None  # the names of its calls in backward; `series` has those in forward
         self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
-        self.views = self.views or func.is_view
+        self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
+        self.views = self.views or self.aliases
         arguments = list(enumerate(func._schema.arguments))
         self.out = {item.name for _, item in arguments if item.is_out}  # written to and never read
         self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
@@ -66,6 +71,11 @@ class Operator(Api):
         if self.in_group and op.rstrip("_") in METHODS:
             _, self.reads, written = METHODS[op.rstrip("_")]
             self.writes = [(place, "") for place in written]
+        self.writes_untold = self.writes_untold and not (self.writes or op.startswith("_fused_"))
+        # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
+        self.scaled = (
+            [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
+        )
 
     def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return those arguments that the operator reads."""
@@ -76,8 +86,14 @@ class Operator(Api):
         return args, kwargs
 
     def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-        """Return those arguments that the operator writes to."""
+        """Return those arguments that the operator may write to."""
         return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
+
+    def spared(self, args: Any, kwargs: dict[str, Any]) -> set[int]:
+        """Return the ids of those tensors among them that it has only read."""
+        if not self.scaled or kwargs.get("grad_scale") is not None:
+            return _NONE
+        return {id(tensor) for place in self.scaled if place < len(args) for tensor in args[place]}
 
 
 class AtenMode(TorchDispatchMode):
@@ -90,11 +106,15 @@ class AtenMode(TorchDispatchMode):
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
         self._epoch = -1
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the mode is off wherever dynamo is on: see `compiled.py`
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         watch = self._watch
         state = watch.thread.__dict__
-        if state["busy"] or not (watch.on and watch.forward_on):
+        if state["busy"] or not watch.on:
             return func(*args, **kwargs)
         operator = self._operators.get(func)
         if operator is None:
@@ -103,10 +123,15 @@ class AtenMode(TorchDispatchMode):
             return func(*args, **kwargs)
         guard = state["guard"]
         row: Row | None = None
+        stepping: Stepping | None = state["stepping"]
         state["busy"] = True
         guard.__enter__()
         try:
-            row = self._before(operator, state, args, kwargs, sys._getframe(1))
+            frame = sys._getframe(1)
+            if stepping is not None and not stepping.covers(frame):
+                stepping = None
+            if watch.forward_on:
+                row = self._before(operator, state, args, kwargs, frame)
         except Exception as error:
             watch.fault(operator.head, error)
         finally:
@@ -117,18 +142,33 @@ class AtenMode(TorchDispatchMode):
         except Exception:
             if row is not None:
                 watch.add(row[3])
+            if operator.writes:
+                with OwnWork(watch, operator.head):
+                    self._written(operator, args, kwargs)  # or a part of it
             raise
-        if row is not None:
+        if row is not None or operator.writes:
             state["busy"] = True
             guard.__enter__()
             try:
-                self._after(operator, row, result, operator.written(args, kwargs) if operator.writes else None)
+                written = self._written(operator, args, kwargs) if operator.writes else []
+                if row is not None:
+                    self._after(operator, row, result, written, stepping)
             except Exception as error:
                 watch.fault(operator.head, error)
             finally:
                 guard.__exit__(None, None, None)
                 state["busy"] = False
         return result
+
+    def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[Slot]:
+        """Return what an operator may have written to, which is to be measured anew, recorded or not."""
+        written = self._watch.flatten("output", operator.written(args, kwargs), [])
+        if not operator.pending:
+            spared = operator.spared(args, kwargs)
+            for _, tensor in written:
+                if id(tensor) not in spared:
+                    self._watch.tensors.overwritten(tensor)
+        return written
 
     def _before(self, operator: Operator, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> Row | None:
         watch = self._watch
@@ -197,15 +237,17 @@ class AtenMode(TorchDispatchMode):
         self._owners.setdefault((thread, _sequence() - 1), order)
         return -1
 
-    def _after(self, operator: Operator, row: Row, result: Any, given: Any) -> None:
+    def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot], stepping: Stepping | None) -> None:
         watch = self._watch
         order, name, inputs, rows, versions = row
-        written = watch.flatten("output", given, []) if given else []
         outputs = written if operator.in_group else watch.flatten_output(result) or written
         if operator.writes_untold:
             for _, tensor in inputs:
                 if not tensor.requires_grad:
                     watch.tensors.distrust(tensor)
+        if operator.foreign and watch.tensors.any_settled:
+            for _, tensor in inputs:
+                watch.tensors.unsettle(tensor)
         if operator.uninitialized or operator.pending:
             watch.add(rows)
             watch.blank(order, outputs, watch.not_waited if operator.pending else watch.uninitialized)
@@ -213,13 +255,14 @@ class AtenMode(TorchDispatchMode):
                 for _, tensor in outputs:
                     watch.tensors.distrust(tensor)
         else:
-            for _, tensor in written:
-                watch.tensors.overwritten(tensor)
+            base = inputs[0][1] if operator.aliases and inputs else None
             if versions is None:
                 watch.add(rows)
-                watch.record(order, outputs, name)
+                results = watch.record(order, outputs, name, base=base)
+                if written and stepping is not None:
+                    stepping.leave(outputs, results)
             else:
-                record_results(watch, operator, order, name, inputs, versions, rows, outputs)
+                record_results(watch, operator, order, name, inputs, versions, rows, outputs, base)
         if watch.scope.stateful:
             watch.ended(name)
         watch.flush_if_full()

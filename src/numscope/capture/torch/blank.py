@@ -47,14 +47,14 @@ def passes_blank(
 
 def record_results(
     watch: Watch, api: Api, order: int, name: int, inputs: list[Slot], versions: list[int | None], rows: list[int],
-    outputs: list[Slot],
+    outputs: list[Slot], base: torch.Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Record the rows of a call's inputs and its outputs, without what holds nothing yet."""
+    """Record the rows of a call's inputs and its outputs, without what holds nothing yet; `base`: see `Watch.record`."""
     measured = outputs
     if watch.tensors.blanks:
         measured = passes_blank(watch, api, inputs, versions, rows, outputs)
     watch.add(rows)
-    watch.record(order, measured, name)
+    watch.record(order, measured, name, base=base)
     if measured is not outputs:
         holding = {slot for slot, _ in measured}
         watch.empty(order, [item for item in outputs if item[0] not in holding])

@@ -16,6 +16,7 @@ from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.blank import Reallocations
 from numscope.capture.torch.collectives import Collectives
+from numscope.capture.torch.exposed import Exposures
 from numscope.capture.torch.functions import Functions
 from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
@@ -46,7 +47,7 @@ class TorchFrontend(Installed):
         if settings.level in ("api", "mix"):
             self._parts.append(Functions(watch))
         elif settings.level == "aten":
-            self._parts.append(Reallocations(watch))
+            self._parts += [Reallocations(watch), Exposures(watch)]
 
     def start(self) -> None:
         """Begin to watch."""

@@ -152,7 +152,7 @@ class Modules:
             return original(module, *args, **kwargs)
         if state["quiet"] is not None and not state["stack"]:  # an optimizer's step that raised has not told its end
             watch.thread.end_quiet()
-            watch.tensors.unsettle_all()
+            watch.tensors.doubt_everything()
         begun: Begun | None = None
         guard = state["guard"]
         state["busy"] = True

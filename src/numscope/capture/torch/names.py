@@ -52,7 +52,7 @@ FILLS_A_PART = {"all_gather_copy_in"}
 
 # These give away the memory itself, or a tensor whose version is another, or write without a new version: what lies there
 # may be written to unseen.
-_EXPOSES = {
+EXPOSES = {
     "apply_",
     "map_",
     "map2_",
@@ -65,6 +65,7 @@ _EXPOSES = {
     "storage",
     "untyped_storage",
 }
+STORAGES = {"storage", "untyped_storage"}  # of these, those that give away the storage object alone
 
 # These write to some of their arguments without telling the version counter: running statistics, gradients, parameters.
 _WRITES_UNTOLD = {"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"}
@@ -112,7 +113,7 @@ class Api:
         self.fills_a_part = op.rpartition(".")[2] in FILLS_A_PART
         self.overwrites = is_in_place(op)
         self.transparent = op in TRANSPARENT
-        self.exposes = op in _EXPOSES
+        self.exposes = op in EXPOSES
         self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
         self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
         self.may_write = self.overwrites or self.foreign

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.values import Slot
@@ -54,14 +56,27 @@ class Optimizers:
             return
         wanted = watch.on and watch.settings.optimizer
         with OwnWork(watch, "optimizer"), torch.no_grad():
-            for group in optimizer.param_groups if watch.tensors.any_settled else ():
-                for parameter in group["params"]:  # which it writes to, recorded or not
-                    watch.tensors.unsettle(parameter)
+            watch.thread.stepping = None
+            watch.tensors.forget_left()
+            if watch.tensors.any_settled:
+                self._unsettle(optimizer)
             if wanted:
                 self._record(optimizer)
         if not wanted:
             return
         watch.thread.begin_quiet()
+        if watch.settings.level == "aten" and watch.thread.entered and len(args) == 1 and not kwargs:
+            watch.thread.stepping = Stepping(watch.tensors, sys._getframe(1).f_code)
+
+    def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
+        """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
+        watch = self._watch
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                watch.tensors.unsettle(parameter)
+        if not watch.thread.entered:
+            for tensor in _state(optimizer):
+                watch.tensors.unsettle(tensor)
 
     def _record(self, optimizer: torch.optim.Optimizer) -> None:
         watch = self._watch
@@ -111,24 +126,61 @@ class Optimizers:
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
+        stepping = watch.thread.stepping
         watch.thread.end_quiet()
         opened = self._open.pop(id(optimizer), None)
-        if opened is not None and watch.on and not watch.thread.busy:
-            order, name, versions = opened
-            with OwnWork(watch, "optimizer"), torch.no_grad():
-                parameters = self._parameters(optimizer)
-                for _, parameter in parameters:
-                    if versions.get(id(parameter)) == parameter._version:
-                        watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
-                outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
-                with watch.recorder.together():
-                    rows = watch.record(order, outputs, name)
-                if (
-                    watch.sees_functions and watch.thread.entered and watch.recorder.measures
-                ):  # what writes to them from here on is seen
-                    for (_, parameter), number in zip(outputs, rows[2::4]):
-                        watch.tensors.settle(parameter, number)
-                watch.flush_if_full()
+        if not watch.on or watch.thread.busy:
+            return
+        with OwnWork(watch, "optimizer"), torch.no_grad():
+            tensors = watch.tensors
+            if stepping is not None:
+                stepping.go_on(self._is_first(optimizer))
+            if opened is not None:
+                self._record_results(optimizer, *opened)
+            else:
+                for _, parameter in self._parameters(optimizer):
+                    tensors.written_unseen(parameter)
+            for tensor in _state(optimizer):
+                number = tensors.left(tensor)
+                if number < 0:
+                    tensors.written_unseen(tensor)
+                elif watch.recorder.measures:
+                    tensors.settle(tensor, number)
+            tensors.forget_left()
+            watch.flush_if_full()
+
+    def _record_results(
+        self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
+    ) -> None:
+        watch = self._watch
+        parameters = self._parameters(optimizer)
+        for _, parameter in parameters:
+            if versions.get(id(parameter)) == parameter._version and watch.tensors.left(parameter) < 0:
+                watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
+        outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
+        with watch.recorder.together():
+            rows = watch.record(order, outputs, name)
+        if watch.sees_exposures and watch.thread.entered and watch.recorder.measures:
+            for (_, parameter), number in zip(outputs, rows[2::4]):
+                watch.tensors.settle(parameter, number)  # what writes to it from here on is seen
+
+    def _is_first(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether no code of the user's has run since the step's last operator: no hook of theirs."""
+        if optimizer._optimizer_step_post_hooks:
+            return False
+        for hook in _post_hooks.values():
+            if hook == self._after:
+                return True
+            if not str(getattr(hook, "__module__", "")).startswith("numscope."):
+                return False
+        return False
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    for values in optimizer.state.values():
+        for value in values.values() if isinstance(values, dict) else ():
+            if isinstance(value, torch.Tensor):
+                yield value
 
 
 def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:

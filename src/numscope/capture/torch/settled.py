@@ -42,17 +42,26 @@ class _Known(NamedTuple):
         return self.tensor() is tensor and self.form == form and self.address == tensor.data_ptr()
 
 
+class Left(NamedTuple):
+    """A tensor as an operator has left it, and the number under which it was measured then."""
+
+    tensor: weakref.ref[torch.Tensor]
+    form: Any
+    number: int
+
+
 class Settled:
     """The tensors that were measured when they had their last value, by storage."""
 
-    __slots__ = ("_coming", "known")
+    __slots__ = ("_coming", "known", "left")
 
     def __init__(self) -> None:
         self._coming: dict[int, _Known] = {}  # of the running step, for the next one
         self.known: dict[int, _Known] = {}  # of the steps before
+        self.left: dict[int, Left] = {}  # of the optimizer's step that runs
 
     def __bool__(self) -> bool:
-        return bool(self.known or self._coming)
+        return bool(self.known or self._coming or self.left)
 
     def add(self, recorder: Recorder, tensor: torch.Tensor, form: Any, number: int) -> bool:
         """Remember a tensor as it is now, measured under this number of the running step; tell whether it can be."""
@@ -71,16 +80,19 @@ class Settled:
         """Measure what lies in this storage anew."""
         self.known.pop(address, None)
         self._coming.pop(address, None)
+        self.left.pop(address, None)
 
     def clear(self) -> None:
         """Measure everything anew."""
         self.known.clear()
         self._coming.clear()
+        self.left.clear()
 
     def new_step(self) -> set[int]:
         """Begin a step; return the storages of what it can refer to."""
         known = {**self.known, **self._coming}
         self._coming = {}
+        self.left.clear()
         self.known = {address: one for address, one in known.items() if one.tensor() is not None}
         return set(self.known)
 

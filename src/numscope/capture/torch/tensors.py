@@ -8,6 +8,7 @@ optimizer has left at the end of a step is known in the next one, where that can
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,58 +17,15 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
+from numscope.capture.torch.forms import Form, form_of, next_version, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, unwrap, why
-from numscope.capture.torch.settled import Settled, is_shared_memory
+from numscope.capture.torch.settled import Left, Settled, is_shared_memory
 from numscope.capture.unmeasured import Unmeasured
 
 _FORMS = 10_000  # that are remembered from step to step
+_KEYS = itertools.count(-1, -1)  # no storage has one of these
 _ANY = -1  # the version of a storage's tensors, whatever it is
-
-
-class Form:
-    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version.
-
-    Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
-    of that form were seen is a map from numbers to numbers.
-    """
-
-    __slots__ = ("_put_off", "device", "dtype", "may_put_off", "rows", "seen", "shape")
-
-    def __init__(
-        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]]
-    ) -> None:
-        self.dtype = dtype
-        self.shape = shape
-        self.device = device
-        self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
-        self.seen: dict[int, int] = {}  # storage → number
-        self.rows = rows  # storage → where it is measured; shared with the forms of other shape that show the same
-        self._put_off: dict[tuple[bool, bool], Form] = {}
-
-    def put_off(self, conjugation: bool, negation: bool) -> Form:
-        """Return the same form with what torch has put off."""
-        if not (conjugation or negation):
-            return self
-        found = self._put_off.get((conjugation, negation))
-        if found is None:
-            found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
-        return found
-
-    def forget_those(self, storages: set[int]) -> None:
-        """Forget the tensors of these storages."""
-        for kept in (self.seen, self.rows):
-            for address in kept.keys() & storages:
-                del kept[address]
-        for form in self._put_off.values():
-            form.forget_those(storages)
-
-    def forget(self) -> None:
-        """Forget which tensors were seen."""
-        self.seen.clear()
-        self.rows.clear()
-        for form in self._put_off.values():
-            form.forget()
 
 
 class Tensors:
@@ -82,6 +40,9 @@ class Tensors:
         # The same, by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
         self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
         self._storages: dict[int, Any] = {}
+        # What storages are known by since an operator has written to them, as their versions may not say so or be put back.
+        self._keys: dict[int, int] = {}
+        self._past: set[int] = set()  # what they were known by before
         self._untrusted: set[int] = set()
         self._kept: set[int] = set()
         self._bases = Bases()
@@ -104,8 +65,11 @@ class Tensors:
             return known[3]
         return self.look_up(tensor)
 
-    def look_up(self, tensor: torch.Tensor) -> int:
-        """Return the number of a tensor whose Python object does not tell it."""
+    def look_up(self, tensor: torch.Tensor, base: torch.Tensor | None = None) -> int:
+        """Return the number of a tensor whose Python object does not tell it.
+
+        `base`: what the tensor is a new view of; it gets that one's version only when a dispatch mode has returned.
+        """
         placement = -1
         wrapped = type(tensor) not in PLAIN
         if wrapped:
@@ -114,6 +78,8 @@ class Tensors:
             storage = tensor.untyped_storage()
             address = storage._cdata
             version = tensor._version
+            if base is not None and not wrapped and base.untyped_storage()._cdata == address:
+                version = base._version
             lies = None if tensor.is_contiguous() else tensor.stride()
             form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version)
             known = self._forms.get(form) or self._learn(tensor, form)
@@ -123,7 +89,8 @@ class Tensors:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
-        found = known.seen.get(address)
+        key = self._keys.get(address, address) if self._keys else address
+        found = known.seen.get(key)
         trusted = True
         if self._untrusted or self._volatile:
             trusted = address not in self._untrusted and self._volatile.get(address) != version
@@ -131,16 +98,17 @@ class Tensors:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
             settled = self._settled.known.get(address) if self._settled.known else None
-            if settled is not None and trusted and settled.holds(tensor, form):
+            left = self._settled.left.get(address) if self._settled.left else None
+            if left is not None and left.form == form and left.tensor() is tensor:
+                found = left.number
+            elif settled is not None and trusted and settled.holds(tensor, form):
                 found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
             elif trusted and self._recorder.shares:
-                found = self._recorder.view(
-                    known.rows, address, tensor, known.dtype, known.shape, known.device, placement
-                )
+                found = self._recorder.view(known.rows, key, tensor, known.dtype, known.shape, known.device, placement)
             else:
-                known.rows.pop(address, None)
+                known.rows.pop(key, None)
                 found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
-            known.seen[address] = found
+            known.seen[key] = found
         if trusted and not wrapped:
             self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
         return found
@@ -148,7 +116,35 @@ class Tensors:
     def settle(self, tensor: torch.Tensor, number: int) -> None:
         """Let the next step refer to what was measured under this number, if the tensor is the same then."""
         if type(tensor) in PLAIN and number >= 0 and not tensor.is_neg():
-            self._settled.add(self._recorder, tensor, _form(tensor), number)
+            self._settled.add(self._recorder, tensor, form_of(tensor), number)
+
+    def leave(self, tensor: torch.Tensor, number: int) -> None:
+        """Remember under which number a tensor was measured after an operator had written to it.
+
+        That is asked for until something else writes to its memory, or `forget_left`.
+        """
+        if type(tensor) in PLAIN and number >= 0:
+            address = address_of(tensor)
+            if address in self._volatile and address not in self._untrusted:
+                self._settled.left[address] = Left(weakref.ref(tensor), form_of(tensor), number)
+
+    def left(self, tensor: torch.Tensor) -> int:
+        """Return the number that is remembered of a tensor as it is now, or -1."""
+        known = self._settled.left.get(address_of(tensor) or 0) if self._settled.left else None
+        return known.number if known and known.tensor() is tensor and known.form == form_of(tensor) else -1
+
+    def has_risen(self, tensor: torch.Tensor) -> None:
+        """Remember a tensor that was left with the next version: the rise was its operator's own."""
+        address = address_of(tensor) or 0
+        known = self._settled.left.get(address)
+        if known is not None and known.tensor() is tensor:
+            form = form_of(tensor)
+            if form == next_version(known.form):
+                self._settled.left[address] = known._replace(form=form)
+
+    def forget_left(self) -> None:
+        """Measure anew what operators have left."""
+        self._settled.left.clear()
 
     def unsettle(self, tensor: torch.Tensor) -> None:
         """Measure what lies in this tensor's memory anew in the next step: it is written to, or may be."""
@@ -179,7 +175,7 @@ class Tensors:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
         dtype = str(tensor.dtype).removeprefix("torch.")
-        rows = self._orders.setdefault((_order(tensor), *form[2:]), {})
+        rows = self._orders.setdefault((order_of(tensor), *form[2:]), {})
         shape = self._recorder.shape(tensor.shape)
         # A negation is put off in the imaginary part of a conjugate: elements of a complex tensor with others between them,
         # or, on the way there, all parts of a complex tensor, which was seen then.
@@ -280,9 +276,16 @@ class Tensors:
                 return
         address = self._doubt(tensor)
         if address is not None:
+            self._past.add(self._keys.get(address, address))
+            self._keys[address] = next(_KEYS)
             self.blanks.discard(address)
             self.objects.clear()
             self.doubt_others(tensor)
+
+    def written_unseen(self, tensor: torch.Tensor) -> None:
+        """Something may have written to this tensor that tells no versions."""
+        if address_of(tensor) in self._storages:  # otherwise nothing is known of it
+            self.overwritten(tensor)
 
     def doubt_others(self, tensor: torch.Tensor) -> None:
         """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
@@ -330,13 +333,15 @@ class Tensors:
         for address in gone:
             torch.UntypedStorage._free_weak_ref(self._storages.pop(address))
         dead = set(gone)
+        past, self._past = self._past, set()
+        past |= dead | {self._keys.pop(address) for address in dead & self._keys.keys()}
         self._untrusted -= dead
         self.blanks -= dead
         self._settled.forget_those(dead)
         for address in dead & self._volatile.keys():
             del self._volatile[address]
         for form in self._forms.values():
-            form.forget_those(dead)
+            form.forget_those(past)
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
@@ -346,6 +351,8 @@ class Tensors:
         for known in self._forms.values():
             known.forget()
         self.objects.clear()
+        self._keys.clear()
+        self._past.clear()
         self._untrusted.clear()
         self.blanks.clear()
         self._volatile.clear()
@@ -367,26 +374,6 @@ class Tensors:
         dtype = text(str(tensor.dtype).removeprefix("torch."))
         shape = self._recorder.shape(tensor.shape)
         return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
-
-
-def _form(tensor: torch.Tensor) -> Any:
-    """Return all that tells two views of one storage, or two versions of one view, apart."""
-    lies = None if tensor.is_contiguous() else tensor.stride()
-    offset = tensor.storage_offset()
-    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version)
-
-
-def _order(tensor: torch.Tensor) -> Any:
-    """Return what elements a tensor shows in what order, whatever its shape: sizes and strides, neighbours joined."""
-    if tensor.is_contiguous():
-        return tensor.numel()
-    joined: list[tuple[int, int]] = []
-    for size, stride in zip(tensor.shape, tensor.stride()):
-        if joined and joined[-1][1] == size * stride:
-            joined[-1] = joined[-1][0] * size, stride
-        elif size != 1:
-            joined.append((size, stride))
-    return tuple(joined)
 
 
 def address_of(tensor: torch.Tensor) -> int | None:

@@ -34,9 +34,11 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.stack: list[Open] = []
-        self.busy = False  # our own code runs
+        # Our own code runs: now, or always, in a thread of the writer's.
+        self.busy = threading.current_thread().name.startswith("numscope")
         self.guard = torch._C.DisableTorchFunction()  # around it; it is never inside itself
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
+        self.stepping: Any = None  # … the same step, where nothing but its operators writes to what it works on
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.switches = 0  # how often dynamo has switched itself in that frame
@@ -53,6 +55,7 @@ class ThreadState(threading.local):
 
     def end_quiet(self) -> None:
         """Let modes see again."""
+        self.stepping = None
         if self.quiet is not None:
             self.quiet.__exit__(None, None, None)
             self.quiet = None

@@ -42,8 +42,7 @@ class Watch(Values):
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
         self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
-        # `.data` and what else gives memory away are torch functions, not operators.
-        self.sees_functions = settings.level in ("api", "mix")
+        self.sees_exposures = settings.level != "module"  # `.data`, and what else gives memory away
         self.records_modules = settings.level != "api"  # else they only say where calls are
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
@@ -140,19 +139,22 @@ class Watch(Values):
         note = note if note >= 0 else self.uninitialized
         self.add([number for slot, _ in slots for number in (order, slot, -1, note)])
 
-    def rows(self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False) -> list[int]:
+    def rows(
+        self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False,
+        base: torch.Tensor | None = None,
+    ) -> list[int]:  # fmt: skip
         """Measure the tensors of a call; return a row of each, one after the other: order, slot, tensor, note.
 
         A tensor that can't be measured has a note in its place. `overwritten`: the call writes to its first tensor; if
-        that holds nothing yet, nothing is measured.
+        that holds nothing yet, nothing is measured. `base`: what they are new views of, see `Tensors.look_up`.
         """
         rows: list[int] = []
         if len(slots) > _LIST:
             with self.recorder.together():
-                self._add_rows(rows, order, slots, overwritten, backward)
+                self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
-        if overwritten or self._restricted:
-            self._add_rows(rows, order, slots, overwritten, backward)
+        if overwritten or self._restricted or base is not None:
+            self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
         tensors = self.tensors
         objects = tensors.objects
@@ -172,7 +174,10 @@ class Watch(Values):
             self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
         return rows
 
-    def _add_rows(self, rows: list[int], order: int, slots: list[Slot], overwritten: bool, backward: bool) -> None:
+    def _add_rows(
+        self, rows: list[int], order: int, slots: list[Slot], overwritten: bool, backward: bool,
+        base: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
                 rows += (order, slot, UNWANTED, -1)
@@ -182,7 +187,8 @@ class Watch(Values):
                 continue
             overwritten = False
             try:
-                rows += (order, slot, self.tensors.number(tensor), -1)
+                number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
+                rows += (order, slot, number, -1)
             except Unmeasured as why:
                 self.recorder.skip(str(why))
                 rows += (order, slot, -1, self.recorder.strings.id(str(why)))
@@ -208,9 +214,14 @@ class Watch(Values):
             if rows[place + 2] != UNWANTED:
                 recorder.slot(*rows[place : place + 4])
 
-    def record(self, order: int, slots: list[Slot], name: int, backward: bool = False) -> list[int]:
-        """Record the tensors of a call of this name, and keep the data of those that are wanted; return their rows."""
-        rows = self.rows(order, slots, backward=backward)
+    def record(
+        self, order: int, slots: list[Slot], name: int, backward: bool = False, base: torch.Tensor | None = None
+    ) -> list[int]:
+        """Record the tensors of a call of this name, and keep the data of those that are wanted; return their rows.
+
+        `base`: what they are new views of, see `Tensors.look_up`.
+        """
+        rows = self.rows(order, slots, False, backward, base)
         if self.keeps_some:
             self.keep(slots, rows, name)
         self.add(rows)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.tensors import Tensors, _order
+from numscope.capture.torch.forms import order_of
+from numscope.capture.torch.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
 
@@ -136,5 +137,5 @@ def test_a_new_step_measures_all_anew() -> None:
 )
 def test_orders(one: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]) -> None:
     base = torch.arange(24).view(2, 3, 4)
-    assert _order(one(base)) == _order(other(base))
+    assert order_of(one(base)) == order_of(other(base))
     assert one(base).flatten().tolist() == other(base).flatten().tolist()

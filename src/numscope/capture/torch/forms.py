@@ -1,0 +1,77 @@
+"""Forms: all that a tensor is besides its storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Form:
+    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version.
+
+    Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
+    of that form were seen is a map from numbers to numbers.
+    """
+
+    __slots__ = ("_put_off", "device", "dtype", "may_put_off", "rows", "seen", "shape")
+
+    def __init__(
+        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]]
+    ) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        self.device = device
+        self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
+        self.seen: dict[int, int] = {}  # storage → number
+        self.rows = rows  # storage → where it is measured; shared with the forms of other shape that show the same
+        self._put_off: dict[tuple[bool, bool], Form] = {}
+
+    def put_off(self, conjugation: bool, negation: bool) -> Form:
+        """Return the same form with what torch has put off."""
+        if not (conjugation or negation):
+            return self
+        found = self._put_off.get((conjugation, negation))
+        if found is None:
+            found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
+        return found
+
+    def forget_those(self, storages: set[int]) -> None:
+        """Forget the tensors of these storages."""
+        for kept in (self.seen, self.rows):
+            for address in kept.keys() & storages:
+                del kept[address]
+        for form in self._put_off.values():
+            form.forget_those(storages)
+
+    def forget(self) -> None:
+        """Forget which tensors were seen."""
+        self.seen.clear()
+        self.rows.clear()
+        for form in self._put_off.values():
+            form.forget()
+
+
+def form_of(tensor: torch.Tensor) -> Any:
+    """Return all that tells two views of one storage, or two versions of one view, apart."""
+    lies = None if tensor.is_contiguous() else tensor.stride()
+    offset = tensor.storage_offset()
+    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version)
+
+
+def next_version(form: Any) -> Any:
+    """Return the same form, one version on."""
+    return (*form[:5], form[5] + 1)
+
+
+def order_of(tensor: torch.Tensor) -> Any:
+    """Return what elements a tensor shows in what order, whatever its shape: sizes and strides, neighbours joined."""
+    if tensor.is_contiguous():
+        return tensor.numel()
+    joined: list[tuple[int, int]] = []
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        if joined and joined[-1][1] == size * stride:
+            joined[-1] = joined[-1][0] * size, stride
+        elif size != 1:
+            joined.append((size, stride))
+    return tuple(joined)

@@ -1,0 +1,445 @@
+"""At level aten every fingerprint is the definition's of what was there, whatever has written to it."""
+
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import numscope as ns
+from numscope.fingerprint.definition import fingerprint
+
+SILENT = {"detach", "alias", "lift_fresh", "_local_scalar_dense"}
+_numpy = torch._C.TensorBase.numpy  # as it is without numscope
+_node, _task = torch._C._current_autograd_node, torch._C._current_graph_task_id
+
+
+def true_hash(tensor: torch.Tensor) -> int:
+    with torch.no_grad(), torch._C.DisableTorchFunction():
+        content = _numpy(torch._C.TensorBase.detach(tensor)).copy()
+    return int(fingerprint(np.ascontiguousarray(content)).hash[0])
+
+
+def named(group: str, values: Any) -> list[tuple[str, torch.Tensor]]:
+    found: list[tuple[str, torch.Tensor]] = []
+    for key, value in values:
+        if isinstance(value, torch.Tensor):
+            found.append((f"{group}.{key}", value))
+        elif isinstance(value, (list, tuple)):
+            found += named(f"{group}.{key}", enumerate(value))
+    return found
+
+
+class Observer(TorchDispatchMode):
+    """Reads each operator's tensors from memory, before it and after it; it is below numscope's mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hashes: dict[str, list[int]] = {}
+        self.counts: Counter[str] = Counter()
+        self.own: Callable[[], bool] = lambda: True  # tells whether numscope's own work is being done
+        self.end: Callable[[], None] = lambda: None  # ends numscope's step
+
+    def see(self, name: str, tensors: list[tuple[str, torch.Tensor]]) -> None:
+        for slot, tensor in tensors:
+            self.hashes.setdefault(f"{name}.{slot}", []).append(true_hash(tensor))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = func._schema.name.partition("::")[2]
+        if self.own() or op in SILENT or func.namespace == "profiler":
+            return func(*args, **kwargs)
+        phase = "forward" if _node() is None and _task() == -1 else "backward"
+        name = f"Aten.{op}.{self.counts[op, phase]}.{phase}"
+        self.counts[op, phase] += 1
+        arguments = func._schema.arguments
+        out = {item.name for item in arguments if item.is_out}
+        read = [(key, value) for key, value in kwargs.items() if key not in out]
+        if not op.startswith("empty"):
+            self.see(name, named("input", enumerate(args)) + named("kwargs", read))
+        result = returned = func(*args, **kwargs)
+        if result is None:
+            result = [
+                args[place] if place < len(args) else kwargs.get(item.name)
+                for place, item in enumerate(arguments)
+                if item.alias_info and item.alias_info.is_write
+            ]
+        results = result if isinstance(result, (list, tuple)) else [result]
+        if not op.startswith("empty"):
+            self.see(name, named("output", enumerate(results)))
+        return returned
+
+
+def shape_of(tensors: list[torch.Tensor], place: int) -> torch.Tensor:
+    return tensors[place % len(tensors)]
+
+
+def through_address(tensor: torch.Tensor) -> None:
+    ctypes.c_float.from_address(tensor.data_ptr()).value += 1.0
+
+
+def through_storage(tensor: torch.Tensor) -> None:
+    storage = tensor.untyped_storage()
+    storage.copy_(torch.full((storage.nbytes() // 4,), 2.5).untyped_storage())
+
+
+def in_thread(work: Callable[[], Any]) -> None:
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def preserved(tensor: torch.Tensor) -> None:
+    with torch.autograd._unsafe_preserve_version_counter(tensor):
+        tensor.add_(1)
+        tensor.sin()
+        tensor.mul_(0.5)
+
+
+def raising(x: torch.Tensor, y: torch.Tensor) -> None:
+    with suppress(RuntimeError):
+        torch._foreach_add_([x, y], [torch.ones(()), torch.ones(7)])
+
+
+def fused(x: torch.Tensor, y: torch.Tensor, scale: bool) -> None:
+    if x.untyped_storage()._cdata == y.untyped_storage()._cdata or x.dim() != 2:
+        return
+    state = [torch.zeros_like(x), torch.zeros_like(x)]
+    torch._fused_adamw_(
+        [x], [y.expand_as(x).contiguous()], state[:1], state[1:], [], [torch.ones(())], lr=0.5, beta1=0.9, beta2=0.9,
+        weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False, grad_scale=torch.full((), 2.0) if scale else None,
+        found_inf=torch.zeros(()) if scale else None,
+    )  # fmt: skip
+    state[0].sin()
+
+
+def reserve(tensors: list[torch.Tensor], x: torch.Tensor) -> None:
+    memory = torch.empty(4, 4)
+    memory.view(16)
+    memory[:2].copy_(x[:1, :1])
+    memory[2:].fill_(3.0)
+    tensors.append(memory)
+
+
+# What a program is made of: each gets the tensors it has, of four by four elements, and two of them.
+ACTIONS: dict[str, Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor], Any]] = {
+    "read": lambda ts, x, y: x + y,
+    "multiply": lambda ts, x, y: ts.append(torch.mm(x, y) * 0.1),
+    "transpose": lambda ts, x, y: ts.append(x.t()),
+    "see": lambda ts, x, y: x.t().exp(),
+    "part": lambda ts, x, y: x[1:3].mul(2),
+    "alias": lambda ts, x, y: ts.append(x.detach()),
+    "unbind": lambda ts, x, y: torch.unbind(x),
+    "add_": lambda ts, x, y: x.add_(1),
+    "mul_ part": lambda ts, x, y: x[1:3].mul_(0.5),
+    "mul_ view": lambda ts, x, y: x.t().mul_(0.5),
+    "copy_": lambda ts, x, y: x.copy_(y.clone()),
+    "zero_": lambda ts, x, y: x.zero_(),
+    "setitem": lambda ts, x, y: x.__setitem__((0, slice(None)), 3.0),
+    "index_put_": lambda ts, x, y: x.index_put_((torch.tensor([0]),), torch.ones(4)),
+    "out": lambda ts, x, y: torch.add(y.clone(), 1, out=x),
+    "out part": lambda ts, x, y: torch.sin(torch.ones(2, 4), out=x[2:]),
+    "foreach": lambda ts, x, y: torch._foreach_add_([x, torch.ones(3)], 1),
+    "foreach twice": lambda ts, x, y: [torch._foreach_mul_([x], 0.5), torch._foreach_add_([x, y], 1)],
+    "foreach raises": lambda ts, x, y: raising(x, y),
+    "fused": lambda ts, x, y: fused(x, y, False),
+    "fused, scaled": lambda ts, x, y: fused(x, y, True),
+    "data": lambda ts, x, y: x.data.add_(1),
+    "data is held": lambda ts, x, y: ts.append(x.data),
+    "other data": lambda ts, x, y: setattr(x, "data", torch.full((4, 4), 0.25)) if x._base is None else None,
+    "numpy": lambda ts, x, y: x.detach().numpy().__setitem__((0, 0), 9.0),
+    "address": lambda ts, x, y: through_address(x),
+    "storage": lambda ts, x, y: through_storage(x),
+    "another thread": lambda ts, x, y: in_thread(lambda: x.add_(1)),
+    "foreach in another thread": lambda ts, x, y: in_thread(lambda: torch._foreach_add_([x], 1)),
+    "preserved": lambda ts, x, y: preserved(x),
+    "memory": lambda ts, x, y: reserve(ts, x),
+}  # fmt: skip
+
+
+def run(work: Callable[[Observer], None], model: Any = None, **options: Any) -> tuple[Observer, list[dict[str, Any]]]:
+    """Do the work with both watching; return the observer, and the rows of the run."""
+    observer = Observer()
+    with TemporaryDirectory() as folder, torch.no_grad(), observer:
+        with ns.capture(Path(folder) / "run", model, level="aten", on_error="raise", **options) as cap:
+            thread = cap._frontend.watch.thread  # type: ignore[attr-defined]
+            observer.own, observer.end = lambda: thread.busy, cap.step
+            work(observer)
+            observer.own = lambda: True
+        return observer, ns.open_run(Path(folder) / "run").tensors.to_pylist()
+
+
+def assert_true(observer: Observer, rows: list[dict[str, Any]]) -> None:
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        found.setdefault(row["name"], []).append(row["hash"])
+    wrong = {}
+    for name, hashes in observer.hashes.items():
+        assert len(found[name]) == len(hashes), name
+        pairs = [(have, want) for have, want in zip(found[name], hashes) if have is not None and have != want]
+        if pairs:
+            wrong[name] = pairs
+    assert not wrong, wrong
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 7), st.integers(0, 7)), max_size=25))
+def test_a_random_program_is_recorded_as_it_was(program: list[tuple[str, int, int]]) -> None:
+    def work(observer: Observer) -> None:
+        tensors = [torch.arange(16.0).reshape(4, 4) / 7, torch.eye(4)]
+        for action, first, second in program:
+            ACTIONS[action](tensors, shape_of(tensors, first), shape_of(tensors, second))
+
+    assert_true(*run(work))
+
+
+class Own(torch.optim.Optimizer):
+    """An optimizer of the user's: what it does beside operators no mode sees."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        if closure is not None:
+            closure()
+        for parameter in self.param_groups[0]["params"]:
+            mean = self.state[parameter].setdefault("mean", torch.zeros_like(parameter))
+            mean.lerp_(parameter.grad, 0.5)
+            behind_torch(mean)
+            torch._foreach_add_([parameter], [mean])
+            behind_torch(parameter)
+            parameter.mul_(0.9)
+            behind_torch(parameter)
+
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "fused": lambda ps: torch.optim.AdamW(ps, lr=0.1, fused=True),
+    "foreach": lambda ps: torch.optim.Adam(ps, lr=0.1, foreach=True, amsgrad=True),
+    "single": lambda ps: torch.optim.AdamW(ps, lr=0.1, foreach=False),
+    "momentum": lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, foreach=True),
+    "own": Own,
+}
+
+
+def behind_torch(tensor: torch.Tensor) -> None:
+    """Have torch write, then a kernel of the user's that takes the tensor and never asks Python for its address."""
+    with torch.no_grad():
+        tensor.mul_(0.5)
+    ctypes.c_float.from_address(torch._C.TensorBase.data_ptr(tensor)).value += 1.0
+
+
+def stepped(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()
+
+
+def hooked(optimizer: torch.optim.Optimizer) -> None:
+    """Have a hook of the user's write when the step is done, before numscope's own hook."""
+    parameter = optimizer.param_groups[0]["params"][0]
+    handle = optimizer.register_step_post_hook(lambda *_: behind_torch(parameter))
+    optimizer.step()
+    handle.remove()
+
+
+def hooked_before(optimizer: torch.optim.Optimizer) -> None:
+    def hook(*_: Any) -> None:
+        for values in optimizer.state.values():
+            for value in values.values():
+                if isinstance(value, torch.Tensor):
+                    behind_torch(value)
+
+    handle = optimizer.register_step_pre_hook(hook)
+    optimizer.step()
+    handle.remove()
+
+
+def with_closure(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step(lambda: behind_torch(optimizer.param_groups[0]["params"][0]))  # type: ignore[arg-type]
+
+
+def raised(optimizer: torch.optim.Optimizer) -> None:
+    def fail() -> None:
+        raise ArithmeticError
+
+    with suppress(ArithmeticError):
+        optimizer.step(fail)  # type: ignore[arg-type]
+    buffer = torch.ones(3)
+    behind_torch(buffer)
+    buffer.add_(1)
+
+
+def half_a_step(optimizer: torch.optim.Optimizer) -> None:
+    """Have an operator of the step raise, when others have written already."""
+    parameter = optimizer.param_groups[0]["params"][-1]
+    before, parameter.grad.data = parameter.grad.data, torch.ones(7)
+    with suppress(RuntimeError):
+        optimizer.step()
+    parameter.grad.data = before
+    buffer = torch.ones(3)
+    behind_torch(buffer)
+    buffer.add_(1)
+
+
+def elsewhere(optimizer: torch.optim.Optimizer) -> None:
+    in_thread(optimizer.step)
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [
+        value for values in optimizer.state.values() for value in values.values() if isinstance(value, torch.Tensor)
+    ]
+
+
+def each_state(write: Callable[[torch.Tensor], Any]) -> Callable[[torch.optim.Optimizer], None]:
+    def work(optimizer: torch.optim.Optimizer) -> None:
+        for tensor in state_of(optimizer):
+            write(tensor)
+
+    return work
+
+
+def each_parameter(write: Callable[[torch.Tensor], Any]) -> Callable[[torch.optim.Optimizer], None]:
+    def work(optimizer: torch.optim.Optimizer) -> None:
+        for tensor in optimizer.param_groups[0]["params"]:
+            write(tensor)
+
+    return work
+
+
+# What happens to an optimizer, its parameters and its state; None ends numscope's step.
+EVENTS: dict[str, Callable[[torch.optim.Optimizer], None] | None] = {
+    "step": stepped,
+    "end": None,
+    "hooked": hooked,
+    "hooked before": hooked_before,
+    "closure": with_closure,
+    "raised": raised,
+    "half a step": half_a_step,
+    "elsewhere": elsewhere,
+    "parameters": each_parameter(lambda tensor: tensor * 2),
+    "parameters in place": each_parameter(lambda tensor: tensor.mul_(0.5)),
+    "parameters foreach": lambda optimizer: torch._foreach_mul_(optimizer.param_groups[0]["params"], 0.5),
+    "parameters' data": each_parameter(lambda tensor: tensor.data.clamp_(-0.1, 0.1)),
+    "parameters' address": each_parameter(through_address),
+    "gradients": each_parameter(lambda tensor: tensor.grad.mul_(0.5)),
+    "state": each_state(lambda tensor: tensor + 1),
+    "state in place": each_state(lambda tensor: tensor.add_(1)),
+    "state by numpy": each_state(lambda tensor: tensor.numpy().fill(0.5)),
+    "state's data": each_state(lambda tensor: tensor.data.add_(1)),
+    "state's address": each_state(through_address),
+    "state's storage": each_state(through_storage),
+    "state foreach": lambda optimizer: torch._foreach_add_(state_of(optimizer), 1) if state_of(optimizer) else None,
+    "state elsewhere": each_state(lambda tensor: in_thread(lambda: tensor.add_(1))),
+    "loaded": lambda optimizer: optimizer.load_state_dict(optimizer.state_dict()),
+}
+
+
+def train(name: str, program: list[str], **options: Any) -> None:
+    def work(observer: Observer) -> None:
+        parameters = [torch.nn.Parameter(torch.arange(6.0).reshape(2, 3) / 7), torch.nn.Parameter(torch.ones(3))]
+        for parameter in parameters:
+            parameter.grad = torch.full_like(parameter, 0.25)
+        optimizer = OPTIMIZERS[name](parameters)
+
+        def before(*_: Any) -> None:
+            observer.counts["step"] += 1
+            observer.see(step(), [(f"parameters.group0.{i}", p) for i, p in enumerate(parameters)])
+            observer.see(step(), [(f"parameters_grad.group0.{i}", p.grad) for i, p in enumerate(parameters)])
+
+        def after(*_: Any) -> None:
+            observer.see(step(), [(f"output.group0.{i}", p) for i, p in enumerate(parameters)])
+
+        def step() -> str:
+            return f"Optimizer.{type(optimizer).__name__}.step.{observer.counts['step'] - 1}"
+
+        hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        try:
+            for event in program:
+                happens = EVENTS[event]
+                if happens is None:
+                    observer.counts.clear()
+                    observer.end()
+                else:
+                    happens(optimizer)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    assert_true(*run(work, **options))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(OPTIMIZERS)), st.lists(st.sampled_from(["step", "end", *sorted(EVENTS)]), max_size=12))
+def test_whatever_happens_around_an_optimizer_is_recorded_as_it_was(name: str, program: list[str]) -> None:
+    train(name, program)
+
+
+def test_a_view_is_measured_anew_when_what_it_shows_was_written(tmp_path: Path) -> None:
+    x = torch.zeros(2, 3)
+    with ns.capture(tmp_path / "run", None, level="aten", on_error="raise"):
+        for _ in range(4):
+            x.t()
+            x.add_(1)
+    rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
+    assert [row["mean"] for row in rows if row["name"].startswith("Aten.t.")] == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_what_is_not_recorded_writes_all_the_same(tmp_path: Path) -> None:
+    x, y = torch.zeros(3), torch.zeros(3)
+    with ns.capture(tmp_path / "run", None, level="aten", exclude="Aten._foreach_*", on_error="raise") as cap:
+        for _ in range(3):
+            x.sin()
+            torch._foreach_add_([x], 1)
+            with suppress(RuntimeError):
+                torch._foreach_add_([y, x], [torch.ones(()), torch.ones(7)])
+            y.cos()
+        cap.forward_end()
+        torch._foreach_add_([x], 1)
+        cap.save("x", x)
+    rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
+    assert [row["mean"] for row in rows if ".sin." in row["name"] and "input" in row["name"]] == [0, 1, 2]
+    assert [row["mean"] for row in rows if ".cos." in row["name"] and "input" in row["name"]] == [1, 2, 3]
+    assert [row["mean"] for row in rows if row["name"].startswith("Save")] == [4]
+
+
+@pytest.mark.parametrize("exclude", [None, "Optimizer.*"])
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_the_state_of_an_optimizer_is_measured_anew_after_its_step(
+    level: str, exclude: str | None, tmp_path: Path
+) -> None:
+    parameter = torch.nn.Parameter(torch.ones(3))
+    parameter.grad = torch.ones(3)
+    optimizer = torch.optim.AdamW([parameter], lr=0.1, fused=True)
+    optimizer.step()
+    tensors = [parameter, optimizer.state[parameter]["exp_avg"]]
+    true = []
+    with ns.capture(tmp_path / "run", None, level=level, exclude=exclude, on_error="raise") as cap:
+        for _ in range(3):
+            for tensor in tensors:
+                true.append(true_hash(tensor))
+                cap.save("x", tensor)
+            optimizer.step()
+    rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
+    assert [row["hash"] for row in rows if row["name"].startswith("Save")] == true
+
+
+def test_methods_of_tensors_are_torchs_own_again_after_capture(tmp_path: Path) -> None:
+    names = ["data", "data_ptr", "numpy", "__array__", "untyped_storage", "storage", "__dlpack__"]
+    before = [vars(torch.Tensor).get(name) for name in names]
+    with ns.capture(tmp_path / "run", None, level="aten", on_error="raise"):
+        x = torch.ones(3)
+        assert x.data.numpy().tolist() == [1, 1, 1]
+        assert np.from_dlpack(x).tolist() == [1, 1, 1]
+        assert torch.Tensor.data_ptr(x) == x.data_ptr()
+    assert [vars(torch.Tensor).get(name) for name in names] == before
