@@ -3,14 +3,17 @@
     PYTHONPATH=src python -m bench.keep [--gigabytes 2] [--megabytes 0.0625 1 16] [--rounds 3]
 
 Distinct tensors of each size, handed over in batches as a capture does, from the opening of a run to its end; plain
-writes of 16 MB and the writer in turn, in files that are deleted at once. Prints `over the floor` of each size.
+writes of 16 MB and the writer in turn, in files that are deleted at once. Prints one line of JSON; to stderr goes the same
+in words.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -32,6 +35,7 @@ def main() -> None:
     total = int(args.gigabytes * 1e9)
     memory = np.random.default_rng(0).integers(0, 256, 1 << 29, np.uint8)
     folder = Path(tempfile.mkdtemp(prefix="numscope-keep-"))
+    result: dict[str, dict[str, float]] = {}
     try:
         plain(folder / "disk", total)  # the first writes of a machine may be slower
         for size in args.megabytes:
@@ -40,10 +44,14 @@ def main() -> None:
                 floors.append(plain(folder / "disk", total))
                 taken.append(kept(folder / "run", memory, total, int(size * (1 << 20))))
             floor, time_of = min(floors), min(taken)
-            speeds = f"{total / floor / 1e9:.2f} GB/s plain, {total / time_of / 1e9:.2f} kept"
-            print(f"{size:8g} MB  {time_of / floor:5.2f} x over the floor  ({speeds})", flush=True)
+            plainly, kept_so = total / floor / 1e9, total / time_of / 1e9
+            what = f"{size:g} MB" if size >= 1 else f"{size * 1024:g} KB"
+            result[what] = {"ratio": time_of / floor, "plain GB/s": plainly, "kept GB/s": kept_so}
+            words = f"{what:>8}  {time_of / floor:5.2f} × the floor  ({plainly:.2f} GB/s plain, {kept_so:.2f} kept)"
+            print(words, file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder)
+    sys.stdout.write(json.dumps(result) + "\n")
 
 
 def plain(path: Path, total: int) -> float:

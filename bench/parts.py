@@ -1,4 +1,4 @@
-"""The parts of `make bench` that measure capture: start of the program, the captured step, the guard, growth.
+"""The parts of `make bench` that measure capture: start of the program, the captured step, kept tensors, the guard, growth.
 
 A row has at least `what` and `numscope`, and `msprobe` where the peer was measured beside it; times are seconds. The two
 tools take turns, so that a slow minute of the machine falls on both; ratios are of the medians of one run.
@@ -70,6 +70,28 @@ def capture_rows(model: str, modes: list[str], ours: Row, theirs: dict[str, Row]
     return rows
 
 
+def keep(bench: Bench) -> list[Row]:
+    """Kept tensors of several sizes: the time to write them over that of plain writes of as many bytes."""
+    say("kept tensors")
+    words = (
+        "--gigabytes",
+        0.05 if bench.quick else 0.5,
+        "--megabytes",
+        1 / 16,
+        1,
+        16,
+        "--rounds",
+        1 if bench.quick else 5,
+    )
+    found = bench.own("keep", *words)
+    if "error" in found:
+        return [{"what": "kept tensors", "model": "", "mode": "keep", "numscope": found}]
+    return [
+        {"what": f"tensors of {size} kept, over plain writes", "model": "", "mode": "keep", "numscope": speeds}
+        for size, speeds in found.items()
+    ]
+
+
 def guard(bench: Bench) -> list[Row]:
     """The step under the guard over the plain step; the peer's statistics of all calls beside it, in turn."""
     model = "TinyLM, 2 layers"
@@ -118,6 +140,7 @@ def growth(bench: Bench) -> list[Row]:
 PARTS = {
     "start": start,
     "capture": capture,
+    "keep": keep,
     "guard": guard,
     "compare": compare,
     "measures": measures,

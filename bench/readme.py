@@ -24,6 +24,7 @@ CHOSEN = {
         "Medium: mix tensors",
         "TinyLM, 2 layers: stopped",
     ],
+    "keep": ["tensors of 1 MB kept, over plain writes"],
     "guard": ["TinyLM, 2 layers: guard, mix"],
     "compare": ["compare TinyLM, 56 layers: stats", "compare Medium: tensors"],
     "measures": ["measures of float32", "measures of bfloat16", "measures of float16"],

@@ -24,7 +24,8 @@ def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
     if "captured" in ours:
         return (row["what"], times(ours), times(peer), extra(ours, peer), storage(ours, peer))
     if "ratio" in ours:
-        return (row["what"], f"{ours['ratio']:.3f} ×", ratio(peer["ratio"]) if "ratio" in peer else "", "", "")
+        speeds = f"{ours['plain GB/s']:.2f} GB/s plain, {ours['kept GB/s']:.2f} kept" if "kept GB/s" in ours else ""
+        return (row["what"], f"{ours['ratio']:.3f} ×", ratio(peer["ratio"]) if "ratio" in peer else "", "", speeds)
     if "seconds" in ours:
         quotient = ours["seconds"] / peer["seconds"] if "seconds" in peer else None
         slots = f"{ours['calls']:,} calls, {ours['slots']:,} slots" if "calls" in ours else ""
