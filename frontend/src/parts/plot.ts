@@ -1,91 +1,12 @@
 // Error over call order on a canvas: uPlot gives axes, zoom and cursor, the points are drawn here, one pixel once.
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
-import type { Frame } from '../data/frame';
 import type { VerdictWord } from '../data/types';
 import { colour } from '../state';
-import { isVerdict, VERDICTS } from '../verdict';
+import { mark } from './mark';
+import { level, lower, type Points } from './points';
 
 const SEVERITY: (VerdictWord | '')[] = ['', 'identical', 'equivalent', 'inherited', 'unmatched', 'origin'];
-
-export interface Points {
-  at: Int32Array;
-  row: Int32Array;
-  into: Float32Array; // log10 of the error that came in; NaN: unknown
-  out: Float32Array;
-  raw: Float32Array;
-  rawIn: Float32Array;
-  expected: Float32Array;
-  verdict: (VerdictWord | '')[]; // by code
-  code: Int32Array;
-  step: Int32Array;
-  phase: Int32Array;
-  phases: readonly string[];
-  lone: boolean; // some calls have no partner: they get a line of their own below 0
-  floor: number; // power of ten below which nothing but 0 lies
-  ceiling: number;
-  total: number;
-}
-
-export function points(frame: Frame): Points {
-  const get = (name: string) => frame.columns.get(name)!;
-  const logOf = (name: string): Float32Array => {
-    const column = get(name);
-    const result = new Float32Array(frame.rows);
-    for (let i = 0; i < frame.rows; i++) {
-      const value = column.values[i]!;
-      const missing = column.valid && !column.valid[i];
-      result[i] = missing ? NaN : value === 0 ? -Infinity : Number.isFinite(value) ? Math.log10(Math.abs(value)) : Infinity;
-    }
-    return result;
-  };
-  const out = logOf('out');
-  let low = 0;
-  let high = -30;
-  for (const value of out) {
-    if (!Number.isFinite(value)) continue;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  }
-  const floor = Math.max(Math.floor(Math.min(low, high)) - 1, -46);
-  const ceiling = Math.max(Math.ceil(high) + 1, floor + 2);
-  const verdict = get('verdict');
-  return {
-    at: get('at').values as Int32Array,
-    row: get('row').values as Int32Array,
-    into: logOf('in'),
-    out,
-    raw: get('out').values as Float32Array,
-    rawIn: get('in').values as Float32Array,
-    expected: logOf('expected'),
-    verdict: (verdict.words ?? []).map((word) => (isVerdict(word) ? word : '')),
-    code: verdict.values as Int32Array,
-    step: get('step').values as Int32Array,
-    phase: get('phase').values as Int32Array,
-    phases: get('phase').words ?? [],
-    lone: (verdict.words ?? []).includes('unmatched'),
-    floor,
-    ceiling,
-    total: Number(frame.header['total']),
-  };
-}
-
-/** The height of a value on the plot: 0 sits on the floor, what is not finite on the ceiling. */
-export function level(value: number, p: Pick<Points, 'floor' | 'ceiling'>): number {
-  return value === -Infinity ? p.floor : value === Infinity ? p.ceiling : Math.max(value, p.floor);
-}
-
-/** The first index whose position is not before x. */
-export function lower(at: Int32Array, x: number): number {
-  let low = 0;
-  let high = at.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (at[middle]! < x) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
 
 interface Spot {
   x: number;
@@ -369,37 +290,4 @@ export class Plot {
     const y = u.valToPos(this.height(this.near), 'y') + u.over.offsetTop;
     this.events.hover(this.near, x, y);
   }
-}
-
-function mark(ctx: CanvasRenderingContext2D, word: VerdictWord | '', x: number, y: number, size: number, plain: boolean): void {
-  const half = size / 2;
-  if (plain || !VERDICTS.includes(word as VerdictWord)) {
-    ctx.fillRect(x - half, y - half, size, size);
-    return;
-  }
-  ctx.beginPath();
-  if (word === 'origin') {
-    // a star with a rim, so that it is found among thousands
-    for (let k = 0; k < 10; k++) {
-      const angle = (Math.PI * k) / 5 - Math.PI / 2;
-      const r = k % 2 ? half * 0.5 : half * 1.15;
-      ctx.lineTo(x + r * Math.cos(angle), y + r * Math.sin(angle));
-    }
-  } else if (word === 'inherited') {
-    ctx.moveTo(x - half, y + half);
-    ctx.lineTo(x + half, y + half);
-    ctx.lineTo(x, y - half);
-  } else if (word === 'unmatched') {
-    ctx.moveTo(x, y - half);
-    ctx.lineTo(x + half, y);
-    ctx.lineTo(x, y + half);
-    ctx.lineTo(x - half, y);
-  } else if (word === 'identical') {
-    ctx.rect(x - half, y - half * 0.6, size, size * 0.6);
-  } else {
-    ctx.arc(x, y, half, 0, 2 * Math.PI);
-  }
-  ctx.closePath();
-  if (word === 'origin') ctx.stroke();
-  ctx.fill();
 }

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 import { decode } from '../src/data/frame';
-import { level, lower, points } from '../src/parts/plot';
+import { level, lower, points } from '../src/parts/points';
 import { place } from '../src/model/layout';
 import { caption } from '../src/model/scene';
 import { parse, link } from '../src/route';
