@@ -53,6 +53,7 @@ with ns.guard(model, action="warn", max_hits=9, record=None, level=level, deferr
         if rank == 1 and step == 1:
             loss = torch.sqrt(loss * 0)
         loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 print([(o.call, o.rank, o.step) for o in guard.origins])
 dist.destroy_process_group()
@@ -61,7 +62,11 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(
     ("level", "late", "call"),
-    [("module", "deferred", "Module.FSDPSequential.backward.0"), ("mix", "at once", "Torch.sqrt.0.backward")],
+    [
+        ("module", "deferred", "Module.FSDPSequential.backward.0"),
+        ("mix", "at once", "Torch.sqrt.0.backward"),
+        ("mix", "deferred", "Torch.sqrt.0.backward"),
+    ],
 )
 def test_one_ranks_gradient_in_a_sharded_model_is_that_ranks_alone(
     level: str, late: str, call: str, tmp_path: Path
@@ -102,6 +107,7 @@ with ns.guard(model, action="warn", record=sys.argv[3], deferred=deferred) as gu
         for parameter in model.parameters():
             if not wrapped:
                 dist.all_reduce(parameter.grad)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
 print([(o.call, o.rank, o.source.line) for o in guard.origins])
@@ -131,6 +137,46 @@ def test_one_ranks_gradient_spread_by_all_reduce_is_inherited_by_the_others(
     told = [job.communicate(timeout=120) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
     assert told[0][0].strip() == "[]", told
-    through = "Optimizer.SGD.step.0" if wrapped == "ddp" else "Distributed.all_reduce.0.forward"
+    through = "Torch._foreach_norm.0.forward" if wrapped == "ddp" else "Distributed.all_reduce.0.forward"
     assert f"came in from another rank through {through}" in told[0][1], told[0]
     assert told[1][0].strip() == str([("Torch.sqrt.0.backward", 1, line)]), told
+
+
+SCALED = """
+import sys, warnings, torch, torch.distributed as dist, numscope as ns
+from torch import nn
+
+rank, late = int(sys.argv[1]), sys.argv[3] == "deferred"
+dist.init_process_group("gloo", init_method="file://" + sys.argv[2], rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+warnings.simplefilter("error")
+with ns.guard(model, record=None, deferred=late) as guard:
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (model(torch.ones(2, 4)) * (1e5 if rank else 1.0)).square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+print(guard.origins, guard.skipped_steps)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("late", ["at once", "deferred"])
+def test_an_overflow_on_one_rank_under_a_scaler_is_a_skipped_step_on_both(late: str, tmp_path: Path) -> None:
+    script = tmp_path / "scaled.py"
+    script.write_text(SCALED)
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(tmp_path / "store"), late], stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    told = [job.communicate(timeout=120) for job in jobs]
+    assert [out.strip() for out, _ in told] == ["[] [0, 1, 2]"] * 2, told

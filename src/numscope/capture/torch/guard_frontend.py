@@ -65,7 +65,9 @@ class TorchGuard(Installed):
         self.sound: Any = None  # a weak reference to the last gradient that went out of a module, and was finite
         self.now = Now(self)
         self.later = Later(self)
+        self.models = models
         self.optimizers = GuardOptimizers(self, after_step)
+        self.judge.is_gradient = self.optimizers.is_gradient
         self._scalers = Scalers(self)
         self._collectives = GuardCollectives(self)
         self._since = 0  # calls on a device since the flags were last read

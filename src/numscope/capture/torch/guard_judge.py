@@ -9,12 +9,11 @@ import torch
 
 from numscope.capture.interned import Strings
 from numscope.capture.sites import Sites
-from numscope.capture.torch.flags import count
-from numscope.capture.torch.guard_calls import Entry, Item, OpenCall, OpenModule, Seen, key_of
+from numscope.capture.torch.guard_calls import Entry, Item, OpenCall, OpenModule, Seen
 from numscope.capture.torch.guard_doubts import Doubt, Doubts
 from numscope.capture.torch.guard_memory import Memory
 from numscope.capture.torch.guard_strike import FINER, Strike, around, as_parameter, counts_of, describe, reason_of
-from numscope.core.nonfinite import Counts, Judgement, Value, judge
+from numscope.core.nonfinite import Judgement, Value, judge
 
 Tensor = torch.Tensor
 
@@ -42,6 +41,10 @@ class Judge(Memory):
         self.hint: tuple[str, int] | None = None  # the first origin inside it: its name, its site
         self._poisoned = False  # a parameter is wrong
         self._strikes = self._before_step = 0  # how many there were, in all and when an optimizer's step began
+        self._struck = -1  # the step of the last one
+        self.is_gradient: Callable[[int], bool] = lambda key: (
+            False
+        )  # tells whether a storage is a parameter's gradient's
         self._wrong_pass = False  # this backward pass has something non-finite already
         self._wrong_step = False  # a forward call of this step has: what comes back from there is no news
         self._made_on_the_way: set[int] = set()  # storages of gradients that calls in the user's own backward made
@@ -55,6 +58,9 @@ class Judge(Memory):
             return
         name = self.strings[seen.name("forward")]
         values = [Value(item.slot, item.found(), self._state(item)) for item in inputs]
+        if self.world > 1 and self._was_reduced(name, inputs, values):
+            self._mark_all(outputs, "wrong")
+            return
         result = judge(seen.op, values, made, constants)
         if result.answer in ("origin", "entered") and self._is_allowed(name, seen):
             result = Judgement("meant", result.output, result.cause)
@@ -86,23 +92,40 @@ class Judge(Memory):
             return
         # What runs inside it was, or it is part of the way back from what was.
         inside = seen.wrong or (seen.in_backward and self._wrong_step)
+        about = self._is_about()
         self._went_wrong(seen)
         self._mark_all(outputs, "wrong")
         if seen.in_backward:
             self._made_on_the_way.update(item.key for item in outputs)
         if result.answer == "inherited" or inside:
             return
-        if self._poisoned and self.world > 1 and any(item.slot.startswith("parameters.") for item in inputs):
-            return  # a module's own shards are gathered for it, and gone when it is done
+        if self._poisoned and self.world > 1:
+            return  # a module's shards are gathered for it and gone when it is done, some tensors can't be looked at
         for item, value in zip(inputs, values):
             if not value.counts.clean and value.state != "meant":
                 self._mark(item, "wrong")
         cause = next((i for i, v in zip(inputs, values) if v is result.cause), None)
         if result.answer == "entered" and cause is not None:
-            self._enter(seen, cause, inputs, outputs)
+            if not about:
+                self._enter(seen, cause, inputs, outputs)
             return
         assert result.output is not None
         self._strike(seen, "forward", result.output, reason_of(name, result), inputs, outputs)
+
+    def _was_reduced(self, name: str, inputs: list[Item], values: list[Value]) -> bool:
+        """Tell whether a call takes a parameter's gradient in which no call of this rank has put what is wrong."""
+        unknown = [i for i, v in zip(inputs, values) if v.state == "unknown" and not v.counts.clean]
+        if not any(self.is_gradient(item.key) for item in unknown):
+            return False
+        if not (self._is_about() or self.scaled):  # the reduction brought it
+            self.inherited_ranks.append(name)
+        for item in unknown:
+            self._mark(item, "wrong")
+        return True
+
+    def _is_about(self) -> bool:
+        """Tell whether something wrong is known in this step: what is of unknown origin has it from there."""
+        return self._wrong_step or self._wrong_pass or self._struck == self.step
 
     def take(self, op: str, keys: Iterable[int]) -> None:
         """A call with finite results took these storages: one that computes with what is doubted removes the doubt."""
@@ -163,7 +186,7 @@ class Judge(Memory):
         made_before = any(item.key in self._made_on_the_way for item in outgoing if not item.found().clean)
         self._mark_all(outgoing, "wrong")
         name = self.strings[seen.name("backward")]
-        if seen.wrong or made_before or self._is_allowed(name, seen):
+        if seen.wrong or made_before or (self._poisoned and self.world > 1) or self._is_allowed(name, seen):
             self._wrong_pass = True
             return
         known, self._wrong_pass = self._wrong_pass, True
@@ -278,7 +301,8 @@ class Judge(Memory):
         if own:
             item, value = own[0]
             if self.world > 1 and item.slot.startswith("parameters_grad"):
-                self.inherited_ranks.append(name)  # this rank's own backward was finite: the reduction brought it
+                if not self._is_about():
+                    self.inherited_ranks.append(name)  # this rank's own backward was finite: the reduction brought it
                 return
             what = "the gradient" if item.slot.startswith("parameters_grad") else "the optimizer's state or parameter"
             reason = f"{what} of {label} has {value.counts} before {name}, and no call that is watched made it"
@@ -293,11 +317,6 @@ class Judge(Memory):
         if hint:
             seen.site = hint[1]
         self._strike(seen, "optimizer", bad, reason, list(before.values()), after)
-
-    def item(self, slot: str, tensor: Tensor, parameter: str = "", clean: bool = False) -> Item:
-        """Return a tensor of the CPU in a slot; `clean`: it is known to be, or to have been, finite."""
-        counts = Counts(elements=tensor.numel()) if clean else count(tensor)
-        return Item(slot, key_of(tensor), counts, None, parameter, tensor)
 
     def set_scaled(self, scaled: bool, scaling: bool) -> None:
         """A loss scale is in force from here on."""
@@ -371,6 +390,7 @@ class Judge(Memory):
     ) -> None:  # fmt: skip
         """Tell of an origin, or let it wait where a loss scale may explain it, as `waits` says of some."""
         self._strikes += 1
+        self._struck = self.step
         strike = describe(self, seen, phase, value, reason, inputs, outputs, kind, site)
         if self.scaled and (phase == "backward" or self._scaling or waits):
             self.pending.append(strike)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.guard_calls import Entry, Seen, key_of
+from numscope.capture.torch.guard_calls import Entry, Seen
 from numscope.capture.torch.guard_late import Look
 from numscope.capture.torch.guard_now import numbers
 from numscope.capture.torch.names import Api
@@ -38,8 +38,9 @@ class Later:
                 made_new.append(tensor)
         if not made_new:
             return False
-        if api.overwrites and guard.judge.marks.get(key_of(outputs[0])) == "blank":
-            return True  # a part of it may still be what nobody wrote
+        written = guard.now.written(list(enumerate(outputs)), kwargs)
+        if not written:
+            return True
         before = late.held
         inputs: Looks = []
         constants: Any = []
@@ -55,7 +56,7 @@ class Later:
                 constants.append(float(value))
         if nested:
             inputs, constants = self._nested(args, kwargs, tensors, versions)
-        made: Looks = [(index, late.made(tensor)) for index, tensor in enumerate(outputs)]
+        made: Looks = [(index, late.made(tensor)) for index, tensor in written]
         if seen.transmits:
             _transmit(inputs, made)
         self._log(Entry(seen, "forward", inputs, made, late.held - before, late.window, constants))

@@ -9,6 +9,7 @@ import torch
 from numscope.capture.torch.flags import count, is_finite
 from numscope.capture.torch.guard_calls import Entry, Item, Seen, bytes_of, key_of, version_of
 from numscope.capture.torch.names import Api
+from numscope.core.nonfinite import Counts
 
 Tensor = torch.Tensor
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -78,8 +79,11 @@ class Now:
         guard = self._guard
         marks = guard.judge.marks
         with guard.unseen():
-            if api.overwrites and not clean and marks.get(key_of(outputs[0])) == "blank":
-                return  # a part of it may still be what nobody wrote
+            results = list(enumerate(outputs))
+            if not (api.overwrites and clean):
+                results = self.written(results, kwargs)
+            if not results:
+                return
             before = dict(zip(map(id, tensors), versions))
             constants: list[tuple[str, Any]] = []
             given = guard.watch.flatten("input", args, constants)
@@ -95,8 +99,15 @@ class Now:
                 elif overwritten:
                     item = item._replace(version=before[id(tensor)])
                 inputs.append(item)
-            made = [self.item(f"output.{index}", tensor) for index, tensor in enumerate(outputs)]
+            made = [self.item(f"output.{index}", tensor) for index, tensor in results]
             guard.submit(guard.judge.forward, seen, inputs, made, numbers(constants), late=False)
+
+    def written(self, results: list[tuple[int, Tensor]], kwargs: Any) -> list[tuple[int, Tensor]]:
+        """Return the results of which no part may still be memory that nobody wrote to."""
+        marks = self._guard.judge.marks
+        if not marks or "out" in kwargs:
+            return results
+        return [(index, tensor) for index, tensor in results if marks.get(key_of(tensor)) != "blank"]
 
     def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
         """Judge gradients that came into a node or module, and went out of it, one of them not finite."""
@@ -139,7 +150,7 @@ class Now:
     def item(self, slot: str, tensor: Tensor, clean: bool = False) -> Item:
         """Return a tensor in a slot with its counts; `clean`: it is known to be, or to have been, finite."""
         if clean or not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
-            return self._guard.judge.item(slot, tensor, clean=True)  # type: ignore[no-any-return]
+            return Item(slot, key_of(tensor), Counts(elements=tensor.numel()), None, "", tensor)
         return Item(slot, key_of(tensor), count(tensor), None, self._guard.parameter(tensor), tensor)
 
 

@@ -29,6 +29,7 @@ class GuardOptimizers:
         self._open: dict[int, tuple[Seen, list[Item]]] = {}
         self._finite: dict[int, int] = {}  # parameters that were finite after their last step → their version
         self._steps = 0  # how many there were
+        self._known: Any = weakref.WeakSet()  # optimizers that were seen
         self.stepped = False
 
     def install(self) -> Undo:
@@ -39,6 +40,7 @@ class GuardOptimizers:
 
         def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             """Nothing is born here; under a mode each gradient that is let go would be several calls of ours."""
+            self._known.add(optimizer)
             self._guard.late.launch()
             with torch._C.DisableTorchFunction():
                 original(optimizer, *args, **kwargs)
@@ -51,12 +53,20 @@ class GuardOptimizers:
         kind.zero_grad = functools.wraps(original)(zero_grad)
         return undo
 
+    def is_gradient(self, key: int) -> bool:
+        """Tell whether a storage is that of a gradient which an optimizer, or a model, has."""
+        groups = [group["params"] for optimizer in self._known for group in optimizer.param_groups]
+        groups += [model.parameters() for model in self._guard.models.values()]
+        gradients = (parameter.grad for group in groups for parameter in group)
+        return any(gradient is not None and key_of(gradient) == key for gradient in gradients)
+
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
         watch = guard.watch
         if not watch.on or watch.thread.busy:
             return
         self.stepped = True
+        self._known.add(optimizer)
         with OurWork(watch, "an optimizer's step"):
             self._begin(optimizer)
         if type(optimizer).__module__.startswith("torch.optim"):
