@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -194,6 +194,7 @@ def assert_true(observer: Observer, rows: list[dict[str, Any]]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
+@example([("see", 0, 0), ("another thread", 0, 0), ("see", 0, 0)])
 @given(st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 7), st.integers(0, 7)), max_size=25))
 def test_a_random_program_is_recorded_as_it_was(program: list[tuple[str, int, int]]) -> None:
     def work(observer: Observer) -> None:
@@ -246,8 +247,8 @@ def stepped(optimizer: torch.optim.Optimizer) -> None:
 
 def hooked(optimizer: torch.optim.Optimizer) -> None:
     """Have a hook of the user's write when the step is done, before numscope's own hook."""
-    parameter = optimizer.param_groups[0]["params"][0]
-    handle = optimizer.register_step_post_hook(lambda *_: behind_torch(parameter))
+    address = ctypes.c_float.from_address(torch._C.TensorBase.data_ptr(optimizer.param_groups[0]["params"][0]))
+    handle = optimizer.register_step_post_hook(lambda *_: setattr(address, "value", 5.0))
     optimizer.step()
     handle.remove()
 
@@ -380,6 +381,8 @@ def train(name: str, program: list[str], **options: Any) -> None:
 
 
 @settings(max_examples=200, deadline=None)
+@example("fused", ["step", "end", "hooked", "step"])
+@example("fused", ["step", "state elsewhere", "elsewhere", "step"])
 @given(st.sampled_from(sorted(OPTIMIZERS)), st.lists(st.sampled_from(["step", "end", *sorted(EVENTS)]), max_size=12))
 def test_whatever_happens_around_an_optimizer_is_recorded_as_it_was(name: str, program: list[str]) -> None:
     train(name, program)
@@ -396,13 +399,13 @@ def test_a_view_is_measured_anew_when_what_it_shows_was_written(tmp_path: Path) 
 
 
 def test_what_is_not_recorded_writes_all_the_same(tmp_path: Path) -> None:
-    x, y = torch.zeros(3), torch.zeros(3)
+    x, y, z = torch.zeros(3), torch.zeros(3), torch.zeros(3)
     with ns.capture(tmp_path / "run", None, level="aten", exclude="Aten._foreach_*", on_error="raise") as cap:
         for _ in range(3):
             x.sin()
             torch._foreach_add_([x], 1)
             with suppress(RuntimeError):
-                torch._foreach_add_([y, x], [torch.ones(()), torch.ones(7)])
+                torch._foreach_add_([y, z], [torch.ones(()), torch.ones(7)])
             y.cos()
         cap.forward_end()
         torch._foreach_add_([x], 1)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from numscope.fingerprint.triton_form import CudaBatch
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_data_ptr = torch._C.TensorBase.data_ptr  # torch's own, whatever others put in its place on `Tensor`
 _SHAPES = 10_000  # whose strides are remembered
 
 
@@ -67,7 +68,7 @@ class TorchBatch:
         ):
             return self._add_any(tensor)
         try:
-            address = tensor.data_ptr()
+            address = _data_ptr(tensor)
         except RuntimeError:  # it has no storage: `refuse` says why
             address = 0
         if address == 0:
@@ -117,7 +118,7 @@ class TorchBatch:
             return None
         try:
             cuda = self._cuda.get(tensor.get_device())
-            address = tensor.data_ptr()
+            address = _data_ptr(tensor)
         except RuntimeError:  # batched and functional ones have no storage
             return None
         if cuda is None or not (address or tensor.numel() == 0):
@@ -165,7 +166,7 @@ class TorchBatch:
         self._small[tensor.dtype, elements] = block, count, count * kind.size, typed
         place = self._arena.take(block, row, count, elements)
         if is_plain(tensor):
-            memmove(block.address + place * block.stride, tensor.data_ptr(), count * kind.size)
+            memmove(block.address + place * block.stride, _data_ptr(tensor), count * kind.size)
         else:
             self._place(typed, place, tensor.shape).copy_(tensor)
 

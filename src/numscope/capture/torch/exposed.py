@@ -37,24 +37,27 @@ class Exposures:
         return undo
 
     def _method(self, name: str, plain: Any) -> Any:
-        tell = self._tell(name)
+        thread, tell = self._watch.thread, self._tell(name)
 
         @functools.wraps(plain)
         def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            tell(tensor)
+            if not thread.busy:
+                tell(tensor)
             return plain(tensor, *args, **kwargs)
 
         return call
 
     def _attribute(self, name: str, plain: Any) -> property:
-        tell = self._tell(name)
+        thread, tell = self._watch.thread, self._tell(name)
 
         def get(tensor: torch.Tensor) -> Any:
-            tell(tensor)
+            if not thread.busy:
+                tell(tensor)
             return plain.__get__(tensor)
 
         def put(tensor: torch.Tensor, value: Any) -> None:
-            tell(tensor)
+            if not thread.busy:
+                tell(tensor)
             plain.__set__(tensor, value)
 
         return property(get, put, plain.__delete__, plain.__doc__)
@@ -63,11 +66,7 @@ class Exposures:
         watch, storage_only = self._watch, name in STORAGES
 
         def tell(tensor: torch.Tensor) -> None:
-            if not watch.thread.busy and watch.on:
-                watch.thread.busy = True
-                try:
-                    watch.tensors.distrust(tensor, storage_only=storage_only)
-                finally:
-                    watch.thread.busy = False
+            if watch.on:
+                watch.tensors.distrust(tensor, storage_only=storage_only)
 
         return tell

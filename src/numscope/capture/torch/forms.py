@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+VERSION = 5  # its place in a form's description
+
 
 class Form:
     """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version.
@@ -61,7 +63,7 @@ def form_of(tensor: torch.Tensor) -> Any:
 
 def next_version(form: Any) -> Any:
     """Return the same form, one version on."""
-    return (*form[:5], form[5] + 1)
+    return (*form[:VERSION], form[VERSION] + 1)
 
 
 def order_of(tensor: torch.Tensor) -> Any:

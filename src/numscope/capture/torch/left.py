@@ -27,7 +27,9 @@ class Stepping:
     def __init__(self, tensors: Tensors, code: CodeType) -> None:
         self._tensors = tensors
         self._code = code  # that calls the hooks around the step, and the step
-        self._rising: list[torch.Tensor] = []  # whose versions rise when the mode has returned
+        self._rising: list[
+            tuple[int, torch.Tensor]
+        ] = []  # storages, tensors whose versions rise when the mode has returned
 
     def covers(self, frame: Any) -> bool:
         """Tell whether an operator that this frame calls is one of the step's; if not, nothing is known any more."""
@@ -45,11 +47,12 @@ class Stepping:
         if not sure:
             self._tensors.forget_left()
             return
-        for tensor in rising:
-            self._tensors.has_risen(tensor)
+        for address, tensor in rising:
+            self._tensors.has_risen(address, tensor)
 
     def leave(self, slots: list[Slot], rows: list[int]) -> None:
         """Remember what an operator of the step has written; `rows` are the rows of these slots."""
         for (_, tensor), number in zip(slots, rows[2::4]):
-            self._tensors.leave(tensor, number)
-            self._rising.append(tensor)
+            address = self._tensors.leave(tensor, number)
+            if address is not None:
+                self._rising.append((address, tensor))

@@ -14,6 +14,11 @@ from numscope.capture.unmeasured import Unmeasured
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 
 
+# As torch has them: what stands in their place while capture watches who asks for memory is for others (`exposed.py`).
+data_ptr = torch._C.TensorBase.data_ptr
+untyped_storage = torch._C.TensorBase.untyped_storage
+
+
 def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
     """Return the plain tensor inside a subclass, and where it lies in the whole."""
     name = type(tensor).__name__

@@ -15,6 +15,7 @@ import torch
 
 from numscope.capture.columns import Lasting
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch.plain import data_ptr, untyped_storage
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2  # the tensor, and the Python object of the storage that is asked
@@ -23,7 +24,7 @@ _ALONE = 2  # the tensor, and the Python object of the storage that is asked
 def is_shared_memory(tensor: torch.Tensor) -> bool:
     """Tell whether other tensors look at this one's memory; False where torch cannot tell."""
     try:
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
     except (RuntimeError, NotImplementedError):
         return False
     return _use_count is not None and _use_count(storage._cdata) > _ALONE
@@ -39,7 +40,7 @@ class _Known(NamedTuple):
 
     def holds(self, tensor: torch.Tensor, form: Any) -> bool:
         """Tell whether a tensor is this one, and still the same."""
-        return self.tensor() is tensor and self.form == form and self.address == tensor.data_ptr()
+        return self.tensor() is tensor and self.form == form and self.address == data_ptr(tensor)
 
 
 class Left(NamedTuple):
@@ -65,7 +66,7 @@ class Settled:
 
     def add(self, recorder: Recorder, tensor: torch.Tensor, form: Any, number: int) -> bool:
         """Remember a tensor as it is now, measured under this number of the running step; tell whether it can be."""
-        storage = tensor.untyped_storage()
+        storage = untyped_storage(tensor)
         if _use_count is None or is_shared_memory(tensor) or not storage.resizable():
             return False
         if tensor.is_conj() or (tensor.is_cpu and storage.is_shared()):
@@ -73,7 +74,7 @@ class Settled:
         lasting = recorder.lasting(number)
         if lasting is None:
             return False
-        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, tensor.data_ptr(), lasting)
+        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, data_ptr(tensor), lasting)
         return True
 
     def discard(self, address: int) -> None:

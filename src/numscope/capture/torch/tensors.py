@@ -17,9 +17,9 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import Form, form_of, next_version, order_of
+from numscope.capture.torch.forms import VERSION, Form, form_of, next_version, order_of
 from numscope.capture.torch.host import left_there
-from numscope.capture.torch.plain import PLAIN, unwrap, why
+from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.settled import Left, Settled, is_shared_memory
 from numscope.capture.unmeasured import Unmeasured
 
@@ -60,7 +60,7 @@ class Tensors:
             known is not None
             and known[0]() is tensor
             and known[1] == tensor._version
-            and known[2] == tensor.data_ptr()  # not given other data by `.data = …`
+            and known[2] == data_ptr(tensor)  # not given other data by `.data = …`
         ):
             return known[3]
         return self.look_up(tensor)
@@ -75,10 +75,10 @@ class Tensors:
         if wrapped:
             tensor, placement = unwrap(tensor, self._recorder.strings)
         try:
-            storage = tensor.untyped_storage()
+            storage = untyped_storage(tensor)
             address = storage._cdata
             version = tensor._version
-            if base is not None and not wrapped and base.untyped_storage()._cdata == address:
+            if base is not None and not wrapped and untyped_storage(base)._cdata == address:
                 version = base._version
             lies = None if tensor.is_contiguous() else tensor.stride()
             form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version)
@@ -110,7 +110,7 @@ class Tensors:
                 found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[key] = found
         if trusted and not wrapped:
-            self.objects[id(tensor)] = (weakref.ref(tensor), version, tensor.data_ptr(), found)
+            self.objects[id(tensor)] = (weakref.ref(tensor), version, data_ptr(tensor), found)
         return found
 
     def settle(self, tensor: torch.Tensor, number: int) -> None:
@@ -118,8 +118,8 @@ class Tensors:
         if type(tensor) in PLAIN and number >= 0 and not tensor.is_neg():
             self._settled.add(self._recorder, tensor, form_of(tensor), number)
 
-    def leave(self, tensor: torch.Tensor, number: int) -> None:
-        """Remember under which number a tensor was measured after an operator had written to it.
+    def leave(self, tensor: torch.Tensor, number: int) -> int | None:
+        """Remember under which number a tensor was measured after an operator had written to it; return its storage.
 
         That is asked for until something else writes to its memory, or `forget_left`.
         """
@@ -127,17 +127,18 @@ class Tensors:
             address = address_of(tensor)
             if address in self._volatile and address not in self._untrusted:
                 self._settled.left[address] = Left(weakref.ref(tensor), form_of(tensor), number)
+                return address
+        return None
 
     def left(self, tensor: torch.Tensor) -> int:
         """Return the number that is remembered of a tensor as it is now, or -1."""
         known = self._settled.left.get(address_of(tensor) or 0) if self._settled.left else None
         return known.number if known and known.tensor() is tensor and known.form == form_of(tensor) else -1
 
-    def has_risen(self, tensor: torch.Tensor) -> None:
-        """Remember a tensor that was left with the next version: the rise was its operator's own."""
-        address = address_of(tensor) or 0
+    def has_risen(self, address: int, tensor: torch.Tensor) -> None:
+        """Remember a tensor that was left with the next version, if it has that: the rise was its operator's own."""
         known = self._settled.left.get(address)
-        if known is not None and known.tensor() is tensor:
+        if known is not None and known.form[VERSION] != tensor._version and known.tensor() is tensor:
             form = form_of(tensor)
             if form == next_version(known.form):
                 self._settled.left[address] = known._replace(form=form)
@@ -223,7 +224,7 @@ class Tensors:
             size = flat.numel()
             if size > head + tail:
                 flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
-            copy = flat.clone() if flat.data_ptr() == tensor.data_ptr() else flat
+            copy = flat.clone() if data_ptr(flat) == data_ptr(tensor) else flat
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 
@@ -233,7 +234,7 @@ class Tensors:
         With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
         """
         try:
-            storage = tensor.untyped_storage()
+            storage = untyped_storage(tensor)
         except (RuntimeError, NotImplementedError):
             return
         address = self._distrust(storage)
@@ -298,7 +299,7 @@ class Tensors:
     def _doubt(self, tensor: torch.Tensor) -> int | None:
         """Measure a tensor each time while its version stays; return what its storage is known by."""
         try:
-            storage = tensor.untyped_storage()
+            storage = untyped_storage(tensor)
             self._settled.discard(storage._cdata)
             version = tensor._version
         except (RuntimeError, NotImplementedError):
@@ -379,7 +380,7 @@ class Tensors:
 def address_of(tensor: torch.Tensor) -> int | None:
     """Return what a tensor's storage is known by, or None where it has none."""
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return int(untyped_storage(tensor)._cdata)
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -11,6 +11,7 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
 from numscope.capture.scope import Call, Scope, any_of
+from numscope.capture.torch.plain import data_ptr
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.torch.thread import Open, ThreadState
@@ -165,7 +166,7 @@ class Watch(Values):
                     known is not None
                     and known[0]() is tensor
                     and known[1] == tensor._version
-                    and known[2] == tensor.data_ptr()
+                    and known[2] == data_ptr(tensor)
                 ):
                     rows += (order, slot, known[3], -1)
                 else:
@@ -279,7 +280,7 @@ class Watch(Values):
             self.record(order, [(slot, tensor)], name, backward)
             return
         known = self.tensors.objects.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == tensor.data_ptr():
+        if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == data_ptr(tensor):
             self.recorder.slot_rows.extend((order, slot, known[3], -1))
             return
         try:
