@@ -23,6 +23,7 @@ import signal
 import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -38,6 +39,7 @@ from numscope.store import manifest
 from numscope.store.writer import RunWriter
 
 RECORD = "numscope-guard"
+_RUNNING: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,7 @@ class Guard:
         if self._running or self._tripped:
             return
         self._running = True
+        _RUNNING.add(self)
         self._frontend.judge.rank, self._frontend.judge.world = ranks.current()
         self._frontend.judge.scaled = self._frontend.judge.always_scaled = self.settings.scaled
         self._frontend.start()
@@ -256,8 +259,13 @@ class Guard:
         finally:
             self._frontend.watch.on = on
 
+    def forked(self) -> None:
+        """This is a child process, a data loader's worker: what it does is its parent's concern."""
+        self._running = self._frontend.watch.on = False
+
     def _leave(self) -> None:
         self._running = False
+        _RUNNING.discard(self)
         self._frontend.stop()
         while self._restore:
             self._restore.pop()()
@@ -283,7 +291,9 @@ class Guard:
         atexit.register(self._at_exit)
         self._restore.append(lambda: atexit.unregister(self._at_exit))
         if threading.current_thread() is threading.main_thread():
-            self._catch(signal.SIGTERM)
+            for name in ("SIGTERM", "SIGHUP"):
+                if hasattr(signal, name):
+                    self._catch(signal.Signals[name])
 
     def _at_exit(self) -> None:
         """The job ends and nobody has stopped the guard: write the record, or judge what is still on a device."""
@@ -294,14 +304,17 @@ class Guard:
 
     def _catch(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
+        if before == signal.SIG_IGN:
+            return  # it does not end the job
 
         def terminated(received: int, frame: Any) -> None:
             self.crashed(None, f"the job was told to end ({signal.Signals(received).name})")
-            self._leave()
-            if callable(before):
-                before(received, frame)
-            elif before != signal.SIG_IGN:
+            if not callable(before):
+                self._leave()
                 os.kill(os.getpid(), received)
+                return
+            before(received, frame)  # the user's own, which may let the job go on
+            self.path, self._error = None, None
 
         signal.signal(number, terminated)
 
@@ -339,6 +352,23 @@ def _warn(text: str, origin: Origin | None = None) -> None:
 
 
 def _free(path: Path, rank: int) -> Path:
-    """Return the path, or the first of path-2, path-3 … at which this rank has no record yet."""
+    """Return the path, or the first of path-2, path-3 … that is nobody else's, and at which this rank has no record."""
     names: Iterable[Path] = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in range(1, 10_000))
-    return next(item for item in names if not (item / f"rank{rank}").exists())
+    return next(item for item in names if not ((item / f"rank{rank}").exists() or _is_taken(item)))
+
+
+def _is_taken(path: Path) -> bool:
+    """Tell whether a path is a file, or a directory with something in it that is no run's."""
+    if not path.is_dir():
+        return path.exists()
+    found = [item.name for item in path.iterdir()]
+    return bool(found) and not any(name.startswith(("manifest.json", ".manifest.json", "rank")) for name in found)
+
+
+def _after_fork() -> None:
+    for item in list(_RUNNING):
+        item.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
