@@ -72,7 +72,7 @@ def test_what_lies_where_the_record_should_go_stays_and_the_record_goes_beside_i
     precious = place if kind == "file" else place / "notes.txt"
     precious.parent.mkdir(exist_ok=True)
     precious.write_text("precious")
-    with pytest.raises(ns.NonFiniteError, match="the record is in .*run-2"), ns.guard(record=place):
+    with pytest.raises(ns.NonFiniteError, match=r"the record is in .*run-2"), ns.guard(record=place):
         torch.log(torch.zeros(2))
     assert precious.read_text() == "precious"
     assert ns.open_run(tmp_path / "run-2").calls.num_rows == 2
