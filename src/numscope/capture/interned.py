@@ -1,12 +1,14 @@
-"""Texts as numbers: interned strings, and the names of successive calls."""
+"""Texts and shapes as numbers: interned, and given as columns; the names of successive calls."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from numscope.capture.columns import nullable
@@ -16,8 +18,8 @@ class Strings:
     """Interned strings, as numbers and as an Arrow dictionary."""
 
     def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-        self._texts: list[str] = []
+        self._ids: dict[str, int] = {"": 0}  # so that no other text's number is false
+        self._texts: list[str] = [""]
         self._lock = threading.Lock()
         self._array: pa.Array = pa.array([], pa.string())
 
@@ -34,12 +36,43 @@ class Strings:
     def __getitem__(self, number: int) -> str:
         return self._texts[number]
 
-    def column(self, ids: Any) -> pa.DictionaryArray:
-        """Return a column of texts; a negative number is null."""
+    def column(self, ids: Any) -> pa.DictionaryArray | None:
+        """Return a column of texts; a negative number is null, and nothing but nulls is None."""
+        if len(ids) and ids.max() < 0:
+            return None
         if len(self._array) < len(self._texts):
             new = pa.array(self._texts[len(self._array) :], pa.string())
             self._array = pa.concat_arrays([self._array, new])
         return pa.DictionaryArray.from_arrays(nullable(ids), self._array)
+
+
+class Shapes:
+    """Interned shapes, as numbers, as an Arrow array of lists, and how many elements each has."""
+
+    def __init__(self) -> None:
+        self._ids: dict[tuple[int, ...], int] = {}
+        self._shapes: list[list[int]] = []
+        self._lock = threading.Lock()
+        self._array: pa.Array = pa.array([], pa.list_(pa.int64()))
+        self._sizes = np.empty(0, np.int64)
+
+    def id(self, shape: tuple[int, ...]) -> int:
+        """Return the number of a shape."""
+        found = self._ids.get(shape)
+        if found is None:
+            with self._lock:
+                found = self._ids.setdefault(shape, len(self._shapes))
+                if found == len(self._shapes):
+                    self._shapes.append(list(shape))
+        return found
+
+    def columns(self, ids: Any) -> tuple[pa.Array, Any]:
+        """Return a column of shapes, and one of their numbers of elements."""
+        if len(self._array) < len(self._shapes):
+            new = self._shapes[len(self._array) :]
+            self._array = pa.concat_arrays([self._array, pa.array(new, self._array.type)])
+            self._sizes = np.append(self._sizes, np.array([math.prod(shape) for shape in new], np.int64))
+        return self._array.take(pa.array(ids)), self._sizes[ids]
 
 
 class Series:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from numscope.capture.columns import AGAIN, Lasting, call_columns, slot_columns, tensor_columns
-from numscope.capture.interned import Strings
+from numscope.capture.interned import Shapes, Strings
 from numscope.capture.sites import Sites
 from numscope.core.errors import CaptureError
 from numscope.fingerprint.columns import Batch as FingerprintBatch
@@ -63,8 +63,8 @@ class Recorder:
         self._lasting: list[tuple[int, Lasting]] = []  # tensor number → what a later step may refer to
         self._data: dict[int, Any] = {}
         self._data_bytes = 0
-        self._shapes: dict[tuple[int, ...], int] = {}
-        self._shape_list: list[list[int]] = []
+        self._shapes = Shapes()
+        self.shape = self._shapes.id
         kind = type(self)
         self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
         self.shares = measure is not None and kind.tensor is Recorder.tensor  # one fingerprint for several tensors
@@ -128,16 +128,6 @@ class Recorder:
         for slot, tensor, note in rows:
             if tensor != UNWANTED:
                 self.slot(order, slot, tensor, note)
-
-    def shape(self, shape: tuple[int, ...]) -> int:
-        """Return the number of a shape."""
-        found = self._shapes.get(shape)
-        if found is None:
-            with self._lock:
-                found = self._shapes.setdefault(shape, len(self._shape_list))
-                if found == len(self._shape_list):
-                    self._shape_list.append(list(shape))
-        return found
 
     def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Measure a tensor not seen before, and return its number; dtype, shape and device are numbers themselves."""
@@ -264,7 +254,7 @@ class Recorder:
                 slots=slot_columns(self.strings, step, slots),
                 tensors=tensor_columns(
                     self.strings,
-                    self._shape_list,
+                    self._shapes,
                     step,
                     tensors,
                     prints() if prints is not None else None,

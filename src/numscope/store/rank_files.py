@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.store.batch import Batch, OnDevice, Sample, View, array_of, column, record_batch
+from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
 from numscope.store.files import write_all
 from numscope.store.lanes import Job
 from numscope.store.schema import TENSORS
@@ -64,7 +64,11 @@ class RankFiles:
     def begin(self, batch: Batch) -> Begun:
         """Begin to write the data of a batch; its rows come with `finish`, in the order of the batches."""
         try:
-            tables = {name: record_batch(name, getattr(batch, name)) for name in _ORDER}
+            given = {name: getattr(batch, name) for name in _ORDER}
+            filled = {name for name, columns in given.items() if _has_rows(columns)} | (
+                {"tensors"} if batch.data else set()
+            )
+            tables = {name: record_batch(name, given[name]) for name in _ORDER if name in filled}
             jobs: list[Job] = []
             if batch.data:
                 tables["tensors"], jobs = self._keep(batch, tables["tensors"])
@@ -134,6 +138,10 @@ class RankFiles:
         finally:
             self._shards.close()
             os.close(self._steps)
+
+
+def _has_rows(columns: Columns) -> bool:
+    return any(values is not None and len(values) for values in columns.values())
 
 
 def _kept(

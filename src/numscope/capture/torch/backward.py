@@ -256,16 +256,19 @@ def attach(
         if not has_leaf:
             hook = own if node is only else _known_hook(watch, node)
             known = hook.exits if hook is not None else None
-        edges = _edges(node) if known is None else known
-        for edge in edges:
-            owner, index, following, number = edge
+        owner: Node | None = (
+            None if node is only else node
+        )  # a hook that knew its own node would keep it alive for ever
+        index = -1
+        for following, number in node.next_functions if known is None else ():
+            index += 1
+            if following is None:
+                continue
             key: Any = (following, number) if number else following
-            goal = slots.get(key)
-            if goal is None:
+            if key not in slots:
                 if type(following) is _AccumulateGrad:
-                    key = id(following.variable) if has_leaf else None
-                    if key in slots:
-                        _lead(own if node is only else _hook(watch, node), index, call, slots, key)
+                    if has_leaf and (key := id(following.variable)) in slots:
+                        _lead(own if owner is None else _hook(watch, node), index, call, slots, key)
                     continue
                 if following in visited:
                     continue
@@ -273,28 +276,24 @@ def attach(
                     visited.add(following)
                     pending.append(following)
                     continue
-            if owner is None:
-                if node is not only:
-                    owner = node
-                    edge = (node, index, following, number)
-            elif owner is only:  # a hook that knew its own node would keep it alive for ever
-                owner = None
-                edge = (None, index, following, number)
-            exits.append(edge)
-            if goal is not None:
-                _lead(own if owner is None else _hook(watch, owner), index, call, slots, key)
+            else:
+                _lead(own if owner is None else _hook(watch, node), index, call, slots, key)
+            exits.append((owner, index, following, number))
+        for place, index, following, number in known or ():
+            key = (following, number) if number else following
+            if key not in slots:
+                if following in visited:
+                    continue
+                if following._sequence_nr() >= first:
+                    visited.add(following)
+                    pending.append(following)
+                    continue
+            place = owner if place is None else None if place is only else place
+            exits.append((place, index, following, number))
+            if key in slots:
+                _lead(own if place is None else _hook(watch, place), index, call, slots, key)
     if only is not None:
         own.exits = exits
-
-
-def _edges(node: Node) -> list[Exit]:
-    index = -1
-    edges: list[Exit] = []
-    for following, number in node.next_functions:
-        index += 1
-        if following is not None:
-            edges.append((None, index, following, number))
-    return edges
 
 
 def _leave_at_once(own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> bool:

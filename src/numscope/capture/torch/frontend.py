@@ -18,6 +18,7 @@ from numscope.capture.torch.blank import Reallocations
 from numscope.capture.torch.collectives import Collectives
 from numscope.capture.torch.exposed import Exposures
 from numscope.capture.torch.functions import Functions
+from numscope.capture.torch.handles import WithoutHandles
 from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.modules import Modules
@@ -43,7 +44,7 @@ class TorchFrontend(Installed):
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
-        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch), Replays(watch)]
+        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch), Replays(watch), WithoutHandles()]
         if settings.level in ("api", "mix"):
             self._parts.append(Functions(watch))
         elif settings.level == "aten":
