@@ -215,7 +215,7 @@ class Divides(torch.optim.Optimizer):
 
 
 @pytest.mark.parametrize(("level", "call"), [("mix", "Optimizer.Divides.step.0"), ("aten", "Aten.div.0.forward")])
-def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path) -> None:
+def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(3, 1, bias=False)
     optimizer = Divides(model.parameters())
 
@@ -228,6 +228,10 @@ def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path) -> N
     assert origin.call == call
     assert origin.source is not None
     assert origin.source.line == (marked(Divides) if level == "aten" else marked(job, "# step"))
+    main(["check", str(tmp_path / "run")])
+    told = " ".join(capsys.readouterr().out.split())
+    way = "what Divides runs inside its step is not in a run of this level: the line is named by numscope run --guard"
+    assert (way in told) == (level == "mix")
 
 
 def test_what_enters_as_data_is_followed_to_the_loss(tmp_path: Path) -> None:
@@ -368,3 +372,15 @@ def test_near_misses_are_found_in_the_runs_own_dtype(tmp_path: Path) -> None:
     half = torch.tensor([20000.0, 1.0], dtype=torch.float16)
     run = ns.open_run(captured(tmp_path / "run", model, lambda: model(half)))
     assert [margin.call for margin in near_misses(run)] == ["Data.Block.0.input", "Tensor.mul.0.forward"][::-1]
+
+
+def test_the_chain_of_a_run_of_level_aten_ends_at_the_loss(tmp_path: Path) -> None:
+    model = Block(exp_overflow, nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+    def job() -> None:
+        model(torch.ones(3, 4) * 5).backward()
+        optimizer.step()
+
+    chain = [link.call for link in check(captured(tmp_path / "run", model, job, level="aten")).chain]
+    assert (chain[0], chain[-1]) == ("Aten.exp.0.forward", "Aten.mse_loss.0.forward")

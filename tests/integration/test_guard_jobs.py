@@ -17,12 +17,12 @@ def test_numscope_run_guard_watches_a_script(tmp_path: Path) -> None:
     script.write_text(
         "import torch\nfrom torch import nn\nm = nn.Linear(2, 2)\nx = m(torch.ones(1, 2))\ntorch.log(x * 0)\n"
     )
-    command = [sys.executable, "-m", "numscope", "run", "--guard", "--out", str(tmp_path / "run"), "--", str(script)]
+    command = [sys.executable, "-m", "numscope", "run", "--guard", "--", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "NonFiniteError" in done.stderr
     assert "train.py:5" in done.stderr
-    assert ns.open_run(tmp_path / "run").manifest["guard"]["origin"]["source"]["line"] == 5
+    assert ns.open_run(tmp_path / "numscope-guard").manifest["guard"]["origin"]["source"]["line"] == 5
 
 
 def test_numscope_run_guard_is_silent_on_a_sound_script(tmp_path: Path) -> None:

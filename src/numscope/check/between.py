@@ -125,9 +125,17 @@ def around_step(step: Step, optimizer: Call, label: str) -> str:
     settings = json.loads(optimizer.arguments or "{}").get("kwargs", {})
     if len(settings) == 1 and isinstance(group := next(iter(settings.values())), dict):
         told += [f"{key}={group[key]:g}" for key in ("lr", "eps") if isinstance(group.get(key), (int, float))]
-    inner = any(call.kind == "aten" for call in step.calls)
-    hint = "" if inner else "; a run of level aten names the operator inside it"
-    return (f": {', '.join(told)}" if told else "") + hint
+    return f": {', '.join(told)}" if told else ""
+
+
+def inside_step(step: Step, optimizer: Call) -> str:
+    """Say how to have the line inside a step, where the run does not have it."""
+    if any(call.kind == "aten" for call in step.calls):
+        return ""
+    return (
+        f"what {optimizer.op or 'it'} runs inside its step is not in a run of this level: the line is named by "
+        "numscope run --guard, or in a run of --level aten"
+    )
 
 
 def gradients_were_left(run: Run, rank: int, step: int) -> bool:

@@ -231,7 +231,14 @@ def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
         (call, maker) for step, call, maker in spread.inherited if step == first.step and call.order != first.call.order
     ]
     makers = {call.order: (call, maker) for call, maker in here}
-    ahead = [call for call, _ in here if call.phase == "forward" and first.phase in ("forward", "input")]
+    back_from = min((call.place for call, _ in here if call.phase == "backward"), default=None)
+    ahead = [
+        call
+        for call, _ in here
+        if call.phase == "forward"
+        and first.phase in ("forward", "input")
+        and (back_from is None or call.place < back_from)  # later ones are an optimizer's own
+    ]
     ends = ahead or [call for call, _ in here]
     way = [first.call]
     if ends:
@@ -270,6 +277,7 @@ def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Ori
             "posinf": counts.posinf,
             "neginf": counts.neginf,
             "elements": counts.elements,
+            **({"finer": found.finer} if found.finer else {}),
         },
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numscope.check.between import around_step, blame, did_harm, has_wrong_gradients, skipped_stretches
+from numscope.check.between import around_step, blame, did_harm, has_wrong_gradients, inside_step, skipped_stretches
 from numscope.check.steps import Call, Facts, Slot, Step
 from numscope.core.nonfinite import State, Value, is_workspace, judge
 
@@ -23,6 +23,7 @@ class Found:
     reason: str
     phase: str
     stack: int  # of the call, or of its forward part where it has none
+    finer: str = ""  # how to have the line inside the call, where the run does not have it
     stray: bool = False  # no recorded call made it: another rank may have, through something that was not recorded
 
 
@@ -98,7 +99,8 @@ class Tracer:
         there: dict[Any, str] = {}
         for call in step.calls:
             for slot in (*call.inputs, *call.outputs):
-                if not slot.counts.clean and self._state_of(slot) != "wrong":
+                state = self._state_of(slot)
+                if not slot.counts.clean and (state == "meant" or (state != "wrong" and not self.found.origins)):
                     there.setdefault(slot.key, f"{call.name}.{slot.name}")
         self.found.meant += len(there)
         self.found.first_meant = self.found.first_meant or next(iter(there.values()), "")
@@ -281,7 +283,8 @@ class Tracer:
             self._origin(call, own[0], "optimizer", reason)
         else:
             reason = f"{call.name} turned finite parameters, gradients and state into {bad[0].counts} in {label}"
-            self._origin(call, bad[0], "optimizer", reason + around_step(self._step, call, label))
+            reason += around_step(self._step, call, label)
+            self._origin(call, bad[0], "optimizer", reason, finer=inside_step(self._step, call))
 
     def _collective(self, call: Call) -> None:
         self._note_given(call)
@@ -361,16 +364,17 @@ class Tracer:
         self.found.inherited.append((self._step.step, call, maker))
 
     def _origin(
-        self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None, stray: bool = False
-    ) -> None:
-        """Take an origin; `seen_at`: the call at whose line it showed."""
+        self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None, stray: bool = False,
+        finer: str = "",
+    ) -> None:  # fmt: skip
+        """Take an origin; `seen_at`: the call at whose line it showed; `finer`: how to learn more."""
         scaled = call.phase == "backward" or call.stack in self._step.scaling
         if scaled and any(first <= call.order <= last for first, last in self._skips):
             if self._step.step not in self.found.skipped:
                 self.found.skipped.append(self._step.step)
             self._poisoned = False
             return
-        self.found.origins.append(replace(self._found(call, slot, kind, reason, seen_at), stray=stray))
+        self.found.origins.append(replace(self._found(call, slot, kind, reason, seen_at), stray=stray, finer=finer))
 
     def _found(self, call: Call, slot: Slot, kind: str, reason: str, seen_at: Call | None = None) -> Found:
         stack = self._stack_of(seen_at or call)

@@ -18,7 +18,9 @@ _METAVARS = {"max_tensors": "N", "max_gradients": "N", "sample": "HEAD,K,TAIL", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the capture options: each has the name of an argument of ns.capture."""
     parser.usage = "numscope run [-c FILE] [options] --out RUN -- script.py [args …]"
-    parser.add_argument("--out", required=True, metavar="RUN", help="the run directory to write")
+    parser.add_argument(
+        "--out", metavar="RUN", help="the run directory to write (default with --guard: numscope-guard)"
+    )
     parser.add_argument("-c", "--config", metavar="FILE", help="a settings file (TOML) with the names below as keys")
     for item in fields(CaptureSettings):
         flag, text = item.name.replace("_", "-"), item.metadata["help"]
@@ -58,6 +60,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the script under capture and pass its exit status on."""
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
     launch.program(command)  # says what is wrong with it before anything else is loaded
+    if not args.out and not args.guard:
+        raise SettingsError(
+            "say where the run goes: numscope run --out RUN -- script.py (with --guard it need not be said)"
+        )
     settings: dict[str, Any] = {}
     for item in fields(CaptureSettings):
         value = getattr(args, item.name)
@@ -74,8 +80,9 @@ def run(args: argparse.Namespace) -> int:
     for place, _, argument in (item.partition("=") for item in args.also):
         also[place] = {"install": argument}
     if args.guard:
-        from numscope.capture.guard import GuardSettings
+        from numscope.capture.guard import RECORD, GuardSettings
 
+        args.out = args.out or RECORD
         watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or [], "latency": args.latency}
         settings["guard"] = {**watch, **({"level": args.level} if args.level else {})}
         GuardSettings.of(**settings["guard"])

@@ -63,9 +63,14 @@ def _found(found: Check, width: int) -> list[Line]:
     if origin.source:
         told += ["", [("  " + f"{origin.source.file}:{origin.source.line} in {origin.source.function}", "cyan")]]
         told.append(f"    {origin.source.code}")
+    if finer := origin.details.get("finer"):
+        told += [f"  {line}" for line in textwrap.wrap(f"({finer})", width - 2, break_long_words=False)]
     told += ["", *_tensors(found.tensors, origin.phase == "input")] if found.tensors else []
     told += ["", *_tree(found.chain)]
-    told.append(f"  {_many(found.inherited, 'call') if found.inherited else 'no call'} inherited it")
+    if found.run.manifest.get("guard") and not found.inherited:
+        told.append("  the guard's record ends with it")
+    else:
+        told.append(f"  {_many(found.inherited, 'call') if found.inherited else 'no call'} inherited it")
     if len(found.origins) > 1:
         told += _others(found)
     if found.ranks:
