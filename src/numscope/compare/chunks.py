@@ -7,6 +7,8 @@ float32 arrays stay as they are). Sums have float64 accumulators. Those of dtype
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK = 192 * 1024  # elements: the cost of calling numpy is then small beside its work
-_LINE = 64  # bytes
+_LINE, _PAGE = 64, 4096  # bytes
+_LINES = itertools.cycle(range(5, 64, 9))
 _SHORT_ROW, _ROW = 2048, 8192  # a BLAS library goes over to several threads beyond 10,000
 _TINY = 1e-30  # a mean square below it may have lost elements that float32 cannot square
 _HALF = np.dtype(np.float16)
 _HALF_BITS, _HALF_SCALE = np.int32(-0x70000001), np.float32(2.0**112)
 _HALF_LARGE = 2.0**30  # no element of a chunk is beyond 2¹⁵ where the sum of squares is below this
+
+_OF_THREAD = threading.local()
 
 Reader = Callable[[NDArray[Any], NDArray[Any]], None]
 
@@ -35,27 +40,25 @@ class Sums(NamedTuple):
 
 
 class Work:
-    """Memory that every chunk uses again: fresh memory for each would cost more than the arithmetic."""
+    """Memory that every chunk of up to CHUNK elements uses again: fresh memory would cost more than the arithmetic."""
 
-    def __init__(self, dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], length: int, precise: bool = False) -> None:
+    def __init__(self, dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], precise: bool) -> None:
         narrow = _fits_float32(dtype_a) and _fits_float32(dtype_b)
         self.dtype = np.dtype(np.float32 if narrow else np.float64)
         self.short = narrow and dtype_a.itemsize <= 2 and dtype_b.itemsize <= 2 and not precise
         self._doubtful = _HALF in (dtype_a, dtype_b)
-        self._a, self._b = (
-            None if dtype == self.dtype else _memory(length, self.dtype) for dtype in (dtype_a, dtype_b)
-        )
+        self._a, self._b = (None if dtype == self.dtype else _memory(CHUNK, self.dtype) for dtype in (dtype_a, dtype_b))
         self._read_a, self._read_b = _reader(dtype_a, self.dtype), _reader(dtype_b, self.dtype)
-        self.rel = _memory(length, self.dtype)
+        self.rel = _memory(CHUNK, self.dtype)
         # What is read from `a` and `b` is needed no longer than until these are known.
-        self.d, self.size = (_memory(length, self.dtype) if own is None else own for own in (self._a, self._b))
-        self.nothing = _memory(length, self.dtype, 0)
+        self.d, self.size = (_memory(CHUNK, self.dtype) if own is None else own for own in (self._a, self._b))
+        self.nothing = _memory(CHUNK, self.dtype)
         self.integer = np.dtype(f"i{self.dtype.itemsize}")
-        self.flag = _memory(length, np.dtype(np.bool_))
-        self._ones = (
-            _memory(_SHORT_ROW, np.dtype(np.float32), 1) if self.short else _memory(_ROW, np.dtype(np.float64), 1)
-        )
-        self._row_of_ones = _memory(_SHORT_ROW, self.dtype, 1)
+        self.flag = _memory(CHUNK, np.dtype(np.bool_))
+        self._ones = _memory(_SHORT_ROW, np.dtype(np.float32)) if self.short else _memory(_ROW, np.dtype(np.float64))
+        self._row_of_ones = _memory(_SHORT_ROW, self.dtype)
+        self._ones.fill(1)
+        self._row_of_ones.fill(1)
         self._wide: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     def read(self, part_a: NDArray[Any], part_b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -69,8 +72,10 @@ class Work:
     def read_without(
         self, part_a: NDArray[Any], part_b: NDArray[Any], places: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the two parts, which may be written to, with zeros at these places."""
-        a, b = (read.copy() for read in self.read(part_a, part_b))
+        """Return the two parts with zeros at these places; the target's in the place of the relative errors."""
+        a, b = self.rel[: len(part_a)], self.size[: len(part_b)]
+        self._read_a(part_a, a)
+        self._read_b(part_b, b)
         a[places] = 0
         b[places] = 0
         return a, b
@@ -109,22 +114,30 @@ class Work:
         if b.dtype == np.float64:
             return _sums(b, d, np.ones(_ROW) if self.short else self._ones)
         if self._wide is None:
-            self._wide = np.empty(len(self.d)), np.empty(len(self.d))
+            self._wide = _memory(CHUNK, np.dtype(np.float64)), _memory(CHUNK, np.dtype(np.float64))
         wide_b, wide_d = (buffer[: len(b)] for buffer in self._wide)
         np.copyto(wide_b, b)
         np.copyto(wide_d, d)
         return _sums(wide_b, wide_d, np.ones(_ROW) if self.short else self._ones)
 
 
-def _memory(length: int, dtype: np.dtype[Any], value: int | None = None) -> NDArray[Any]:
-    """Return memory that begins with a line of the cache, which makes passes over it faster by up to a third."""
-    size = length * dtype.itemsize
-    memory = np.empty(size + _LINE, np.uint8)
-    begin = -memory.ctypes.data % _LINE
-    found = memory[begin : begin + size].view(dtype)
-    if value is not None:
-        found.fill(value)
+def work_for(dtype_a: np.dtype[Any], dtype_b: np.dtype[Any], precise: bool = False) -> Work:
+    """Return this thread's memory for two dtypes; it lasts, as to get it takes longer than to measure a small tensor."""
+    known: dict[str, Work] = _OF_THREAD.__dict__
+    key = f"{dtype_a.name} {dtype_b.name} {precise}"
+    found = known.get(key)
+    if found is None:
+        found = known[key] = Work(dtype_a, dtype_b, precise)
     return found
+
+
+def _memory(length: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros that begin with a line of the cache, another line of their page each time: passes over several are
+    faster then by up to a third."""
+    size = length * dtype.itemsize
+    memory = np.zeros(size + _PAGE, np.uint8)  # what is never touched takes no memory
+    begin = (next(_LINES) * _LINE - memory.ctypes.data) % _PAGE
+    return memory[begin : begin + size].view(dtype)
 
 
 def _sums(b: NDArray[Any], d: NDArray[Any], ones: NDArray[Any]) -> Sums:

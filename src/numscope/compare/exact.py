@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.chunks import CHUNK, Work
+from numscope.compare.chunks import CHUNK, Work, work_for
 from numscope.compare.structure import Spread, index_text
-from numscope.compare.ulp import Ulps, is_finite
+from numscope.compare.ulp import Ulps, nonfinite
 
 __all__ = ["CHUNK", "Exact", "measure_arrays"]
 
@@ -77,7 +77,7 @@ def _measure(
         return None
     spread = Spread(target.shape, a.size)
     length = spread.chunk(CHUNK)
-    work = Work(a.dtype, b.dtype, min(length, a.size), precise)
+    work = work_for(a.dtype, b.dtype, precise)
     total = _Totals(max(_tolerance(dtypes[0]), _tolerance(dtypes[1])), spread, Ulps(a, b, dtypes), work)
     for begin in range(0, a.size, length):
         total.add(a[begin : begin + length], b[begin : begin + length], begin)
@@ -127,12 +127,12 @@ class _Totals:
         sums = work.sums(b, d)
         finite = True
         if not math.isfinite(sums.bb + sums.dd) or work.doubtful(sums):
-            nonfinite = np.flatnonzero(~(is_finite(part_a) & is_finite(part_b)))
-            if len(nonfinite):
+            places = nonfinite(part_a, part_b)
+            if len(places):
                 finite = False
-                self._leave_out(part_a, part_b, nonfinite, begin)
-                a, b = work.read_without(part_a, part_b, nonfinite)
-                d = a - b
+                self._leave_out(part_a, part_b, places, begin)
+                a, b = work.read_without(part_a, part_b, places)
+                d = np.subtract(a, b, out=work.d[:n])
                 sums = work.sums(b, d)
             if work.dtype != np.float64 and not math.isfinite(sums.bb + sums.dd):  # too large to be squared in float32
                 a, b = (work.again(part_a) if a is None else a).astype(np.float64), b.astype(np.float64)
@@ -161,7 +161,7 @@ class _Totals:
             self.aa += own.bb
             self.ab += own.db
             self.sum_a += own.b
-        self._elementwise(work if d.dtype == work.dtype else Work(d.dtype, d.dtype, n), d, b, begin, finite)
+        self._elementwise(work if d.dtype == work.dtype else work_for(d.dtype, d.dtype), d, b, begin, finite)
 
     def delicate(self) -> bool:
         """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
@@ -188,7 +188,7 @@ class _Totals:
             zeros, total = _at_zeros(work, rel, size)
         if total == math.inf and work.dtype != np.float64:  # a quotient that float32 does not hold
             wide = np.dtype(np.float64)
-            self._elementwise(Work(wide, wide, n), d.astype(wide), size.astype(wide), begin, finite)
+            self._elementwise(work_for(wide, wide), d.astype(wide), size.astype(wide), begin, finite)
             return
         most = float(rel.max())
         self.zeros += zeros
@@ -218,7 +218,7 @@ class _Totals:
             self.mismatch += len(unlike)
             wrong = np.zeros(len(part_a))
             wrong[unlike] = 1
-            self.spread.add(wrong, begin, np.empty(len(wrong), np.bool_))
+            self.spread.add(wrong, begin, np.empty(len(wrong), np.bool_), rare=True)
         # What is counted below as a zero that is right is taken back here.
         self.compared -= len(places)
         self.zeros -= len(places)

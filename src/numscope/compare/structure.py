@@ -18,6 +18,7 @@ _CLOSE = 0.98  # share of the squared error that a part must hold to be named
 _FEW = 0.3  # share of the parts that it may be
 _PARTS = 4096
 _LARGE = 1 << 20
+_SINGLE = 8  # elements
 
 
 class Spread:
@@ -40,16 +41,16 @@ class Spread:
         """Return a length near the given one that ends with a row, where rows are shorter than that."""
         return length - length % self.columns if self.columns <= length else length
 
-    def add(self, error: NDArray[Any], begin: int, flag: NDArray[np.bool_]) -> None:
-        """Add the absolute errors of the elements from `begin` on; `flag` is memory to work in."""
-        skip = self.elements > _LARGE and self.chunks % 4 > 0
-        self.chunks += 1
-        cells = slice(
-            begin // self.columns // self.row_step, (begin + len(error) - 1) // self.columns // self.row_step + 1
-        )
-        (self.skipped if skip else self.looked)[cells] = True
-        if skip:
-            return
+    def add(self, error: NDArray[Any], begin: int, flag: NDArray[np.bool_], rare: bool = False) -> None:
+        """Add the absolute errors of the elements from `begin` on; `flag` is memory to work in. What is rare is not skipped."""
+        if not rare:
+            skip = self.elements > _LARGE and self.wrong > _SINGLE and self.chunks % 4 > 0
+            self.chunks += 1
+            end = begin + len(error) - 1
+            cells = slice(begin // self.columns // self.row_step, end // self.columns // self.row_step + 1)
+            (self.skipped if skip else self.looked)[cells] = True
+            if skip:
+                return
         self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
         first_row = begin // self.columns
         if begin % self.columns or len(error) % self.columns:
@@ -71,14 +72,14 @@ class Spread:
             return "whole"
         if not self.wrong:
             return None
-        if self.wrong <= max(1, min(8, self.elements // 16)):
+        if self.wrong <= max(1, min(_SINGLE, self.elements // 16)):
             return "single"
-        total = float(self.rows.sum())
-        if not 0 < total < np.inf:
+        # Of rows that were skipped nothing is known; in those that were neither looked at nor skipped nothing is wrong.
+        rows = self.rows[self.looked | ~self.skipped]
+        if not 0 < float(rows.sum()) < np.inf:
             return "whole"
-        # Of cells of rows that were skipped nothing is known; in those with neither mark nothing is wrong.
-        narrow_rows = _is_narrow(self.rows[self.looked | ~self.skipped], total)
-        narrow_columns = self.by_column is not None and _is_narrow(self.by_column, total)
+        narrow_rows = _is_narrow(rows)
+        narrow_columns = self.by_column is not None and _is_narrow(self.by_column)
         if narrow_rows and narrow_columns:
             return "block"
         if narrow_rows:
@@ -86,8 +87,9 @@ class Spread:
         return "channel" if narrow_columns else "whole"
 
 
-def _is_narrow(parts: NDArray[np.float64], total: float) -> bool:
+def _is_narrow(parts: NDArray[np.float64]) -> bool:
     """Return whether a few of the parts hold nearly all of the error."""
+    total = float(parts.sum())
     if len(parts) > _PARTS:  # neighbours together: sorting all would take longer than measuring
         parts = np.add.reduceat(parts, np.arange(0, len(parts), -(-len(parts) // _PARTS)))
     few = int(_FEW * len(parts))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 _INTEGER: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
 _SAMPLE = 1 << 14
+_PIECE = 96 << 10  # bytes
 _EVEN = 0.5  # up to this relative error, numbers lie evenly enough for a bound to the distance
 
 Statistics = tuple[float | None, float | None, float | None]
@@ -65,8 +67,9 @@ class Ulps:
 
     def _look(self, part: _Part) -> None:
         a, b = self.a[part.begin : part.end], self.b[part.begin : part.end]
-        found = _furthest(a, b) if part.finite else float(_distance(a, b).max(initial=0))
-        self.top = max(self.top, found)
+        for piece in pieces(a):
+            x, y = a[piece], b[piece]
+            self.top = max(self.top, _furthest(x, y) if part.finite else float(_distance(x, y).max(initial=0)))
 
     def result(self) -> Statistics:
         """Return median, 99 % quantile and maximum."""
@@ -76,11 +79,7 @@ class Ulps:
             if self._bound(part.most) > self.top:
                 self._look(part)
         places = [round(share * (self.sample.size - 1)) for share in (0.5, 0.99)]
-        if self.sample.dtype.kind == "i" and int(self.sample.max()) < 1 << 16:
-            below = np.cumsum(np.bincount(self.sample))
-            median, high = np.searchsorted(below, places, side="right").tolist()
-        else:
-            median, high = np.partition(self.sample, places)[places].tolist()
+        median, high = np.partition(self.sample, places)[places].tolist()
         return float(median), float(high), self.top
 
 
@@ -88,7 +87,8 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
     """Return integers in the order of the values, one apart for neighbours; both zeros are 0."""
     kind = _INTEGER[x.dtype.itemsize]
     bits = np.ascontiguousarray(x).view(kind)
-    return np.asarray(np.where(bits < 0, np.iinfo(kind).min - bits, bits))
+    sign = bits >> (8 * x.dtype.itemsize - 1)  # all ones for a negative number, else 0
+    return np.asarray(((bits & np.iinfo(kind).max) ^ sign) - sign)
 
 
 def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
@@ -97,11 +97,19 @@ def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     if not both.all():
         a, b = a[both], b[both]
     x, y = _ordered(a), _ordered(b)
-    if a.dtype.itemsize < 8:
-        return np.asarray(np.abs(x.astype(np.int64) - y))
-    apart = np.abs(x.astype(np.float64) - y.astype(np.float64))
-    same_sign = (x < 0) == (y < 0)
-    return np.where(same_sign, np.abs(x - y).astype(np.float64), apart)
+    return np.asarray((np.maximum(x, y) - np.minimum(x, y)).view(f"u{a.dtype.itemsize}"))
+
+
+def pieces(array: NDArray[Any]) -> Iterator[slice]:
+    """Yield slices for which a temporary array is small: memory for large ones is taken anew from the system each time."""
+    step = _PIECE // array.itemsize
+    return (slice(begin, begin + step) for begin in range(0, len(array), step))
+
+
+def nonfinite(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.intp]:
+    """Return the places of the elements that are not finite on one side or both."""
+    found = [np.flatnonzero(~(is_finite(a[piece]) & is_finite(b[piece]))) + piece.start for piece in pieces(a)]
+    return np.concatenate(found)
 
 
 def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:

@@ -174,6 +174,7 @@ def test_structure_says_where_the_error_lies(where: Any, name: str) -> None:
         ((slice(None), 5), "channel"),
         ((slice(1200, 1300), slice(8, 16)), "block"),
         ((1300, 5), "single"),
+        (([3, 400, 800, 1200, 1499], [5, 60, 700, 8, 900]), "single"),
     ],
 )
 def test_structure_is_seen_in_a_large_tensor_of_which_a_part_is_looked_at(where: Any, name: str) -> None:
@@ -181,6 +182,22 @@ def test_structure_is_seen_in_a_large_tensor_of_which_a_part_is_looked_at(where:
     a = b.copy()
     a[where] += np.float32(0.5)
     assert measured(a, b).structure == name
+
+
+def test_an_error_that_begins_with_a_single_element_is_named_for_all_of_it() -> None:
+    b = np.ones((1500, 1024), np.float32)
+    a = b.copy()
+    a[3, 5] = 2
+    a[400:, :] = 2
+    assert measured(a, b).structure == "whole"
+
+
+def test_values_that_are_not_finite_on_one_side_are_no_structure_of_their_own() -> None:
+    random = np.random.default_rng(0)
+    b = random.standard_normal((1500, 1024)).astype(np.float32)
+    a = b + random.standard_normal(b.shape).astype(np.float32)
+    a[random.random(a.shape) < 1e-3] = np.inf
+    assert measured(a, b).structure == "whole"
 
 
 @pytest.mark.parametrize("shape", [(1500, 1024), (2048, 1024), (64, 24_000), (3, 700_000), (2_000_000,)], ids=str)
