@@ -12,8 +12,8 @@ import torch.nn as nn
 
 import numscope as ns
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.settled import Settled
-from numscope.capture.torch.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
 
@@ -94,7 +94,7 @@ def test_the_run_is_the_one_in_which_all_is_measured_anew(
     elif not parts:
         assert count == 3 * 16  # the optimizer's state, too: what is handed over already can't be referred to
     monkeypatch.setattr(Settled, "add", lambda *_: False)
-    monkeypatch.setattr(Tensors, "leave", lambda *_: None)
+    monkeypatch.setattr(Stepping, "covers", lambda stepping, _: stepping.go_on(False))
     assert run(tmp_path / "all") == fewer
     assert len(referred) == count
 

@@ -14,7 +14,7 @@ from numscope.capture.torch.backward import BackwardCall, Targets, attach, runni
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function
-from numscope.capture.torch.tensors import version_of
+from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch

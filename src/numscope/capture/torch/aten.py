@@ -18,7 +18,7 @@ from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.collectives import METHODS
 from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.names import Api
-from numscope.capture.torch.tensors import version_of
+from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import OwnWork
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
@@ -144,15 +144,15 @@ class AtenMode(TorchDispatchMode):
                 watch.add(row[3])
             if operator.writes:
                 with OwnWork(watch, operator.head):
-                    self._written(operator, args, kwargs)  # or a part of it
+                    self._written(operator, args, kwargs, None)  # or a part of it
             raise
         if row is not None or operator.writes:
             state["busy"] = True
             guard.__enter__()
             try:
-                written = self._written(operator, args, kwargs) if operator.writes else []
+                written = self._written(operator, args, kwargs, stepping) if operator.writes else []
                 if row is not None:
-                    self._after(operator, row, result, written, stepping)
+                    self._after(operator, row, result, written)
             except Exception as error:
                 watch.fault(operator.head, error)
             finally:
@@ -160,14 +160,15 @@ class AtenMode(TorchDispatchMode):
                 state["busy"] = False
         return result
 
-    def _written(self, operator: Operator, args: Any, kwargs: Any) -> list[Slot]:
+    def _written(self, operator: Operator, args: Any, kwargs: Any, stepping: Stepping | None) -> list[Slot]:
         """Return what an operator may have written to, which is to be measured anew, recorded or not."""
         written = self._watch.flatten("output", operator.written(args, kwargs), [])
         if not operator.pending:
             spared = operator.spared(args, kwargs)
+            wrote = self._watch.tensors.overwritten if stepping is None else stepping.wrote
             for _, tensor in written:
                 if id(tensor) not in spared:
-                    self._watch.tensors.overwritten(tensor)
+                    wrote(tensor)
         return written
 
     def _before(self, operator: Operator, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> Row | None:
@@ -237,7 +238,7 @@ class AtenMode(TorchDispatchMode):
         self._owners.setdefault((thread, _sequence() - 1), order)
         return -1
 
-    def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot], stepping: Stepping | None) -> None:
+    def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot]) -> None:
         watch = self._watch
         order, name, inputs, rows, versions = row
         outputs = written if operator.in_group else watch.flatten_output(result) or written
@@ -258,9 +259,7 @@ class AtenMode(TorchDispatchMode):
             base = inputs[0][1] if operator.aliases and inputs else None
             if versions is None:
                 watch.add(rows)
-                results = watch.record(order, outputs, name, base=base)
-                if written and stepping is not None:
-                    stepping.leave(outputs, results)
+                watch.record(order, outputs, name, base=base)
             else:
                 record_results(watch, operator, order, name, inputs, versions, rows, outputs, base)
         if watch.scope.stateful:

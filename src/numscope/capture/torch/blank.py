@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.names import Api
-from numscope.capture.torch.tensors import address_of
+from numscope.capture.torch.storages import address_of
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch

@@ -38,6 +38,13 @@ class Form:
             found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
         return found
 
+    def hand_on(self, storage: int, later: Form) -> None:
+        """Let what lies in a storage be known in another form, too."""
+        if storage in self.seen:
+            later.seen[storage] = self.seen[storage]
+        if storage in self.rows:
+            later.rows[storage] = self.rows[storage]
+
     def forget_those(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
         for kept in (self.seen, self.rows):
@@ -59,11 +66,6 @@ def form_of(tensor: torch.Tensor) -> Any:
     lies = None if tensor.is_contiguous() else tensor.stride()
     offset = tensor.storage_offset()
     return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version)
-
-
-def next_version(form: Any) -> Any:
-    """Return the same form, one version on."""
-    return (*form[:VERSION], form[VERSION] + 1)
 
 
 def order_of(tensor: torch.Tensor) -> Any:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.tensors import Tensors
-from numscope.capture.torch.values import Slot
 
 
 class Stepping:
@@ -27,9 +26,7 @@ class Stepping:
     def __init__(self, tensors: Tensors, code: CodeType) -> None:
         self._tensors = tensors
         self._code = code  # that calls the hooks around the step, and the step
-        self._rising: list[
-            tuple[int, torch.Tensor]
-        ] = []  # storages, tensors whose versions rise when the mode has returned
+        self._rising: list[tuple[torch.Tensor, int]] = []  # versions that may rise when the mode has returned
 
     def covers(self, frame: Any) -> bool:
         """Tell whether an operator that this frame calls is one of the step's; if not, nothing is known any more."""
@@ -47,12 +44,12 @@ class Stepping:
         if not sure:
             self._tensors.forget_left()
             return
-        for address, tensor in rising:
-            self._tensors.has_risen(address, tensor)
+        for tensor, version in rising:
+            if tensor._version != version:
+                self._tensors.has_risen(tensor)
 
-    def leave(self, slots: list[Slot], rows: list[int]) -> None:
-        """Remember what an operator of the step has written; `rows` are the rows of these slots."""
-        for (_, tensor), number in zip(slots, rows[2::4]):
-            address = self._tensors.leave(tensor, number)
-            if address is not None:
-                self._rising.append((address, tensor))
+    def wrote(self, tensor: torch.Tensor) -> None:
+        """Know that an operator of the step has just written to a tensor."""
+        if not tensor.is_inference():
+            self._tensors.overwritten(tensor, by_optimizer=True)
+            self._rising.append((tensor, tensor._version))

@@ -15,7 +15,7 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall, Targets, attach, targets_of
 from numscope.capture.torch.compiled import is_tracing
-from numscope.capture.torch.tensors import version_of
+from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch

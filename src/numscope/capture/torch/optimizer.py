@@ -155,7 +155,7 @@ class Optimizers:
         watch = self._watch
         parameters = self._parameters(optimizer)
         for _, parameter in parameters:
-            if versions.get(id(parameter)) == parameter._version and watch.tensors.left(parameter) < 0:
+            if versions.get(id(parameter)) == parameter._version and not watch.tensors.is_left(parameter):
                 watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
         outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
         with watch.recorder.together():

@@ -21,13 +21,9 @@ _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2  # the tensor, and the Python object of the storage that is asked
 
 
-def is_shared_memory(tensor: torch.Tensor) -> bool:
-    """Tell whether other tensors look at this one's memory; False where torch cannot tell."""
-    try:
-        storage = untyped_storage(tensor)
-    except (RuntimeError, NotImplementedError):
-        return False
-    return _use_count is not None and _use_count(storage._cdata) > _ALONE
+def is_shared(storage: Any) -> bool | None:
+    """Tell whether more than one tensor looks at a storage; None where torch cannot tell."""
+    return None if _use_count is None else _use_count(storage._cdata) > _ALONE
 
 
 class _Known(NamedTuple):
@@ -43,31 +39,22 @@ class _Known(NamedTuple):
         return self.tensor() is tensor and self.form == form and self.address == data_ptr(tensor)
 
 
-class Left(NamedTuple):
-    """A tensor as an operator has left it, and the number under which it was measured then."""
-
-    tensor: weakref.ref[torch.Tensor]
-    form: Any
-    number: int
-
-
 class Settled:
     """The tensors that were measured when they had their last value, by storage."""
 
-    __slots__ = ("_coming", "known", "left")
+    __slots__ = ("_coming", "known")
 
     def __init__(self) -> None:
         self._coming: dict[int, _Known] = {}  # of the running step, for the next one
         self.known: dict[int, _Known] = {}  # of the steps before
-        self.left: dict[int, Left] = {}  # of the optimizer's step that runs
 
     def __bool__(self) -> bool:
-        return bool(self.known or self._coming or self.left)
+        return bool(self.known or self._coming)
 
     def add(self, recorder: Recorder, tensor: torch.Tensor, form: Any, number: int) -> bool:
         """Remember a tensor as it is now, measured under this number of the running step; tell whether it can be."""
         storage = untyped_storage(tensor)
-        if _use_count is None or is_shared_memory(tensor) or not storage.resizable():
+        if is_shared(storage) is not False or not storage.resizable():
             return False
         if tensor.is_conj() or (tensor.is_cpu and storage.is_shared()):
             return False
@@ -81,19 +68,16 @@ class Settled:
         """Measure what lies in this storage anew."""
         self.known.pop(address, None)
         self._coming.pop(address, None)
-        self.left.pop(address, None)
 
     def clear(self) -> None:
         """Measure everything anew."""
         self.known.clear()
         self._coming.clear()
-        self.left.clear()
 
     def new_step(self) -> set[int]:
         """Begin a step; return the storages of what it can refer to."""
         known = {**self.known, **self._coming}
         self._coming = {}
-        self.left.clear()
         self.known = {address: one for address, one in known.items() if one.tensor() is not None}
         return set(self.known)
 

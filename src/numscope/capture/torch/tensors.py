@@ -8,7 +8,6 @@ optimizer has left at the end of a step is known in the next one, where that can
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,40 +16,28 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import VERSION, Form, form_of, next_version, order_of
+from numscope.capture.torch.forms import VERSION, Form, form_of, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
-from numscope.capture.torch.settled import Left, Settled, is_shared_memory
+from numscope.capture.torch.storages import Storages, address_of
 from numscope.capture.unmeasured import Unmeasured
 
 _FORMS = 10_000  # that are remembered from step to step
-_KEYS = itertools.count(-1, -1)  # no storage has one of these
-_ANY = -1  # the version of a storage's tensors, whatever it is
 
 
-class Tensors:
+class Tensors(Storages):
     """The tensors of the running step."""
 
     def __init__(self, recorder: Recorder, keeps: Callable[[int, int], bool] | None, measures: bool) -> None:
+        super().__init__(recorder.strings)
         self._recorder = recorder
         self._keeps = keeps
         self._measures = measures
         self._forms: dict[Any, Form] = {}
         self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
-        # The same, by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
-        self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
-        self._storages: dict[int, Any] = {}
-        # What storages are known by since an operator has written to them, as their versions may not say so or be put back.
-        self._keys: dict[int, int] = {}
-        self._past: set[int] = set()  # what they were known by before
-        self._untrusted: set[int] = set()
         self._kept: set[int] = set()
         self._bases = Bases()
         self._sampled: set[int] = set()
-        # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
-        self._volatile: dict[int, int | None] = {}
-        self.blanks: set[int] = set()
-        self._settled = Settled()
         self._complex = False  # a complex tensor was ever seen
 
     def number(self, tensor: torch.Tensor) -> int:
@@ -98,10 +85,7 @@ class Tensors:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
             settled = self._settled.known.get(address) if self._settled.known else None
-            left = self._settled.left.get(address) if self._settled.left else None
-            if left is not None and left.form == form and left.tensor() is tensor:
-                found = left.number
-            elif settled is not None and trusted and settled.holds(tensor, form):
+            if settled is not None and trusted and settled.holds(tensor, form):
                 found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
             elif trusted and self._recorder.shares:
                 found = self._recorder.view(known.rows, key, tensor, known.dtype, known.shape, known.device, placement)
@@ -118,47 +102,30 @@ class Tensors:
         if type(tensor) in PLAIN and number >= 0 and not tensor.is_neg():
             self._settled.add(self._recorder, tensor, form_of(tensor), number)
 
-    def leave(self, tensor: torch.Tensor, number: int) -> int | None:
-        """Remember under which number a tensor was measured after an operator had written to it; return its storage.
-
-        That is asked for until something else writes to its memory, or `forget_left`.
-        """
-        if type(tensor) in PLAIN and number >= 0:
-            address = address_of(tensor)
-            if address in self._volatile and address not in self._untrusted:
-                self._settled.left[address] = Left(weakref.ref(tensor), form_of(tensor), number)
-                return address
-        return None
-
     def left(self, tensor: torch.Tensor) -> int:
-        """Return the number that is remembered of a tensor as it is now, or -1."""
-        known = self._settled.left.get(address_of(tensor) or 0) if self._settled.left else None
-        return known.number if known and known.tensor() is tensor and known.form == form_of(tensor) else -1
+        """Return under which number a tensor was measured after the optimizer's operator that wrote to it last, or -1."""
+        address = address_of(tensor)
+        if address is None or self._left.get(address) != tensor._version or tensor.is_conj() or tensor.is_neg():
+            return -1
+        known = self._forms.get(form_of(tensor))
+        return known.seen.get(self._keys[address], -1) if known is not None else -1
 
-    def has_risen(self, address: int, tensor: torch.Tensor) -> None:
-        """Remember a tensor that was left with the next version, if it has that: the rise was its operator's own."""
-        known = self._settled.left.get(address)
-        if known is not None and known.form[VERSION] != tensor._version and known.tensor() is tensor:
-            form = form_of(tensor)
-            if form == next_version(known.form):
-                self._settled.left[address] = known._replace(form=form)
-
-    def forget_left(self) -> None:
-        """Measure anew what operators have left."""
-        self._settled.left.clear()
-
-    def unsettle(self, tensor: torch.Tensor) -> None:
-        """Measure what lies in this tensor's memory anew in the next step: it is written to, or may be."""
-        if self._settled and (address := address_of(tensor)) is not None:
-            self._settled.discard(address)
-
-    def unsettle_all(self) -> None:
-        """Measure everything anew in the next step."""
-        self._settled.clear()
+    def has_risen(self, tensor: torch.Tensor) -> None:
+        """Know a tensor that was left by its next version, too: the rise was its operator's own."""
+        address = address_of(tensor) or 0
+        before = self._left.get(address)
+        form = form_of(tensor)
+        if before is None or form[VERSION] != before + 1:
+            return
+        self._left[address] = before + 1
+        self._volatile[address] = before
+        old = self._forms.get((*form[:VERSION], before))
+        if old is not None and not (tensor.is_conj() or tensor.is_neg()):
+            old.hand_on(self._keys[address], self._forms.get(form) or self._learn(tensor, form))
 
     def doubt_everything(self) -> None:
         """Measure everything anew: what has run may have written to any memory."""
-        self._settled.clear()
+        self.unsettle_all()
         self._bases.clear()
         self.objects.clear()
         for known in self._forms.values():
@@ -228,101 +195,6 @@ class Tensors:
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 
-    def distrust(self, tensor: torch.Tensor, *, storage_only: bool = False) -> None:
-        """Measure this tensor's storage anew each time: something may write to it unseen.
-
-        With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
-        """
-        try:
-            storage = untyped_storage(tensor)
-        except (RuntimeError, NotImplementedError):
-            return
-        address = self._distrust(storage)
-        if not storage_only:
-            self.blanks.discard(address)
-        elif storage.nbytes() == 0 and tensor.numel():
-            self._volatile[address] = version_of(tensor)
-            self.blanks.add(address)
-
-    def _distrust(self, storage: Any) -> int:
-        address: int = storage._cdata
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
-        self._untrusted.add(address)
-        self._settled.discard(address)
-        self.objects.clear()
-        return address
-
-    def mark_blank(self, tensor: torch.Tensor) -> None:
-        """Remember that this tensor's memory is not written yet.
-
-        While its version stays, only a kernel that tells nobody can have written to it: it is measured each time.
-        """
-        address = self._doubt(tensor)
-        if address is not None:
-            self.blanks.add(address)
-
-    def reallocated(self, storage: Any) -> None:
-        """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
-        address = self._distrust(storage)
-        self._volatile[address] = _ANY
-        self.blanks.add(address)
-
-    def overwritten(self, tensor: torch.Tensor) -> None:
-        """A call has written to this tensor, though its version may not say so, or not yet."""
-        if type(tensor) not in PLAIN:
-            try:
-                tensor, _ = unwrap(tensor, self._recorder.strings)
-            except Unmeasured:
-                return
-        address = self._doubt(tensor)
-        if address is not None:
-            self._past.add(self._keys.get(address, address))
-            self._keys[address] = next(_KEYS)
-            self.blanks.discard(address)
-            self.objects.clear()
-            self.doubt_others(tensor)
-
-    def written_unseen(self, tensor: torch.Tensor) -> None:
-        """Something may have written to this tensor that tells no versions."""
-        if address_of(tensor) in self._storages:  # otherwise nothing is known of it
-            self.overwritten(tensor)
-
-    def doubt_others(self, tensor: torch.Tensor) -> None:
-        """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
-
-        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
-        """
-        if tensor._base is None and tensor.grad_fn is None and is_shared_memory(tensor):
-            self.distrust(tensor)
-
-    def _doubt(self, tensor: torch.Tensor) -> int | None:
-        """Measure a tensor each time while its version stays; return what its storage is known by."""
-        try:
-            storage = untyped_storage(tensor)
-            self._settled.discard(storage._cdata)
-            version = tensor._version
-        except (RuntimeError, NotImplementedError):
-            return None
-        address: int = storage._cdata
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
-        self._volatile[address] = version
-        return address
-
-    def is_blank(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
-        return bool(self.blanks) and self.was_blank(tensor, version_of(tensor))
-
-    def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
-        """Tell whether a tensor's memory was not written when it had this version."""
-        address = address_of(tensor)
-        if address not in self.blanks:
-            return False
-        if self._volatile[address] == _ANY:
-            self._volatile[address] = version
-        return self._volatile[address] == version
-
     def sweep(self) -> None:
         """Forget what is gone, so that a long step needs no more memory than what lives in it.
 
@@ -339,8 +211,9 @@ class Tensors:
         self._untrusted -= dead
         self.blanks -= dead
         self._settled.forget_those(dead)
-        for address in dead & self._volatile.keys():
-            del self._volatile[address]
+        for address in dead:
+            self._volatile.pop(address, None)
+            self._left.pop(address, None)
         for form in self._forms.values():
             form.forget_those(past)
 
@@ -354,6 +227,7 @@ class Tensors:
         self.objects.clear()
         self._keys.clear()
         self._past.clear()
+        self._left.clear()
         self._untrusted.clear()
         self.blanks.clear()
         self._volatile.clear()
@@ -375,19 +249,3 @@ class Tensors:
         dtype = text(str(tensor.dtype).removeprefix("torch."))
         shape = self._recorder.shape(tensor.shape)
         return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
-
-
-def address_of(tensor: torch.Tensor) -> int | None:
-    """Return what a tensor's storage is known by, or None where it has none."""
-    try:
-        return int(untyped_storage(tensor)._cdata)
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
-def version_of(tensor: torch.Tensor) -> int | None:
-    """Return a tensor's version, or None where torch keeps none."""
-    try:
-        return tensor._version
-    except RuntimeError:
-        return None

@@ -1,0 +1,203 @@
+"""What may have been written to a storage, seen or unseen: whether what was measured of it still holds."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from numscope.capture.interned import Strings
+from numscope.capture.torch.plain import PLAIN, untyped_storage, unwrap
+from numscope.capture.torch.settled import Settled, is_shared
+from numscope.capture.unmeasured import Unmeasured
+
+_KEYS = itertools.count(-1, -1)  # no storage has one of these
+_ANY = -1  # the version of a storage's tensors, whatever it is
+
+
+class Storages:
+    """The storages of the running step."""
+
+    def __init__(self, strings: Strings) -> None:
+        self._strings = strings
+        # Numbers by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
+        self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
+        self._storages: dict[int, Any] = {}
+        # What storages are known by since an operator has written to them, as their versions may not say so or be put back.
+        self._keys: dict[int, int] = {}
+        self._past: set[int] = set()  # what they were known by before
+        self._left: dict[int, int] = {}  # storages that an optimizer's operators have written to → the version then
+        self._untrusted: set[int] = set()
+        # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
+        self._volatile: dict[int, int | None] = {}
+        self.blanks: set[int] = set()
+        self._settled = Settled()
+
+    def distrust(self, tensor: torch.Tensor, *, storage_only: bool = False) -> None:
+        """Measure this tensor's storage anew each time: something may write to it unseen.
+
+        With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
+        """
+        try:
+            storage = untyped_storage(tensor)
+        except (RuntimeError, NotImplementedError):
+            return
+        address = self._distrust(storage)
+        if not storage_only:
+            self.blanks.discard(address)
+        elif storage.nbytes() == 0 and tensor.numel():
+            self._volatile[address] = version_of(tensor)
+            self.blanks.add(address)
+
+    def _distrust(self, storage: Any) -> int:
+        address: int = storage._cdata
+        self._know(address, storage)
+        self._untrusted.add(address)
+        self._left.pop(address, None)
+        self._settled.discard(address)
+        self.objects.clear()
+        return address
+
+    def mark_blank(self, tensor: torch.Tensor) -> None:
+        """Remember that this tensor's memory is not written yet.
+
+        While its version stays, only a kernel that tells nobody can have written to it: it is measured each time.
+        """
+        address = self._doubt(tensor)
+        if address is not None:
+            self.blanks.add(address)
+
+    def reallocated(self, storage: Any) -> None:
+        """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
+        address = self._distrust(storage)
+        self._volatile[address] = _ANY
+        self.blanks.add(address)
+
+    def overwritten(self, tensor: torch.Tensor, by_optimizer: bool = False) -> None:
+        """A call has written to this tensor, though its version may not say so, or not yet.
+
+        It is measured each time while its version stays, if not an operator of an optimizer's step has written: see `left.py`.
+        """
+        if type(tensor) not in PLAIN:
+            try:
+                tensor, _ = unwrap(tensor, self._strings)
+            except Unmeasured:
+                return
+            by_optimizer = False
+        try:
+            storage = untyped_storage(tensor)
+            version = tensor._version
+        except (RuntimeError, NotImplementedError):
+            return
+        address: int = storage._cdata
+        self._know(address, storage)
+        self._settled.discard(address)
+        self._renew(address)
+        self.blanks.discard(address)
+        if by_optimizer:
+            self._left[address] = version
+            self._volatile.pop(address, None)
+        else:
+            self._left.pop(address, None)
+            self._volatile[address] = version
+        if is_shared(storage) is False:
+            self.objects.pop(id(tensor), None)
+        else:
+            self.objects.clear()
+            self.doubt_others(tensor)
+
+    def _renew(self, address: int) -> None:
+        """Know nothing any more of what lies in a storage."""
+        self._past.add(self._keys.get(address, address))
+        self._keys[address] = next(_KEYS)
+
+    def _know(self, address: int, storage: Any) -> None:
+        """Hold a storage's address, so that no other storage gets it."""
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+
+    def written_unseen(self, tensor: torch.Tensor) -> None:
+        """Something may have written to this tensor that tells no versions."""
+        if address_of(tensor) in self._storages:  # otherwise nothing is known of it
+            self.overwritten(tensor)
+
+    def doubt_others(self, tensor: torch.Tensor) -> None:
+        """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
+
+        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
+        """
+        if tensor._base is None and tensor.grad_fn is None:
+            try:
+                shared = is_shared(untyped_storage(tensor))
+            except (RuntimeError, NotImplementedError):
+                return
+            if shared:
+                self.distrust(tensor)
+
+    def _doubt(self, tensor: torch.Tensor) -> int | None:
+        """Measure a tensor each time while its version stays; return what its storage is known by."""
+        try:
+            storage = untyped_storage(tensor)
+            self._settled.discard(storage._cdata)
+            self._left.pop(storage._cdata, None)
+            version = tensor._version
+        except (RuntimeError, NotImplementedError):
+            return None
+        address: int = storage._cdata
+        self._know(address, storage)
+        self._volatile[address] = version
+        return address
+
+    def is_blank(self, tensor: torch.Tensor) -> bool:
+        """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
+        return bool(self.blanks) and self.was_blank(tensor, version_of(tensor))
+
+    def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
+        """Tell whether a tensor's memory was not written when it had this version."""
+        address = address_of(tensor)
+        if address not in self.blanks:
+            return False
+        if self._volatile[address] == _ANY:
+            self._volatile[address] = version
+        return self._volatile[address] == version
+
+    def is_left(self, tensor: torch.Tensor) -> bool:
+        """Tell whether an optimizer's operator was the last to write to this tensor."""
+        return bool(self._left) and self._left.get(address_of(tensor) or 0) == tensor._version
+
+    def forget_left(self) -> None:
+        """Measure anew what an optimizer's operators have left."""
+        if self._left:
+            for address, version in self._left.items():
+                self._renew(address)
+                self._volatile.setdefault(address, version)
+            self._left.clear()
+            self.objects.clear()
+
+    def unsettle(self, tensor: torch.Tensor) -> None:
+        """Measure what lies in this tensor's memory anew in the next step: it is written to, or may be."""
+        if self._settled and (address := address_of(tensor)) is not None:
+            self._settled.discard(address)
+
+    def unsettle_all(self) -> None:
+        """Measure everything anew in the next step."""
+        self._settled.clear()
+        self.forget_left()
+
+
+def address_of(tensor: torch.Tensor) -> int | None:
+    """Return what a tensor's storage is known by, or None where it has none."""
+    try:
+        return int(untyped_storage(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """Return a tensor's version, or None where torch keeps none."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None
