@@ -2,8 +2,8 @@
 
 Each pass over four chunks is one numpy call, or one for each of them, on at most 1 MB, which stays in the cache; what is
 small is left for later and done for many chunks at once. BLAS sums less than 9000 elements at a time: it then starts no
-threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help:
-the calls are so short that the threads would wait for each other at every one of them.)
+threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help
+beside torch's, which keep their cores between operators: docs/explanation/performance.md.)
 """
 
 from __future__ import annotations
