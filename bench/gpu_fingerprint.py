@@ -1,10 +1,11 @@
 """The fingerprint on a CUDA GPU: agreement with the definition, bandwidth, and the host's time per tensor.
 
-    python bench/gpu_fingerprint.py [--check] [--quick] [--sweep] [--launch] [--json FILE]
+    python bench/gpu_fingerprint.py [--check] [--quick] [--sizes] [--sweep] [--launch] [--json FILE]
 
-Needs torch, triton, numpy, ml_dtypes. Without a flag it does all three; --quick checks the usual dtypes alone. Bandwidth
-is bytes read over time, beside the copy bandwidth of the same card (bytes read and written over time). The sweep tries
-the ways to compile the kernels.
+Needs torch, triton, numpy, ml_dtypes. Without a flag it does all; --quick checks the usual dtypes alone. Bandwidth is
+bytes read over time, beside the copy bandwidth of the same card (bytes read and written over time). The sweep tries the
+ways to compile the kernels. The README's figures come from `--quick --sizes --launch --json
+bench/results/gpu_fingerprint.json`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import torch
 
+from bench.gpu import about
 from bench.gpu_fingerprint_check import DEVICE, check
 from numscope.fingerprint import triton_stream
 from numscope.fingerprint.rows import Rows
@@ -64,36 +66,39 @@ def bandwidth(cuda: CudaBatch, tensor: torch.Tensor, repeat: int = 20) -> float:
     return tensor.numel() * tensor.element_size() / seconds / 1e12
 
 
-def sweep() -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    source = torch.randn(1 << 28, device=DEVICE)
+def copying(source: torch.Tensor) -> float:
+    """Return the copy bandwidth in TB/s."""
     target = torch.empty_like(source)
 
     def work() -> None:
         target.copy_(source)
 
     copy = 2 * source.numel() * 4 / timed(work) / 1e12
-    result["copy TB/s"] = round(copy, 3)
     print(f"copy {copy:.2f} TB/s", flush=True)
+    return copy
+
+
+def sweep(copy: float, source: torch.Tensor) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     table = []
-    for many, (warps, registers) in itertools.product((2, 4), ((4, 96), (4, 128), (4, 168), (8, 64), (8, 80), (8, 96))):
-        TUNING.update(dict.fromkeys((1, 2), Tuning(many, warps, registers)))
+    for warps, registers in ((4, 96), (4, 128), (4, 168), (8, 64), (8, 80), (8, 96)):
+        TUNING.update(dict.fromkeys((1, 2), Tuning(warps, registers)))
         tables_of.cache_clear()  # it holds compiled kernels
         try:
             cuda = CudaBatch(DEVICE)
         except Exception as error:
-            print(f"many {many} warps {warps} registers {registers}: {error!r}"[:300], flush=True)
+            print(f"warps {warps} registers {registers}: {error!r}"[:300], flush=True)
             continue
         for dtype in (torch.float32, torch.bfloat16):
             for megabytes in (64, 256):
                 tensor = source[: (megabytes << 20) // dtype.itemsize].to(dtype)
-                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], megabytes, many, warps, registers))
+                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], megabytes, warps, registers))
         del cuda
     for dtype, megabytes in itertools.product(("float32", "bfloat16"), (64, 256)):
         best = sorted((line for line in table if line[1:3] == (dtype, megabytes)), reverse=True)
-        print(f"\n{dtype}, {megabytes} MB: TB/s (share of copy), tiles on their way, warps, registers")
-        for speed, _, _, many, warps, registers in best[:6]:
-            print(f"  {speed:.2f} ({speed / copy:.0%})  {many} {warps} {registers}")
+        print(f"\n{dtype}, {megabytes} MB: TB/s (share of copy), warps, registers")
+        for speed, _, _, warps, registers in best[:6]:
+            print(f"  {speed:.2f} ({speed / copy:.0%})  {warps} {registers}")
         result[f"best {dtype} {megabytes} MB"] = best[:6]
     for per, dtype in ((1, "float32"), (2, "bfloat16")):  # the best sum over the sizes
         score: dict[Any, float] = {}
@@ -104,7 +109,6 @@ def sweep() -> dict[str, Any]:
         print(f"\nbest for {dtype}: {TUNING[per]}", flush=True)
     tables_of.cache_clear()
     result["choice"] = {per: str(tuning) for per, tuning in TUNING.items()}
-    result["sizes"] = sizes(copy, source)
     return result
 
 
@@ -177,12 +181,12 @@ def launch() -> dict[str, float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for flag in ("check", "quick", "sweep", "launch"):
+    for flag in ("check", "quick", "sizes", "sweep", "launch"):
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--json")
     options = parser.parse_args()
-    every = not (options.check or options.quick or options.sweep or options.launch)
-    report: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "torch": torch.__version__}
+    every = not (options.check or options.quick or options.sizes or options.sweep or options.launch)
+    report: dict[str, Any] = {"about": about("cuda")}
     if every or options.check or options.quick:
         report["check"] = check(options.quick)
         print(f"checked {report['check']['checked']}, failures {len(report['check']['failures'])}")
@@ -190,9 +194,12 @@ def main() -> int:
             print("  ", failure, flush=True)
     if every or options.launch:
         report["launch"] = launch()
-    if every or options.sweep:
-        report["sweep"] = sweep()
-        report["launch, tuned"] = launch()
+    if every or options.sizes or options.sweep:
+        source = torch.randn(1 << 28, device=DEVICE)
+        copy = copying(source)
+        if every or options.sweep:
+            report["sweep"] = sweep(copy, source)
+        report["sizes"] = sizes(copy, source)
     if options.json:
         Path(options.json).write_text(json.dumps(report, indent=1))
     return 1 if report.get("check", {}).get("failures") else 0

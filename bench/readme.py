@@ -66,7 +66,28 @@ def gpu_figures() -> str:
     lines = ["", "| on a GPU, bf16 GPT | step over plain | limit (✗: missed) | in a step |", "|---|---|---|---|"]
     lines += [f"| {row['what']} | {row['ratio']:.2f} × | {gpu_limit(row)} | {gpu_contents(row)} |" for row in rows]
     about = result["about"]
-    return "\n".join([*lines, "", f"{about['date']}, {about['device']}, torch {about['torch']}."]) + "\n"
+    lines += ["", f"{about['date']}, {about['device']}, torch {about['torch']}."]
+    return "\n".join([*lines, *kernel_figures()]) + "\n"
+
+
+def kernel_figures() -> list[str]:
+    """How fast a tensor's fingerprint is on the GPU, over the bandwidth of a copy, and what it costs the host."""
+    result = load("gpu_fingerprint")
+    if "sizes" not in result:
+        return []
+    shares = {(name, megabytes): share for name, megabytes, _, share in result["sizes"]}
+    lines = [
+        "",
+        "| fingerprint of | 16 MB | 64 MB | 256 MB | 1 GB | limit from 64 MB up |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, limit in (("float32", 0.7), ("bfloat16", 0.5)):
+        found = [shares[name, megabytes] for megabytes in (16, 64, 256, 1024)]
+        missed = "" if min(found[1:]) >= limit else " ✗"
+        lines.append(f"| {name} | {' | '.join(f'{part:.0%}' for part in found)} | ≥ {limit:.0%}{missed} of copy |")
+    host = max(result["launch"][name] for name in ("float32 4 KB", "bfloat16 512 KB", "strided float32 64 KB"))
+    missed = "" if host <= 15 else " ✗"
+    return [*lines, "", f"Below 1 MB the host's time counts: {host:.1f} µs for a tensor (limit 15{missed})."]
 
 
 def gpu_limit(row: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The fast loop of the Triton kernels: float32, bfloat16 and float16 that lie in rows of whole groups of 16 bytes.
 
-A tile is a block of the hash, 1024 words, seen as 32 lines of 8 groups of 4: a thread loads whole groups, and what need
-not be kept per place (smallest, largest, sums, zeros) it keeps per group. All that differs from tile to tile comes from
+A tile is a block of the hash, 1024 words, seen as 256 groups of 4: neighbouring threads load neighbouring groups, and what
+need not be kept per place (smallest, largest, sums, zeros) they keep per group. All that differs from tile to tile comes from
 one line of a table, `facts`. The loads of the next tiles are under way while a tile is worked on. What counts besides is
 the number of instructions per element: `triton.compile` for a target without a device, and nvdisasm, tell it.
 """
@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 
 # what a line of `facts` holds, in numbers of 64 bits: the tile's factor of the hash, as above * 2**32 + below, both signed;
-# where its rows of signs begin; the flips of its two halves of a row (of even and of odd places, where a word holds two)
+# the flips of its two halves of a row (of even and of odd places, where a word holds two); where its rows of signs begin
 FACT = 4
-FACTOR, ROWS, FLIPS = range(3)
+FACTOR, FLIPS, ROWS = range(3)
+AHEAD = 2  # tiles on their way at any time
 
 _FACT = tl.constexpr(FACT)
 _ROWS = tl.constexpr(ROWS)
@@ -27,9 +28,8 @@ _INF = tl.constexpr(float("inf"))
 
 @triton.jit
 def places():
-    """Return the places of a tile's words, [32, 8, 4]."""
-    line, group, four = tl.arange(0, 32), tl.arange(0, 8), tl.arange(0, 4)
-    return line[:, None, None] * 32 + group[None, :, None] * 4 + four[None, None, :]
+    """Return the places of a tile's words, [256, 4]."""
+    return tl.arange(0, 256)[:, None] * 4 + tl.arange(0, 4)[None, :]
 
 
 @triton.jit
@@ -64,17 +64,22 @@ def row_offset(
 
 @triton.jit
 def _words(
-    data, tile, skip, good, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS: tl.constexpr
+    data, skip, tile, good, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
+    DIMS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Load the words of a tile where `good` says that there are any."""
+    """Load the words of a tile, where `good` says that there are any; `data` begins `skip` tiles later."""
     if DIMS > 1:
-        group = tile * 256 + tl.arange(0, 32)[:, None] * 8 + tl.arange(0, 8)[None, :]
+        group = tile * 256 + tl.arange(0, 256)
         at = row_offset(group, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS)
-        at = at[:, :, None] + tl.arange(0, 4)[None, None, :]
-        at = tl.max_contiguous(tl.multiple_of(at, [4, 4, 4]), [1, 1, 4])  # the compiler does not see through a division
+        at = at[:, None] + tl.arange(0, 4)[None, :]
+        at = tl.max_contiguous(tl.multiple_of(at, [4, 4]), [1, 4])  # the compiler does not see through a division
+        words = data + at
     else:
-        at = tl.multiple_of(tile.to(tl.int64) * 1024 - skip, 1024) + places()
-    return tl.load(data + at, mask=good, other=0, eviction_policy="evict_first")  # read once: the tables shall stay
+        words = data + ((tile - skip).to(tl.int64) * 1024 + places())
+    if MASKED:
+        return tl.load(words, mask=good, other=0)
+    else:
+        return tl.load(words)
 
 
 @triton.jit
@@ -86,91 +91,130 @@ def _factor(facts, tile):
 
 @triton.jit
 def _signs(facts, rows, tile, row, PER: tl.constexpr):
-    """Load the signs of a tile, bit k of a line's is place k's, and the flips to be xored to them.
+    """Load the signs of each group of a tile, bit k is place k's of its 8 groups, and the flips to be xored to them.
 
-    If a word holds two elements, the signs of the odd ones stand 32 bits above those of the even, and the flips are xored
-    when they are needed; if it holds one, at once: measured, each is the faster.
+    If a word holds two elements, the signs of the odd ones stand 32 bits above those of the even.
     """
-    line = tl.arange(0, 32)
+    line = tl.arange(0, 256) >> 3
     flips = facts + (tile * _FACT + _FLIPS)
     if PER == 1:
         half = line & 1
         rows = rows.to(tl.pointer_type(tl.int32), bitcast=True)
         flips = flips.to(tl.pointer_type(tl.int32), bitcast=True)
-        signs = tl.load(rows + (row * 4 + (line >> 1) * 4 + half)) ^ tl.load(flips + half)
-        return signs, signs
+        return tl.load(rows + (line >> 1) * 4 + half + row * 4), tl.load(flips + half)
     else:
-        return tl.load(rows + (row * 2 + 1 + line * 2)), tl.load(flips)
+        return tl.load(rows + (line * 2 + 1) + row * 2), tl.load(flips)
 
 
 @triton.jit
 def _row(facts, tile):
     """Load where the tile's rows of signs begin."""
-    return tl.load(facts + (tile * _FACT + _ROWS)).to(tl.int32)
+    return tl.load((facts + (tile * _FACT + _ROWS)).to(tl.pointer_type(tl.int32), bitcast=True))
 
 
 @triton.jit
 def _fetch(
-    data, facts, rows, tile, row, step, whole, final, skip,
+    data, skip, facts, rows, tile, row, step, whole,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-    PER: tl.constexpr, MANY: tl.constexpr, DIMS: tl.constexpr,
+    PER: tl.constexpr, DIMS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Begin the loads of a tile's words, factor and signs, and of where the signs begin of the one MANY turns later."""
+    """Begin the loads of a tile's words, factor and signs, and of where the signs begin of the next to take this place."""
     word = _words(
-        data, tile, skip, tile < whole, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS
-    )
-    known = tl.minimum(tile, final)
-    factor, factor_above = _factor(facts, known)
-    signs, flips = _signs(facts, rows, known, row, PER)
-    return word, factor, factor_above, signs, flips, _row(facts, tl.minimum(tile + MANY * step, final))
+        data, skip, tile, tile < whole, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
+        DIMS, MASKED,
+    )  # fmt: skip
+    factor, factor_above = _factor(facts, tile)
+    signs, flips = _signs(facts, rows, tile, row, PER)
+    return word, factor, factor_above, signs, flips, _row(facts, tile + 2 * step)
 
 
 @triton.jit
-def _add_elements(x, signs, good, low, high, total, squares, zeros, signed, MASKED: tl.constexpr):
-    """Add the elements x[32, 8, 4]; bit k of signs[32] is the sign of place k of a line."""
-    shift = 31 - (tl.arange(0, 8)[None, :, None] * 4 + tl.arange(0, 4)[None, None, :])
-    flipped = ((signs[:, None, None] << shift) & _SIGN) ^ x.to(tl.int32, bitcast=True)
+def _paired(a, b, what: tl.constexpr, HALVES: tl.constexpr):
+    """Return what an instruction makes of both halves of two words at once, as Triton itself never does."""
+    kind: tl.constexpr = "f16x2" if HALVES else "bf16x2"
+    return tl.inline_asm_elementwise(what + kind + " $0, $1, $2;", "=r,r,r", [a, b], tl.int32, True, 1)
+
+
+@triton.jit
+def _paired_zeros(a, HALVES: tl.constexpr):
+    """Return 1 for each half that is zero, as a number of its own kind: 256 of them can be added exactly."""
+    if HALVES:
+        return _paired(a, 0, "set.eq.f16x2.", HALVES)
+    else:
+        return _paired(a, 0, "set.eq.bf16x2.", HALVES)
+
+
+@triton.jit
+def _halves(word, HALVES: tl.constexpr):
+    """Return the two elements of a word."""
+    if HALVES:
+        one = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+        two = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    else:
+        one = (word << 16).to(tl.float32, bitcast=True)
+        two = (word & -65536).to(tl.float32, bitcast=True)
+    return one, two
+
+
+@triton.jit
+def _add_elements(x, signs, good, low, high, total, squares, zeros, signed, PACKED: tl.constexpr, MASKED: tl.constexpr):
+    """Add the elements x[256, 4]; bit k of signs[256] is the sign of place k of 8 groups."""
+    shift = 31 - ((tl.arange(0, 256) & 7)[:, None] * 4 + tl.arange(0, 4)[None, :])
+    flipped = ((signs[:, None] << shift) & _SIGN) ^ x.to(tl.int32, bitcast=True)
     signed += flipped.to(tl.float32, bitcast=True)
-    zero, small, large = x == 0, x, x
-    if MASKED:
-        zero, small, large = zero & good, tl.where(good, x, _INF), tl.where(good, x, -_INF)
-    low = tl.minimum(low, tl.min(small, 2))
-    high = tl.maximum(high, tl.max(large, 2))
-    zeros += tl.sum(zero.to(tl.float32), 2)
-    total += tl.sum(x, 2)
-    squares += tl.sum(x * x, 2)
+    if not PACKED:
+        zero, small, large = x == 0, x, x
+        if MASKED:
+            zero, small, large = zero & good, tl.where(good, x, _INF), tl.where(good, x, -_INF)
+        low = tl.minimum(low, tl.min(small, 1))
+        high = tl.maximum(high, tl.max(large, 1))
+        zeros += tl.sum(zero.to(tl.float32), 1)
+    total += tl.sum(x, 1)
+    squares += tl.sum(x * x, 1)
     return low, high, total, squares, zeros, signed
+
+
+@triton.jit
+def _quarters(word):
+    """Return the four words of each group."""
+    even, odd = tl.split(tl.reshape(word, (256, 2, 2)))
+    one, three = tl.split(even)
+    two, four = tl.split(odd)
+    return one, two, three, four
 
 
 @triton.jit
 def _add(
     word, factor, factor_above, signs, flips, left, below, above, low, high, total, squares, zeros, signed, signed2,
-    HALVES: tl.constexpr, PER: tl.constexpr, MASKED: tl.constexpr,
+    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the words of one tile to the sums; of the last tile, only `left` elements are there."""
     below += word.to(tl.int64) * factor.to(tl.int64)
     above += word * factor_above
-    if PER == 2:
-        signs ^= flips
+    signs ^= flips
     place = places()
     if PER == 1:
         low, high, total, squares, zeros, signed = _add_elements(
             word.to(tl.float32, bitcast=True), signs, place < left,
-            low, high, total, squares, zeros, signed, MASKED,
+            low, high, total, squares, zeros, signed, False, MASKED,
         )  # fmt: skip
     else:
-        if HALVES:
-            one = word.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-            two = (word >> 16).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-        else:
-            one = (word << 16).to(tl.float32, bitcast=True)
-            two = (word & -65536).to(tl.float32, bitcast=True)
+        if PACKED:
+            one, two, three, four = _quarters(word)
+            low = _paired(low, _paired(one, two, "min.", HALVES), "min.", HALVES)
+            low = _paired(low, _paired(three, four, "min.", HALVES), "min.", HALVES)
+            high = _paired(high, _paired(one, two, "max.", HALVES), "max.", HALVES)
+            high = _paired(high, _paired(three, four, "max.", HALVES), "max.", HALVES)
+            here = _paired(_paired_zeros(one, HALVES), _paired_zeros(two, HALVES), "add.", HALVES)
+            more = _paired(_paired_zeros(three, HALVES), _paired_zeros(four, HALVES), "add.", HALVES)
+            zeros = _paired(zeros, _paired(here, more, "add.", HALVES), "add.", HALVES)
+        one, two = _halves(word, HALVES)
         low, high, total, squares, zeros, signed = _add_elements(
-            one, signs.to(tl.int32), place * 2 < left, low, high, total, squares, zeros, signed, MASKED
+            one, signs.to(tl.int32), place * 2 < left, low, high, total, squares, zeros, signed, PACKED, MASKED
         )
         low, high, total, squares, zeros, signed2 = _add_elements(
             two, (signs >> 32).to(tl.int32), place * 2 + 1 < left,
-            low, high, total, squares, zeros, signed2, MASKED,
+            low, high, total, squares, zeros, signed2, PACKED, MASKED,
         )  # fmt: skip
     return below, above, low, high, total, squares, zeros, signed, signed2
 
@@ -179,95 +223,91 @@ def _add(
 def fast_sums(
     data, facts, rows, first, last, step, count, begin,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-    HALVES: tl.constexpr, PER: tl.constexpr, MANY: tl.constexpr, DIMS: tl.constexpr,
+    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Return what the tiles first, first + step … below `last` come to, per place or per group.
 
-    The hash comes as two sums per place, both still to be multiplied by the place's own factor. MANY tiles are on their
-    way at any time: as soon as one is added, the loads of the one MANY turns later begin.
+    The hash comes as two sums per place, both still to be multiplied by the place's own factor. Two tiles are on their way
+    at any time: as soon as one is added, the loads of the next but one begin. PACKED: smallest, largest and zeros are
+    found for both halves of a word at once.
     """
-    below = tl.zeros((32, 8, 4), tl.int64)
-    above = tl.zeros((32, 8, 4), tl.int32)
-    low = tl.full((32, 8), _INF, tl.float32)
-    high = tl.full((32, 8), -_INF, tl.float32)
-    total = tl.zeros((32, 8), tl.float32)
-    squares = tl.zeros((32, 8), tl.float32)
-    zeros = tl.zeros((32, 8), tl.float32)
-    signed = tl.zeros((32, 8, 4), tl.float32)
-    signed2 = tl.zeros((32, 8, 4), tl.float32)
-    skip = begin // PER
+    below = tl.zeros((256, 4), tl.int64)
+    above = tl.zeros((256, 4), tl.int32)
+    low = tl.full((256,), _INF, tl.float32)
+    high = tl.full((256,), -_INF, tl.float32)
+    zeros = tl.zeros((256,), tl.float32)
+    if PACKED:
+        low = tl.full((256,), 0x7C007C00 if HALVES else 0x7F807F80, tl.int32)
+        high = tl.full((256,), -0x03FF0400 if HALVES else -0x007F0080, tl.int32)
+        zeros = tl.zeros((256,), tl.int32)
+    total = tl.zeros((256,), tl.float32)
+    squares = tl.zeros((256,), tl.float32)
+    signed = tl.zeros((256, 4), tl.float32)
+    signed2 = tl.zeros((256, 4), tl.float32)
+    skip = (begin // (1024 * PER)).to(tl.int32)
     whole = tl.minimum(last, (count // (1024 * PER)).to(tl.int32))
-    final = tl.maximum(last - 1, 0)  # no fact beyond it is asked for
     tile = first
     turns = tl.maximum(whole - first + step - 1, 0) // step
     word0, factor0, above0, signs0, flips0, row0 = _fetch(
-        data, facts, rows, tile, _row(facts, tile), step, whole, final, skip,
-        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
+        data, skip, facts, rows, tile, _row(facts, tile), step, whole,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     word1, factor1, above1, signs1, flips1, row1 = _fetch(
-        data, facts, rows, tile + step, _row(facts, tl.minimum(tile + step, final)), step, whole, final, skip,
-        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
+        data, skip, facts, rows, tile + step, _row(facts, tile + step), step, whole,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
-    if MANY == 4:
-        word2, factor2, above2, signs2, flips2, row2 = _fetch(
-            data, facts, rows, tile + 2 * step, _row(facts, tl.minimum(tile + 2 * step, final)), step, whole, final, skip,
-            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
-        )  # fmt: skip
-        word3, factor3, above3, signs3, flips3, row3 = _fetch(
-            data, facts, rows, tile + 3 * step, _row(facts, tl.minimum(tile + 3 * step, final)), step, whole, final, skip,
-            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
-        )  # fmt: skip
-    for _ in range(turns // MANY):
-        tile += MANY * step
+    pairs = tl.maximum(turns - 2, 0) // 2
+    for _ in range(pairs):
+        tile += 2 * step
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word0, factor0, above0, signs0, flips0, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
         )  # fmt: skip
         word0, factor0, above0, signs0, flips0, row0 = _fetch(
-            data, facts, rows, tile, row0, step, whole, final, skip,
-            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
+            data, skip, facts, rows, tile, row0, step, whole,
+            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word1, factor1, above1, signs1, flips1, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
         )  # fmt: skip
         word1, factor1, above1, signs1, flips1, row1 = _fetch(
-            data, facts, rows, tile + step, row1, step, whole, final, skip,
-            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
+            data, skip, facts, rows, tile + step, row1, step, whole,
+            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
-        if MANY == 4:
-            below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-                word2, factor2, above2, signs2, flips2, 0,
-                below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
-            )  # fmt: skip
-            word2, factor2, above2, signs2, flips2, row2 = _fetch(
-                data, facts, rows, tile + 2 * step, row2, step, whole, final, skip,
-                shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
-            )  # fmt: skip
-            below, above, low, high, total, squares, zeros, signed, signed2 = _add(
-                word3, factor3, above3, signs3, flips3, 0,
-                below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
-            )  # fmt: skip
-            word3, factor3, above3, signs3, flips3, row3 = _fetch(
-                data, facts, rows, tile + 3 * step, row3, step, whole, final, skip,
-                shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, MANY, DIMS,
-            )  # fmt: skip
-    for _ in range(turns % MANY):  # what is left is on its way already
+    rest = turns - 2 * pairs  # three at most, of which two are on their way already
+    word2, factor2, above2, signs2, flips2, _ = _fetch(
+        data, skip, facts, rows, tile + 2 * step, row0, step, whole,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
+    )  # fmt: skip
+    if rest > 0:
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word0, factor0, above0, signs0, flips0, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
         )  # fmt: skip
-        tile += step
-        word0, factor0, above0, signs0, flips0 = word1, factor1, above1, signs1, flips1
-        if MANY == 4:
-            word1, factor1, above1, signs1, flips1 = word2, factor2, above2, signs2, flips2
-            word2, factor2, above2, signs2, flips2 = word3, factor3, above3, signs3, flips3
+    if rest > 1:
+        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+            word1, factor1, above1, signs1, flips1, 0,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+        )  # fmt: skip
+    if rest > 2:
+        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+            word2, factor2, above2, signs2, flips2, 0,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+        )  # fmt: skip
+    tile += rest * step
+    if PACKED:
+        low_one, low_two = _halves(low, HALVES)
+        high_one, high_two = _halves(high, HALVES)
+        zeros_one, zeros_two = _halves(zeros, HALVES)
+        low, high = tl.minimum(low_one, low_two), tl.maximum(high_one, high_two)
+        zeros = zeros_one + zeros_two
     if tile < last:  # the last tile, of which a part is there
         left = count - tile.to(tl.int64) * (1024 * PER)
         place = places()
         word = _words(
-            data, tile, skip, place * PER < left,
-            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS,
+            data, skip, tile, place * PER < left,
+            shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS, True,
         )  # fmt: skip
         if PER == 2:
             word = tl.where(place * 2 + 1 < left, word, word & 0xFFFF)
@@ -275,6 +315,6 @@ def fast_sums(
         signs, flips = _signs(facts, rows, tile, _row(facts, tile), PER)
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word, factor, factor_above, signs, flips, left,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, True,
+            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False, True,
         )  # fmt: skip
     return below, above, low, high, total, squares, zeros, signed, signed2

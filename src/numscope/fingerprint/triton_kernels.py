@@ -39,28 +39,19 @@ _SAFE_LOW = tl.constexpr(2.0**-40)
 
 
 @triton.jit
-def _part(scratch, at, there, PLANES: tl.constexpr):
-    """Load the sums of these elements; where a word holds two, those of the odd ones lie behind those of the even."""
-    if PLANES == 2:
-        at = (at & 1) * 1024 + (at >> 1)
-    return tl.load(scratch + at, mask=there, other=0.0).to(tl.float64)
-
-
-@triton.jit
-def _fold(scratch, tile, PLANES: tl.constexpr):
-    """Return the sums by bucket of what the threads of this program have put into `scratch`, from this tile on."""
-    tl.debug_barrier()  # what other threads of this program stored is seen from here on
+def _fold(sums, tile, PLANES: tl.constexpr):
+    """Return the sums by bucket of a tile's sums by place, from this tile on; those of odd places behind those of the even."""
     bucket = tl.arange(0, 64)
     origin = ((tile % 61).to(tl.int32) * (1024 * PLANES % 61)) % 61
     first = (bucket + 61 - origin) % 61
-    line = tl.arange(0, 16 * PLANES)
-    whole = _part(scratch, first[None, :] + 61 * line[:, None], (bucket < 61)[None, :], PLANES)
-    at = first + 976 * PLANES  # 61 * 16: a line is left over, or two
-    rest = _part(scratch, at, (bucket < 61) & (at < 1024 * PLANES), PLANES)
+    line = tl.arange(0, 32 * PLANES)
+    at = first[None, :] + 61 * line[:, None]
+    there = (at < 1024 * PLANES) & (bucket < 61)[None, :]
     if PLANES == 2:
-        at += 61
-        rest += _part(scratch, at, (bucket < 61) & (at < 1024 * PLANES), PLANES)
-    return tl.sum(whole, 0) + rest
+        at = (at & 1) * 1024 + (at >> 1)
+    at = tl.where(there, at, 0)
+    found = tl.reshape(tl.gather(sums, tl.reshape(at, (2048 * PLANES,)), 0), (32 * PLANES, 64))
+    return tl.sum(tl.where(there, found, 0.0).to(tl.float64), 0)
 
 
 @triton.jit
@@ -83,10 +74,10 @@ def _in_rows(
 
 @triton.jit
 def _measure(
-    data, program, step, scratch, ring, table, facts, factors, blocks, spans, chunks, rows, values,
+    data, program, step, ring, table, facts, factors, blocks, spans, chunks, rows, values,
     count, begin, row, record, first, last,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, MANY: tl.constexpr,
+    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
 
@@ -109,23 +100,22 @@ def _measure(
         below, above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
             data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-            KIND == _FLOAT16, PER, MANY, DIMS,
+            KIND == _FLOAT16, PER, PACKED, DIMS,
         )  # fmt: skip
-        words = scratch.to(tl.pointer_type(tl.float32), bitcast=True)
-        tl.store(words + places(), signed)
-        if PER == 2:
-            tl.store(words + (1024 + places()), signed2)
-        p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 2)
+        p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 1)
         low, high, total, squares, zeros, hashed = tl.reduce(
             (
-                tl.reshape(p_low, (256,)), tl.reshape(p_high, (256,)), tl.reshape(p_total, (256,)).to(tl.float64),
-                tl.reshape(p_squares, (256,)).to(tl.float64), tl.reshape(p_zeros, (256,)), tl.reshape(p_hash, (256,)),
+                p_low, p_high, p_total.to(tl.float64), p_squares.to(tl.float64), p_zeros, p_hash,
             ),
             0,
             _both,
         )  # fmt: skip
         lowest, highest, zeros = low.to(tl.float64), high.to(tl.float64), zeros.to(tl.int64)
-        bucket = _fold(words, first + program, PER)
+        sums = tl.reshape(signed, (1024,))
+        if PER == 2:
+            both = tl.join(signed, signed2)
+            sums = tl.reshape(tl.permute(both, (2, 0, 1)), (2048,))
+        bucket = _fold(sums, first + program, PER)
         size = tl.maximum(-lowest, highest)
         usual = (squares < _INF) & (size <= _SAFE_HIGH) & ((size >= _SAFE_LOW) | (size == 0.0))
         careful = usual == 0
@@ -202,9 +192,7 @@ def _measure(
                 minus = (sign[:, None] >> tile_row[None, :]) & 1
                 signed3 += tl.where(minus == 1, -x, x)
                 tile += step
-            tl.debug_barrier()
-            tl.store(scratch + place, signed3)
-            bucket += _fold(scratch, (first + program) * (PER if PER > 0 else 1) + part, 1)
+            bucket += _fold(tl.reshape(signed3, (1024,)), (first + program) * (PER if PER > 0 else 1) + part, 1)
         lowest = tl.min(l_low, 0)
         highest = tl.max(l_high, 0)
         total = tl.sum(l_total, 0)
@@ -240,7 +228,7 @@ def _measure(
     "shape0", "shape1", "shape2", "shape3", "shape4", "shape5", "shape6", "shape7", "shape8",
 ])  # fmt: skip
 def measure(
-    data, ring, table, facts, factors, blocks, spans, chunks, rows, scratch, values,
+    data, ring, table, facts, factors, blocks, spans, chunks, rows, values,
     count: tl.int64, begin: tl.int64, row: tl.int64, record: tl.int64, first: tl.int64, last: tl.int64,
     shape0: tl.int64, shape1: tl.int64, shape2: tl.int64, shape3: tl.int64, shape4: tl.int64,
     shape5: tl.int64, shape6: tl.int64, shape7: tl.int64, shape8: tl.int64,  # see `offset`; `row_offset` if PER > 0
@@ -248,21 +236,21 @@ def measure(
     SIZE: tl.constexpr,  # their bytes
     PER: tl.constexpr,  # elements per word in the fast loop; 0: element by element, along the strides
     DIMS: tl.constexpr,
-    MANY: tl.constexpr,  # tiles whose loads are under way at a time
+    PACKED: tl.constexpr,  # smallest and largest of two elements at once
 ):  # fmt: skip
     """Measure one content: all programs of the launch share its tiles."""
     program = tl.program_id(0).to(tl.int64)
     _measure(
-        data, program, tl.num_programs(0).to(tl.int64), scratch + program * 1024,
+        data, program, tl.num_programs(0).to(tl.int64),
         ring, table, facts, factors, blocks, spans, chunks, rows, values, count, begin, row, record, first, last,
-        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, MANY,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, PACKED,
     )  # fmt: skip
 
 
 @triton.jit
 def measure_many(
-    jobs, ring, table, facts, factors, blocks, spans, chunks, rows, scratch, values,
-    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, MANY: tl.constexpr,
+    jobs, ring, table, facts, factors, blocks, spans, chunks, rows, values,
+    KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr,
 ):  # fmt: skip
     """Measure many contents, each shared by the programs whose jobs name it: address, count, program, of how many, …"""
     place = tl.program_id(0).to(tl.int64)
@@ -273,10 +261,10 @@ def measure_many(
     zero = tl.zeros((), tl.int64)
     one = zero + 1
     _measure(
-        data, tl.load(job + 2), tl.load(job + 3), scratch + place * 1024,
+        data, tl.load(job + 2), tl.load(job + 3),
         ring, table, facts, factors, blocks, spans, chunks, rows, values,
         count, zero, tl.load(job + 4), tl.load(job + 5), zero, last,
-        one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, MANY,
+        one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, PACKED,
     )  # fmt: skip
 
 

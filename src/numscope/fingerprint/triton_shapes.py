@@ -22,7 +22,6 @@ _LARGEST_COPY = 1 << 28  # bytes
 class Tuning:
     """How a kernel is compiled; bench/gpu_fingerprint.py measures the choices."""
 
-    many: int  # tiles on their way at any time: 2 or 4
     warps: int
     registers: int  # at most, per thread: the careful part may spill, the loop hardly does
 
@@ -32,7 +31,7 @@ class Tuning:
 
 
 # by the elements to a word; 0: element by element
-TUNING = {0: Tuning(2, 4, 128), 1: Tuning(2, 4, 128), 2: Tuning(2, 8, 80)}
+TUNING = {0: Tuning(4, 128), 1: Tuning(4, 128), 2: Tuning(4, 128)}
 
 
 def programs_for(tiles: int, at_once: int) -> int:

@@ -75,7 +75,6 @@ class StreamBatch:
         device = tables.device
         self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)
         self.table = torch.zeros(LINES * 2, dtype=torch.int64, device=device)
-        self.scratch = torch.empty(MOST_PROGRAMS * TILE, dtype=torch.float64, device=device)
         self.out = self._lines()
         self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
         self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
@@ -200,7 +199,7 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         *where, dims = [*FLAT, 1] if shape is None else shape
         head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
-        tail = 0, tiles, *where, code, kind.size, per, dims, TUNING[per].many
+        tail = 0, tiles, *where, code, kind.size, per, dims, self.tables.packed[per]
         plan = Plan(
             self._starter(kind, per, dims, aligned=True),
             programs_for(tiles, self.tables.at_once[per]),
@@ -253,7 +252,7 @@ class StreamBatch:
         tables = self.tables
         return (
             self.ring, self.table, tables.facts[per or 1], tables.places, tables.blocks, tables.spans, tables.chunks,
-            tables.rows, self.scratch,
+            tables.rows,
         )  # fmt: skip
 
     def _launch(self, kind: Kind, per: int, dims: int, data: Tensor, programs: int, numbers: tuple[int, ...]) -> None:
@@ -261,7 +260,7 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         self._starter(kind, per, dims, aligned=address % 16 == 0)(
             programs, self.stream, address, *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), *numbers,
-            code, kind.size, per, dims, TUNING[per].many,
+            code, kind.size, per, dims, self.tables.packed[per],
         )  # fmt: skip
 
     def _launch_many(self, kind: Kind, per: int, table: NDArray[np.int64]) -> None:
@@ -273,13 +272,13 @@ class StreamBatch:
         key = "many", kind.name, per
         if key not in compiled:
             warm = kernels.measure_many.warmup(
-                jobs, *self._parts(per), values, code, kind.size, per, TUNING[per].many,
+                jobs, *self._parts(per), values, code, kind.size, per, self.tables.packed[per],
                 grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
             )  # fmt: skip
             compiled[key] = _starter(warm)
         compiled[key](
             len(table), self.stream, jobs.data_ptr(), *(part.data_ptr() for part in self._parts(per)), values.data_ptr(),
-            code, kind.size, per, TUNING[per].many,
+            code, kind.size, per, self.tables.packed[per],
         )  # fmt: skip
 
     def _turn(self, kind: Kind, tensor: Tensor, matrix: list[int]) -> Turn:
@@ -319,7 +318,7 @@ class StreamBatch:
         if not aligned:
             stand_in = stand_in[1:]
         compiled = kernels.measure.warmup(
-            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, TUNING[per].many,
+            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, self.tables.packed[per],
             grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
         )  # fmt: skip
         return _starter(compiled)

@@ -16,8 +16,8 @@ from numscope.fingerprint import triton_elements as elements
 from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, SPAN
 from numscope.fingerprint.constants import ROWS as SIGN_ROWS
 from numscope.fingerprint.kinds import Kind
-from numscope.fingerprint.triton_fast import FACT, FACTOR, FLIPS, ROWS
-from numscope.fingerprint.triton_shapes import TUNING
+from numscope.fingerprint.triton_fast import AHEAD, FACT, FACTOR, FLIPS, ROWS
+from numscope.fingerprint.triton_shapes import MOST_PROGRAMS, TUNING
 
 TILE = 1024
 
@@ -33,6 +33,8 @@ class DeviceTables:
         self.device = device
         processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
         self.at_once = {per: tuning.at_once(processors) for per, tuning in TUNING.items()}  # programs
+        able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+        self.packed = {per: int(able and per == 2) for per in TUNING}  # whether two elements are compared at once
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()
@@ -88,7 +90,9 @@ def tables_of(device: torch.device) -> DeviceTables:
 
 def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what the fast loop wants to know of each tile of 1024 words, with so many elements to a word."""
-    tile = np.arange(-(-elements // (TILE * per)) + 1)
+    tile = np.arange(
+        -(-elements // (TILE * per)) + 1 + 2 * AHEAD * MOST_PROGRAMS
+    )  # the loop asks ahead without looking
     with np.errstate(over="ignore"):
         factor = blocks[tile % (SPAN // TILE)] * spans[tile * TILE // SPAN]
     first = tile * TILE * per

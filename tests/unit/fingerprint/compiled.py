@@ -10,14 +10,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from numscope.fingerprint import triton_elements, triton_kernels
+from numscope.fingerprint.triton_fast import AHEAD
 from numscope.fingerprint.triton_shapes import TUNING
 
-_POINTERS = {"chunks": "*i32", "scratch": "*fp64", "values": "*fp32"}
+_POINTERS = {"chunks": "*i32", "values": "*fp32"}
 _POINTERS |= dict.fromkeys(("jobs", "rows", "facts", "ring", "table", "factors", "blocks", "spans", "out"), "*i64")
 
 
-def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: int) -> str:
-    """Return the kernel as PTX."""
+def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: int) -> dict[str, str]:
+    """Return the kernel at the stages of its compilation."""
     names = kernel.arg_names
     types = {name: {"data": data, **_POINTERS}.get(name, "i64") for name in names}
     types |= dict.fromkeys(constants, "constexpr")
@@ -26,22 +27,28 @@ def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: in
     target = GPUTarget("cuda", architecture, 32)
     tuning = TUNING[constants.get("PER", 0)]
     options = {"num_warps": tuning.warps, "maxnreg": tuning.registers} if constants else {"num_warps": 4}
-    return triton.compile(ASTSource(kernel, types, known, aligned), target=target, options=options).asm["ptx"]
+    return triton.compile(ASTSource(kernel, types, known, aligned), target=target, options=options).asm
 
 
 def main() -> None:
-    many = TUNING[1].many
-    half = {"KIND": triton_elements.BFLOAT16, "SIZE": 2, "PER": 2, "MANY": many}
-    whole = {"KIND": triton_elements.FLOAT32, "SIZE": 4, "PER": 1, "MANY": many}
+    half = {"KIND": triton_elements.BFLOAT16, "SIZE": 2, "PER": 2}
+    float16 = {"KIND": triton_elements.FLOAT16, "SIZE": 2, "PER": 2}
+    whole = {"KIND": triton_elements.FLOAT32, "SIZE": 4, "PER": 1, "PACKED": 0}
     fast = [
         compiled(triton_kernels.measure, 90, DIMS=1, **whole),
-        compiled(triton_kernels.measure, 80, DIMS=1, **half),
-        compiled(triton_kernels.measure, 90, DIMS=5, **half),
-        compiled(triton_kernels.measure_many, 90, **half),
+        compiled(triton_kernels.measure, 80, DIMS=1, PACKED=0, **half),
+        compiled(triton_kernels.measure, 90, DIMS=5, PACKED=1, **half),
+        compiled(triton_kernels.measure, 90, DIMS=1, PACKED=1, **float16),
+        compiled(triton_kernels.measure_many, 90, PACKED=1, **half),
     ]
-    for ptx in fast:
-        assert len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)) >= many, "the fast loop's loads are not of 16 bytes"
-    slow = {"KIND": triton_elements.INT64, "SIZE": 8, "PER": 0, "DIMS": 3, "MANY": many}
+    for stages in fast:
+        wide = re.findall(r"ld\.global\S*\.v4\.b32", stages["ptx"])
+        assert len(wide) >= AHEAD, "the fast loop's loads are not of 16 bytes"
+        for layout in set(re.findall(r"tt\.load .*tensor<256x4x!tt\.ptr<i32>, (#\w+)>", stages["ttgir"])):
+            shape = re.search(rf"^{layout} = .*threadsPerWarp = \[(\d+), 1\]", stages["ttgir"], re.M)
+            assert shape is not None
+            assert shape[1] == "32", "the threads of a warp do not load neighbouring groups"
+    slow = {"KIND": triton_elements.INT64, "SIZE": 8, "PER": 0, "DIMS": 3, "PACKED": 0}
     rest = [compiled(triton_kernels.measure, 90, data="*i64", **slow), compiled(triton_kernels.reduce, 90)]
     print(f"{len(fast + rest)} compile")
 

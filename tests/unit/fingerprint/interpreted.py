@@ -58,7 +58,7 @@ class Interpreted(triton_stream.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, triton_shapes.TUNING[per].many,
+            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, 0,
         )  # fmt: skip
 
     def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
@@ -90,7 +90,7 @@ class Interpreted(triton_stream.StreamBatch):
     def _launch_many(self, kind: Kind, per: int, table: np.ndarray) -> None:
         code, values = self.tables.code(kind)
         triton_kernels.measure_many[(len(table),)](
-            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, triton_shapes.TUNING[per].many
+            torch.from_numpy(table), *self._parts(per), values, code, kind.size, per, 0
         )
 
     def _launch_reduce(self, lines: int, first: int) -> None:
