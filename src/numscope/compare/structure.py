@@ -75,10 +75,7 @@ class Spread:
         if self.wrong <= max(1, min(_SINGLE, self.elements // 16)):
             return "single"
         # Of rows that were skipped nothing is known; in those that were neither looked at nor skipped nothing is wrong.
-        rows = self.rows[self.looked | ~self.skipped]
-        if not 0 < float(rows.sum()) < np.inf:
-            return "whole"
-        narrow_rows = _is_narrow(rows)
+        narrow_rows = _is_narrow(self.rows[self.looked | ~self.skipped])
         narrow_columns = self.by_column is not None and _is_narrow(self.by_column)
         if narrow_rows and narrow_columns:
             return "block"
@@ -90,6 +87,8 @@ class Spread:
 def _is_narrow(parts: NDArray[np.float64]) -> bool:
     """Return whether a few of the parts hold nearly all of the error."""
     total = float(parts.sum())
+    if not 0 < total < np.inf:
+        return False
     if len(parts) > _PARTS:  # neighbours together: sorting all would take longer than measuring
         parts = np.add.reduceat(parts, np.arange(0, len(parts), -(-len(parts) // _PARTS)))
     few = int(_FEW * len(parts))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 _INTEGER: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
 _DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
+_UNSIGNED = "float8_e8m0fnu"  # powers of two, without a sign
 _SAMPLE = 1 << 14
 _PIECE = 96 << 10  # bytes
 _EVEN = 0.5  # up to this relative error, numbers lie evenly enough for a bound to the distance
@@ -87,6 +88,8 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
     """Return integers in the order of the values, one apart for neighbours; both zeros are 0."""
     kind = _INTEGER[x.dtype.itemsize]
     bits = np.ascontiguousarray(x).view(kind)
+    if x.dtype.name == _UNSIGNED:
+        return np.asarray(bits.view(np.uint8), np.int16)
     sign = bits >> (8 * x.dtype.itemsize - 1)  # all ones for a negative number, else 0
     return np.asarray(((bits & np.iinfo(kind).max) ^ sign) - sign)
 
@@ -97,7 +100,7 @@ def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
     if not both.all():
         a, b = a[both], b[both]
     x, y = _ordered(a), _ordered(b)
-    return np.asarray((np.maximum(x, y) - np.minimum(x, y)).view(f"u{a.dtype.itemsize}"))
+    return np.asarray((np.maximum(x, y) - np.minimum(x, y)).view(f"u{x.dtype.itemsize}"))
 
 
 def pieces(array: NDArray[Any]) -> Iterator[slice]:
@@ -122,6 +125,8 @@ def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
 
 def _furthest(a: NDArray[Any], b: NDArray[Any]) -> float:
     """Return the largest distance of elements that are all finite."""
+    if a.dtype.name == _UNSIGNED:
+        return float(_distance(a, b).max(initial=0))
     kind = np.dtype(_INTEGER[a.dtype.itemsize])
     x, y = a.view(kind), b.view(kind)
     across = np.bitwise_xor(x, y)

@@ -141,6 +141,15 @@ def test_the_furthest_element_is_found_outside_the_sample(b: Any, place: int) ->
     assert measured(a, b).ulp_max == abs(x - y)
 
 
+def test_ulp_distance_of_powers_of_two_without_a_sign() -> None:
+    powers = 2.0 ** np.arange(-100, 101, dtype=np.float32)
+    b = np.resize(powers, 40_000).astype(ml_dtypes.float8_e8m0fnu)
+    a = (2 * np.resize(powers, 40_000)).astype(ml_dtypes.float8_e8m0fnu)
+    assert measured(a, b).ulp_max == 1.0
+    a[7] = 2.0**100
+    assert measured(a, b).ulp_max == 193.0
+
+
 def test_bias_and_correlation_tell_a_wrong_scale_from_rounding() -> None:
     random = np.random.default_rng(0)
     b = random.standard_normal(4096).astype(np.float32)
