@@ -180,7 +180,7 @@ def judge(
     wrong = next((value for state in ("wrong", "doubtful") for value in dirty if value.state == state), None)
     if wrong is not None:
         return Judgement("inherited", first, wrong)
-    entered = next((value for value in dirty if _must_be_explained(value)), None)
+    entered = next((value for value in dirty if _must_be_explained(op, value)), None)
     if entered is not None and entered.state == "constant":
         only = op in _HANDS_ON and all(value.state in ("constant", "meant") for value in dirty)
         return Judgement("constant" if only else "origin", first, entered)
@@ -213,13 +213,15 @@ def _fills_anew(op: str, inputs: Sequence[Value], constants: tuple[float, ...] |
     return all(value.state == "blank" for value in target) and any(value != value for value in constants or ())
 
 
-def _must_be_explained(value: Value) -> bool:
+def _must_be_explained(op: str, value: Value) -> bool:
     """Tell whether an input was non-finite before anything that was seen, and is no mask."""
     if value.state == "constant":
         return value.counts.nan > 0
     if value.state == "unknown":
         return not is_mask(value.counts)
-    return value.state in ("blank", "parameter")
+    if value.state == "parameter":  # one that is added may be a mask; a weight is none
+        return not (op in _ADDS and is_mask(value.counts))
+    return value.state == "blank"
 
 
 def _is_meant(

@@ -112,9 +112,13 @@ def test_an_infinity_goes_on_with_its_sign_alone(out: Counts) -> None:
         ("add", [Value("input.0", UP)], (), UP, "entered"),
         ("add", [Value("input.0", NAN)], (), NAN, "entered"),
         ("linear", [Value("input.1", DOWN, "parameter")], (), DOWN, "entered"),
+        ("add", [Value("input.1", DOWN, "parameter")], (), DOWN, "meant"),
+        ("add", [Value("input.1", NAN, "parameter")], (), NAN, "entered"),
         ("add", [Value("input.0", NAN, "blank")], (), NAN, "entered"),
         # a constant does no harm before something takes it
         ("where", [Value("input.2", NAN, "constant")], (), NAN, "origin"),
+        ("expand", [Value("input.0", NAN, "constant")], (), NAN, "constant"),
+        ("clone", [Value("input.0", NAN, "constant")], (), NAN, "constant"),
         ("where", [Value("input.2", NAN, "constant")], (), CLEAN, "ignored"),
     ],
 )
