@@ -1,7 +1,9 @@
 """Capture in the places where watching usually goes wrong."""
 
+import _thread
 import gc
 import threading
+import time
 import warnings
 import weakref
 
@@ -10,6 +12,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.modules import module as module_globals
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
@@ -370,3 +373,18 @@ def test_parameters_gradients_are_seen_in_every_recorded_step_and_hooks_are_ther
     rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
     seen = {(row["step"], row["slot"]) for row in rows if row["slot"].startswith("parameters_grad")}
     assert seen == {(step, f"parameters_grad.{name}") for step in (0, 2) for name in ("weight", "bias")}
+
+
+def test_an_operator_without_a_python_frame_above_it_is_recorded(tmp_path):
+    """As in the thread in which autograd works for a GPU."""
+    x = torch.arange(4.0)
+    with ns.capture(tmp_path / "run", level="aten", on_error="raise") as cap:
+        mode = _get_current_dispatch_mode()
+        threads = _thread._count()
+        _thread.start_new_thread(mode.__torch_dispatch__, (torch.ops.aten.mul.Tensor, (), (x, x)))
+        while _thread._count() > threads:
+            time.sleep(0.001)
+        cap.step()
+    run = ns.open_run(tmp_path / "run")
+    assert run.skipped() == {}
+    assert names(run) == ["Aten.mul.0.forward"]

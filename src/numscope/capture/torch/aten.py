@@ -127,7 +127,7 @@ class AtenMode(TorchDispatchMode):
         state["busy"] = True
         guard.__enter__()
         try:
-            frame = sys._getframe(1)
+            frame = sys._getframe().f_back  # there is none where autograd works in a thread of its own
             if stepping is not None and not stepping.covers(frame):
                 stepping = None
             if watch.forward_on:
