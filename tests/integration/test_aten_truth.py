@@ -159,6 +159,8 @@ ACTIONS: dict[str, Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor], An
     "data is held": lambda ts, x, y: ts.append(x.data),
     "other data": lambda ts, x, y: setattr(x, "data", torch.full((4, 4), 0.25)) if x._base is None else None,
     "numpy": lambda ts, x, y: x.detach().numpy().__setitem__((0, 0), 9.0),
+    "array": lambda ts, x, y: np.asarray(x.detach()).__setitem__((0, 0), 8.0),
+    "dlpack": lambda ts, x, y: torch.from_dlpack(x.detach()).mul_(0.5),
     "address": lambda ts, x, y: through_address(x),
     "storage": lambda ts, x, y: through_storage(x),
     "another thread": lambda ts, x, y: in_thread(lambda: x.add_(1)),
@@ -194,6 +196,7 @@ def assert_true(observer: Observer, rows: list[dict[str, Any]]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
+@example([("alias", 0, 0), ("read", 0, 2), ("foreach", 2, 0), ("read", 0, 2)])
 @example([("see", 0, 0), ("another thread", 0, 0), ("see", 0, 0)])
 @given(st.lists(st.tuples(st.sampled_from(sorted(ACTIONS)), st.integers(0, 7), st.integers(0, 7)), max_size=25))
 def test_a_random_program_is_recorded_as_it_was(program: list[tuple[str, int, int]]) -> None:
@@ -438,7 +441,7 @@ def test_the_state_of_an_optimizer_is_measured_anew_after_its_step(
 
 
 def test_methods_of_tensors_are_torchs_own_again_after_capture(tmp_path: Path) -> None:
-    names = ["data", "data_ptr", "numpy", "__array__", "untyped_storage", "storage", "__dlpack__"]
+    names = ["data", "data_ptr", "numpy", "untyped_storage", "__dlpack__", "apply_"]
     before = [vars(torch.Tensor).get(name) for name in names]
     with ns.capture(tmp_path / "run", None, level="aten", on_error="raise"):
         x = torch.ones(3)

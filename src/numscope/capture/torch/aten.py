@@ -259,7 +259,10 @@ class AtenMode(TorchDispatchMode):
             base = inputs[0][1] if operator.aliases and inputs else None
             if versions is None:
                 watch.add(rows)
-                watch.record(order, outputs, name, base=base)
+                if len(outputs) == 1:
+                    watch.show(order, outputs[0][0], outputs[0][1], name, False, base)
+                else:
+                    watch.record(order, outputs, name, base=base)
             else:
                 record_results(watch, operator, order, name, inputs, versions, rows, outputs, base)
         if watch.scope.stateful:

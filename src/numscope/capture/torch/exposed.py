@@ -15,6 +15,8 @@ from numscope.capture.torch.names import EXPOSES, STORAGES
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
+_PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # they call the others
+
 
 class Exposures:
     """Sees, in all threads, that a tensor's memory is given away."""
@@ -25,7 +27,7 @@ class Exposures:
     def install(self) -> Undo:
         """Replace the methods and attributes of `Tensor` that do; return what puts them back."""
         tensors: Any = torch.Tensor
-        own = {name: vars(tensors).get(name) for name in sorted(EXPOSES) if hasattr(tensors, name)}
+        own = {name: vars(tensors).get(name) for name in sorted(EXPOSES - _PYTHON)}
         for name in own:
             plain = getattr(tensors, name)
             setattr(tensors, name, self._method(name, plain) if callable(plain) else self._attribute(name, plain))

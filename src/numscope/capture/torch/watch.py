@@ -274,17 +274,20 @@ class Watch(Values):
         """Record the slots of a call."""
         self.recorder.slots(order, rows)
 
-    def show(self, order: int, slot: int, tensor: torch.Tensor, name: int, backward: bool = True) -> None:
-        """Record one tensor in its slot of a call: a gradient, unless told otherwise."""
+    def show(
+        self, order: int, slot: int, tensor: torch.Tensor, name: int, backward: bool = True,
+        base: torch.Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Record one tensor in its slot of a call: a gradient, unless told otherwise; for `base` see `record`."""
         if self.restless:
-            self.record(order, [(slot, tensor)], name, backward)
+            self.record(order, [(slot, tensor)], name, backward, base)
             return
-        known = self.tensors.objects.get(id(tensor))
+        known = self.tensors.objects.get(id(tensor)) if base is None else None
         if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == data_ptr(tensor):
             self.recorder.slot_rows.extend((order, slot, known[3], -1))
             return
         try:
-            self.recorder.slot_rows.extend((order, slot, self.tensors.look_up(tensor), -1))
+            self.recorder.slot_rows.extend((order, slot, self.tensors.look_up(tensor, base), -1))
         except Unmeasured as why:
             self.recorder.skip(str(why))
             self.recorder.slot_rows.extend((order, slot, -1, self.recorder.strings.id(str(why))))
