@@ -380,9 +380,10 @@ def test_an_operator_without_a_python_frame_above_it_is_recorded(tmp_path):
     x = torch.arange(4.0)
     with ns.capture(tmp_path / "run", level="aten", on_error="raise") as cap:
         mode = _get_current_dispatch_mode()
-        threads = _thread._count()
         _thread.start_new_thread(mode.__torch_dispatch__, (torch.ops.aten.mul.Tensor, (), (x, x)))
-        while _thread._count() > threads:
+        alive = weakref.ref(x)
+        del x  # but for the thread
+        while alive() is not None:
             time.sleep(0.001)
         cap.step()
     run = ns.open_run(tmp_path / "run")
