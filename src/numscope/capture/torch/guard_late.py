@@ -166,6 +166,12 @@ class LateFlags:
         if look is not None:
             self._by_id[id(view)] = (weakref.ref(view), version_of(view), look)
 
+    def forget(self) -> None:
+        """Know no tensor any more: something unseen may have written to any of them."""
+        self._by_id.clear()
+        self._known.clear()
+        self._parameters.clear()
+
     def again(self, tensors: Iterable[tuple[Tensor, str]]) -> list[Look]:
         """Look at tensors whose versions do not tell what was written, at once and in one launch."""
         found = [self._new(tensor, name, True, fresh=True, plain=True) for tensor, name in tensors]

@@ -118,6 +118,54 @@ class Losses:
             guard.submit(guard.judge.loss, seen, items, late=late)
 
 
+class Graphs:
+    """CUDA graphs: nothing is looked at while one is captured, and what a replay has written is looked at anew."""
+
+    def __init__(self, guard: Any) -> None:
+        self._guard = guard
+
+    def install(self) -> Undo:
+        """Replace what begins, ends and replays a graph; return what puts it back."""
+        kind: Any = torch.cuda.CUDAGraph
+        begin, end, replay = kind.capture_begin, kind.capture_end, kind.replay
+        guard = self._guard
+        watch = guard.watch
+        on: list[bool] = []
+
+        def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
+            with OurWork(watch, "a CUDA graph"):
+                guard.late.launch()  # a launch inside would be part of the graph
+            on.append(watch.on)
+            watch.on = False
+            begin(graph, *args, **kwargs)
+
+        def capture_end(graph: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                end(graph, *args, **kwargs)
+            finally:
+                watch.on = on.pop() if on else watch.on
+
+        def replayed(graph: Any) -> None:
+            with OurWork(watch, "a CUDA graph"):
+                guard.late.launch()  # what waits may be overwritten
+                guard.late.forget()
+            replay(graph)
+
+        new = {"capture_begin": capture_begin, "capture_end": capture_end, "replay": replayed}
+        own = {name: vars(kind).get(name) for name in new}
+        for name, method in new.items():
+            setattr(kind, name, method)
+
+        def undo() -> None:
+            for name, method in own.items():
+                if method is None:
+                    delattr(kind, name)
+                else:
+                    setattr(kind, name, method)
+
+        return undo
+
+
 class GuardCollectives(Collectives):
     """Looks at what this rank gives and gets."""
 
