@@ -33,7 +33,8 @@ class DeviceTables:
         self.device = device
         processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
         self.at_once = {per: tuning.at_once(processors) for per, tuning in TUNING.items()}  # programs
-        able = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+        able = device.type == "cuda" and torch.version.hip is None
+        able = able and torch.cuda.get_device_capability(device) >= (9, 0)
         self.packed = {per: int(able and per == 2) for per in TUNING}  # whether two elements are compared at once
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
