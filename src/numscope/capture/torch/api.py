@@ -42,11 +42,11 @@ class ApiMode(TorchFunctionMode):
         watch.recorder.sites.boundary(record_call.__code__)  # the stack outside of a composite is the composite's own
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
         api = self._table.known.get(func) or self._table[func]
         if api.plain:  # the most there are: shapes, gradients, flags
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if kwargs is None:
+            kwargs = {}
         watch = self._watch
         state: State = watch.thread.__dict__
         if state["busy"]:
@@ -66,7 +66,7 @@ class ApiMode(TorchFunctionMode):
             )
         begun = _begin(watch, state, api, args, kwargs, sys._getframe(1))
         try:
-            result = func(*args, **kwargs)
+            result = func(*args, **kwargs) if kwargs else func(*args)
         except Exception as error:
             if begun is not None:
                 _raised(watch, api, begun, error)

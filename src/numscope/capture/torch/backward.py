@@ -86,7 +86,7 @@ class BackwardCall:
             self._epoch = -2
             order = self.begin()
             seen = ()
-        self._seen = (*seen, slot)
+        self._seen = seen + (slot,)  # noqa: RUF005 - half the time of (*seen, slot)
         watch.show(order, slot, gradient, self.name)
 
 
@@ -140,13 +140,11 @@ class NodeHook:
         guard.__enter__()
         try:
             parts = iter(self.incoming)
-            for call in parts:
-                number, slot = next(parts), next(parts)
+            for call, number, slot in zip(parts, parts, parts):
                 if number < len(grad_outputs) and (gradient := grad_outputs[number]) is not None:
                     call.record(slot, gradient)
             parts = iter(self.outgoing)
-            for edge in parts:
-                call, slot = next(parts), next(parts)
+            for edge, call, slot in zip(parts, parts, parts):
                 gradient = grad_inputs[edge] if edge < len(grad_inputs) else None
                 if slot < 0:
                     call.add(gradient)

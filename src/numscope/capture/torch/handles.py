@@ -30,9 +30,11 @@ class WithoutHandles:
         plain = original.__func__
 
         def register(hooks: Any, hook: Any) -> Any:
-            if hooks is None and type(hook) is NodeHook:
-                return OrderedDict(((_OURS, hook),)), None
-            return plain(hooks, hook)
+            if hooks is not None or type(hook) is not NodeHook:
+                return plain(hooks, hook)
+            hooks = OrderedDict()
+            hooks[_OURS] = hook
+            return hooks, None
 
         ours = owner._register_hook = staticmethod(register)
 
