@@ -356,12 +356,19 @@ class StreamBatch:
         return finish
 
     def _to_host(self, buffers: list[Tensor]) -> Callable[[], NDArray[np.int64]]:
-        with torch.cuda.stream(self.queue):
+        """Copy the lines on a stream of our own, so that the job's need not wait for the link; it gets a new buffer."""
+        side = self.tables.side()
+        side.wait_stream(self.queue)
+        with torch.cuda.stream(side):
             joined = torch.cat(buffers) if len(buffers) > 1 else buffers[0]
             host = torch.empty(joined.shape, dtype=torch.int64, pin_memory=True)
-            host.copy_(joined, non_blocking=True)  # later launches of this stream come after it
+            host.copy_(joined, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
+        for buffer in buffers:
+            buffer.record_stream(side)  # its memory is not given away before the copy is done
+        with torch.cuda.stream(self.queue):
+            self.out = self._lines()
 
         def arrive() -> NDArray[np.int64]:
             event.synchronize()  # waits without the interpreter's lock

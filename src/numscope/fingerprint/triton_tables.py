@@ -47,8 +47,16 @@ class DeviceTables:
         self.spans: torch.Tensor
         self.facts: dict[int, torch.Tensor]
         self._lock = threading.Lock()
+        self._side: Any = None
         self._before: list[Any] = []  # smaller tables: launches that know their addresses may still come
         self.know(1 << 26)
+
+    def side(self) -> Any:
+        """Return the stream on which results are copied to the host."""
+        with self._lock:
+            if self._side is None:
+                self._side = torch.cuda.Stream(self.device)
+            return self._side
 
     def _put(self, array: NDArray[Any]) -> torch.Tensor:
         return torch.from_numpy(array.copy()).to(self.device)
