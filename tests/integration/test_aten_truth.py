@@ -268,6 +268,20 @@ def hooked_before(optimizer: torch.optim.Optimizer) -> None:
     handle.remove()
 
 
+def hooked_behind(optimizer: torch.optim.Optimizer) -> None:
+    """Have a hook of the user's write to a gradient when numscope's own has looked at it."""
+    gradient = optimizer.param_groups[0]["params"][0].grad
+    torch._foreach_mul_([gradient], 0.5)
+    element = ctypes.c_float.from_address(torch._C.TensorBase.data_ptr(gradient))
+    handle = optimizer.register_step_pre_hook(lambda *_: setattr(element, "value", element.value + 1))
+    optimizer.step()
+    handle.remove()
+
+
+def clipped(optimizer: torch.optim.Optimizer) -> None:
+    torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.1, foreach=True)
+
+
 def with_closure(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step(lambda: behind_torch(optimizer.param_groups[0]["params"][0]))  # type: ignore[arg-type]
 
@@ -327,6 +341,9 @@ EVENTS: dict[str, Callable[[torch.optim.Optimizer], None] | None] = {
     "end": None,
     "hooked": hooked,
     "hooked before": hooked_before,
+    "hooked behind": hooked_behind,
+    "clipped": clipped,
+    "gradients behind": each_parameter(lambda tensor: behind_torch(tensor.grad)),
     "closure": with_closure,
     "raised": raised,
     "half a step": half_a_step,
@@ -361,6 +378,8 @@ def train(name: str, program: list[str], **options: Any) -> None:
             observer.see(step(), [(f"parameters.group0.{i}", p) for i, p in enumerate(parameters)])
             observer.see(step(), [(f"parameters_grad.group0.{i}", p.grad) for i, p in enumerate(parameters)])
 
+        before.__module__ = "numscope.observer"  # no code of the user's
+
         def after(*_: Any) -> None:
             observer.see(step(), [(f"output.group0.{i}", p) for i, p in enumerate(parameters)])
 
@@ -385,6 +404,7 @@ def train(name: str, program: list[str], **options: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @example("fused", ["step", "end", "hooked", "step"])
+@example("fused", ["step", "hooked behind", "clipped", "gradients behind", "step"])
 @example("fused", ["step", "state elsewhere", "elsewhere", "step"])
 @given(st.sampled_from(sorted(OPTIMIZERS)), st.lists(st.sampled_from(["step", "end", *sorted(EVENTS)]), max_size=12))
 def test_whatever_happens_around_an_optimizer_is_recorded_as_it_was(name: str, program: list[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _pre_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from numscope.capture.torch.left import Stepping
@@ -55,18 +56,20 @@ class Optimizers:
         if watch.thread.busy:
             return
         wanted = watch.on and watch.settings.optimizer
+        stepping = None
+        if watch.settings.level == "aten" and watch.thread.entered and len(args) == 1 and not kwargs:
+            stepping = Stepping(watch.tensors, sys._getframe(1).f_code)
         with OwnWork(watch, "optimizer"), torch.no_grad():
             watch.thread.stepping = None
             watch.tensors.forget_left()
             if watch.tensors.any_settled:
                 self._unsettle(optimizer)
             if wanted:
-                self._record(optimizer)
+                self._record(optimizer, stepping)
         if not wanted:
             return
         watch.thread.begin_quiet()
-        if watch.settings.level == "aten" and watch.thread.entered and len(args) == 1 and not kwargs:
-            watch.thread.stepping = Stepping(watch.tensors, sys._getframe(1).f_code)
+        watch.thread.stepping = stepping
 
     def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
@@ -78,7 +81,7 @@ class Optimizers:
             for tensor in _state(optimizer):
                 watch.tensors.unsettle(tensor)
 
-    def _record(self, optimizer: torch.optim.Optimizer) -> None:
+    def _record(self, optimizer: torch.optim.Optimizer, stepping: Stepping | None) -> None:
         watch = self._watch
         recorder = watch.recorder
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
@@ -111,7 +114,10 @@ class Optimizers:
                     if isinstance(value, torch.Tensor):
                         before.append((watch.slot_id(f"state.{label}", key), value))
         with recorder.together():
-            watch.record(order, before, name)
+            rows = watch.record(order, before, name)
+        if stepping is not None and self._is_last(optimizer):
+            for (_, tensor), number in zip(before, rows[2::4]):
+                watch.tensors.vouch(tensor, number)
         versions = {id(parameter): parameter._version for _, parameter in parameters}
         self._open[id(optimizer)] = (order, name, versions)
 
@@ -164,16 +170,23 @@ class Optimizers:
             for (_, parameter), number in zip(outputs, rows[2::4]):
                 watch.tensors.settle(parameter, number)  # what writes to it from here on is seen
 
+    def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""
+        return not optimizer._optimizer_step_pre_hooks and _is_next_to(self._before, reversed(_pre_hooks.values()))
+
     def _is_first(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Tell whether no code of the user's has run since the step's last operator: no hook of theirs."""
-        if optimizer._optimizer_step_post_hooks:
+        """Tell whether no code of the user's has run since the step's last operator."""
+        return not optimizer._optimizer_step_post_hooks and _is_next_to(self._after, iter(_post_hooks.values()))
+
+
+def _is_next_to(ours: Any, hooks: Iterator[Any]) -> bool:
+    """Tell whether none but our own hooks come before this one."""
+    for hook in hooks:
+        if hook == ours:
+            return True
+        if not str(getattr(hook, "__module__", "")).startswith("numscope."):
             return False
-        for hook in _post_hooks.values():
-            if hook == self._after:
-                return True
-            if not str(getattr(hook, "__module__", "")).startswith("numscope."):
-                return False
-        return False
+    return False
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

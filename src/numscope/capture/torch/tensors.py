@@ -19,7 +19,7 @@ from numscope.capture.torch.bases import Bases
 from numscope.capture.torch.forms import VERSION, Form, form_of, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
-from numscope.capture.torch.storages import Storages, address_of
+from numscope.capture.torch.storages import Storages, address_of, version_of
 from numscope.capture.unmeasured import Unmeasured
 
 _FORMS = 10_000  # that are remembered from step to step
@@ -109,6 +109,19 @@ class Tensors(Storages):
             return -1
         known = self._forms.get(form_of(tensor))
         return known.seen.get(self._keys[address], -1) if known is not None else -1
+
+    def vouch(self, tensor: torch.Tensor, number: int) -> None:
+        """Know a tensor by this number, under which it was just measured, though its version says nothing."""
+        address = address_of(tensor) or 0
+        if number < 0 or type(tensor) not in PLAIN or self._volatile.get(address) != version_of(tensor):
+            return
+        known = self._forms.get(form_of(tensor))
+        if known is None or address in self._untrusted or tensor.is_conj() or tensor.is_neg():
+            return
+        self._renew(address)
+        known.seen[self._keys[address]] = number
+        self._left[address] = tensor._version
+        del self._volatile[address]
 
     def has_risen(self, tensor: torch.Tensor) -> None:
         """Know a tensor that was left by its next version, too: the rise was its operator's own."""
