@@ -353,3 +353,14 @@ def test_what_the_user_allows_is_no_origin() -> None:
     with ns.guard({"mask": model}, record=None, allow="mask") as guard:
         model(torch.randn(3))
     assert guard.origins == []
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_what_is_overwritten_in_place_was_wrong_before_if_it_was(deferred: bool) -> None:
+    """Nothing was known of it: a gradient, say, that was filled unseen."""
+    values = torch.ones(4)
+    values.numpy()[1] = math.nan
+    with pytest.raises(ns.NonFiniteError) as caught, ns.guard(record=None, deferred=deferred):
+        values.div_(2)
+    assert caught.value.origin["kind"] == "data"
+    assert "holds 1 NaN of 4 elements on entry" in str(caught.value)

@@ -20,7 +20,7 @@ from numscope.capture.torch.guard_now import Now
 from numscope.capture.torch.guard_optimizers import GuardOptimizers
 from numscope.capture.torch.guard_record import write
 from numscope.capture.torch.guard_strike import Strike
-from numscope.capture.torch.guard_training import Graphs, GuardCollectives, Losses, Scalers
+from numscope.capture.torch.guard_training import Graphs, GuardCollectives, Losses, Rehearsals, Scalers
 from numscope.capture.torch.host import for_the_writer
 from numscope.capture.torch.installing import Installed
 from numscope.capture.torch.watch import Watch
@@ -85,7 +85,7 @@ class TorchGuard(Installed):
     def start(self) -> None:
         """Begin to watch."""
         self.watch.thread.last = None
-        parts: list[Any] = [self.optimizers, self._scalers, self._collectives, Graphs(self)]
+        parts: list[Any] = [self.optimizers, self._scalers, self._collectives, Graphs(self), Rehearsals(self)]
         if self.settings.level != "module":
             record = lambda watch, api, work, args, kwargs, frame: watch_call(self, api, work, args, kwargs, frame)  # noqa: E731
             parts.append(Functions(self.watch, record))

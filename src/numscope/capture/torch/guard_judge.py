@@ -90,8 +90,8 @@ class Judge(Memory):
             strike = describe(self, seen, "forward", result.output, reason_of(name, result), inputs, outputs)
             self.doubts.add(strike, outputs)
             return
-        # What runs inside it was, or it is part of the way back from what was.
-        inside = seen.wrong or (seen.in_backward and self._wrong_step)
+        # What runs inside it was, or it is part of the way back from what was, or gives back gradients (autograd.grad).
+        inside = seen.wrong or (seen.in_backward and self._wrong_step) or (seen.op == "grad" and self._wrong_pass)
         about = self._is_about()
         self._went_wrong(seen)
         self._mark_all(outputs, "wrong")

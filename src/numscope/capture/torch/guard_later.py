@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.guard_calls import Entry, Seen
+from numscope.capture.torch.guard_calls import Entry, Seen, key_of
 from numscope.capture.torch.guard_late import Look
 from numscope.capture.torch.guard_now import numbers
 from numscope.capture.torch.names import Api
@@ -61,6 +61,13 @@ class Later:
             _transmit(inputs, made)
         self._log(Entry(seen, "forward", inputs, made, late.held - before, late.window, constants))
         return True
+
+    def before_write(self, target: Tensor) -> None:
+        """Look at what is about to be overwritten, where nothing is known of it: a gradient, say, that DDP has filled."""
+        late = self._guard.late
+        if late.known(target) is None and self._guard.judge.marks.get(key_of(target)) != "blank":
+            with torch._C.DisableTorchFunction():
+                late.given(target, self._guard.parameter).tensor = None
 
     def _nested(self, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int]) -> tuple[Looks, list[float]]:
         guard = self._guard

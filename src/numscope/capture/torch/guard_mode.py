@@ -115,9 +115,12 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
         number, recompute = numbered(watch, series, tensors, task)
         seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS, task != -1)
         versions = [version_of(item) for item in tensors]
-        if api.overwrites and tensors and not guard.is_late(tensors[0]):
-            clean = tensors[0] is thread.last or _was_finite(tensors[0])
-            saved = guard.now.save(tensors[0])
+        if api.overwrites and tensors:
+            if guard.is_late(tensors[0]):
+                guard.later.before_write(tensors[0])
+            else:
+                clean = tensors[0] is thread.last or _was_finite(tensors[0])
+                saved = guard.now.save(tensors[0])
         if torch.is_grad_enabled():
             edges = [
                 (index, item.grad_fn, item.output_nr, item)

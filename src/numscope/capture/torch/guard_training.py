@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from typing import Any
@@ -17,6 +18,7 @@ from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
 
 Tensor = torch.Tensor
+_REHEARSALS = ("_shape_inference", "_forward_metadata_inference", "_backward_metadata_inference")
 _MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time
 
 
@@ -164,6 +166,39 @@ class Graphs:
                     setattr(kind, name, method)
 
         return undo
+
+
+class Rehearsals:
+    """Pipelines rehearse a step on memory that nobody wrote, to learn shapes: what comes out of it is nobody's number."""
+
+    def __init__(self, guard: Any) -> None:
+        self._watch = guard.watch
+
+    def install(self) -> Undo:
+        """Replace what rehearses, where pipelines are loaded; return what puts it back."""
+        kind: Any = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "PipelineStage", None)
+        own = {name: method for name in _REHEARSALS if (method := vars(kind or object).get(name)) is not None}
+        for name, method in own.items():
+            setattr(kind, name, self._unwatched(method))
+
+        def undo() -> None:
+            for name, method in own.items():
+                setattr(kind, name, method)
+
+        return undo
+
+    def _unwatched(self, method: Any) -> Any:
+        watch = self._watch
+
+        @functools.wraps(method)
+        def rehearse(*args: Any, **kwargs: Any) -> Any:
+            on, watch.on = watch.on, False
+            try:
+                return method(*args, **kwargs)
+            finally:
+                watch.on = on
+
+        return rehearse
 
 
 class GuardCollectives(Collectives):

@@ -1,4 +1,4 @@
-"""CUDA graphs under the guard, with a graph that only remembers what it is to do."""
+"""Stretches that the guard keeps out of: CUDA graphs, here one that only remembers what to do, and pipelines' rehearsals."""
 
 from __future__ import annotations
 
@@ -62,3 +62,17 @@ def test_what_a_replay_has_written_is_looked_at_anew(graph: Graph) -> None:
         job()
     assert caught.value.origin["call"] == "Tensor.mul.1.forward"
     assert "no call that is watched made it" in str(caught.value)
+
+
+def test_what_a_pipeline_rehearses_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = pytest.importorskip("torch.distributed.pipelining.stage").PipelineStage
+
+    def rehearse(*_: object) -> None:
+        torch.log(torch.zeros(2))
+
+    monkeypatch.setattr(stage, "_forward_metadata_inference", rehearse, raising=False)
+    with ns.guard(record=None) as guard:
+        stage._forward_metadata_inference(None)
+        torch.ones(2).log()
+    assert guard.origins == []
+    assert stage._forward_metadata_inference is rehearse
