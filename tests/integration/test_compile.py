@@ -1,5 +1,8 @@
 """torch.compile under capture: never a crash, the same numbers, boundaries recorded, and what was not seen is said."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -90,3 +93,27 @@ def test_what_a_compiled_backward_does_is_of_phase_backward(tmp_path):
     assert "Aten.mul.0.forward" in inside
     assert set(inside.values()) == {"backward"}
     assert phases["Tensor.sum.0.forward"] == "forward"
+
+
+LATE = """
+import sys, torch, numscope as ns
+model = torch.nn.Linear(3, 3)
+with ns.capture(sys.argv[1], model, level="aten", on_error="raise"):
+    x = torch.ones(2, 3)
+    plain = model(x).sin()
+    compiled = torch.compile(lambda x: model(x).sin(), backend="eager")
+    assert torch.equal(compiled(x), plain)
+    compiled(x).sum().backward()
+run = ns.open_run(sys.argv[1])
+print(run.skipped(), [row["name"] for row in run.calls.to_pylist() if "sin" in row["name"]])
+"""
+
+
+def test_a_region_that_is_compiled_after_the_start_is_not_traced_with_our_mode(tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", LATE, str(tmp_path / "run")], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("{'compiled region: its inside is not seen'")
+    assert "'Aten.sin.0.forward'" in result.stdout
+    assert "'Aten.sin.1.forward'" not in result.stdout

@@ -108,7 +108,7 @@ class AtenMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # the mode is off wherever dynamo is on: see `compiled.py`
+        return False  # the mode is off wherever dynamo is on, see `compiled.py`: nothing needs to be switched at each operator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -52,6 +53,8 @@ class TorchFrontend(Installed):
 
     def start(self) -> None:
         """Begin to watch."""
+        if isinstance(self._mode, AtenMode):
+            import_module("torch._dynamo.eval_frame")  # so that our mode is off in what is compiled later, too
         self.install(*self._parts)
         self.watch.forward_on = True
         self.watch.on = True
