@@ -230,7 +230,7 @@ def test_a_division_in_the_optimizer(level: str, call: str, tmp_path: Path, caps
     assert origin.source.line == (marked(Divides) if level == "aten" else marked(job, "# step"))
     main(["check", str(tmp_path / "run")])
     told = " ".join(capsys.readouterr().out.split())
-    way = "what Divides runs inside its step is not in a run of this level: the line is named by numscope run --guard"
+    way = "what Divides runs inside its step is not in a run of this level: a run of --level aten names the operator"
     assert (way in told) == (level == "mix")
 
 

@@ -76,7 +76,8 @@ def test_an_optimizers_step_of_a_mix_run_says_what_it_had_to_do_with(tmp_path: P
     origin = check(captured(tmp_path / "run", model, job)).origin
     assert origin is not None
     assert (origin.call, origin.details["slot"]) == ("Optimizer.Adam.step.0", "output.weight")
-    assert "its gradient is 0, lr=0.001, eps=0; a run of level aten names the operator" in origin.reason
+    assert origin.reason.endswith("its gradient is 0, lr=0.001, eps=0")
+    assert "a run of --level aten names the operator" in origin.details["finer"]
     assert origin.source is not None
     assert origin.source.line == marked(job)
 

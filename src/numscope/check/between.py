@@ -133,8 +133,8 @@ def inside_step(step: Step, optimizer: Call) -> str:
     if any(call.kind == "aten" for call in step.calls):
         return ""
     return (
-        f"what {optimizer.op or 'it'} runs inside its step is not in a run of this level: the line is named by "
-        "numscope run --guard, or in a run of --level aten"
+        f"what {optimizer.op or 'it'} runs inside its step is not in a run of this level: a run of --level aten names the "
+        "operator, and numscope run --guard the line, where the optimizer is your own"
     )
 
 
