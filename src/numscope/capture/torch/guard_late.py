@@ -166,6 +166,12 @@ class LateFlags:
         if look is not None:
             self._by_id[id(view)] = (weakref.ref(view), version_of(view), look)
 
+    def launch_where_made(self) -> None:
+        """Look at all that waits on the stream where it was made, whichever is the current one."""
+        if self._flags is not None:
+            self._flags.is_here()
+            self.launch()
+
     def forget(self) -> None:
         """Know no tensor any more: something unseen may have written to any of them."""
         self._by_id.clear()

@@ -136,7 +136,7 @@ class Graphs:
 
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
             with OurWork(watch, "a CUDA graph"):
-                guard.late.launch()  # a launch inside would be part of the graph
+                guard.late.launch_where_made()  # a launch inside would be part of the graph
             on.append(watch.on)
             watch.on = False
             begin(graph, *args, **kwargs)
@@ -149,7 +149,7 @@ class Graphs:
 
         def replayed(graph: Any) -> None:
             with OurWork(watch, "a CUDA graph"):
-                guard.late.launch()  # what waits may be overwritten
+                guard.late.launch_where_made()  # what waits may be overwritten
                 guard.late.forget()
             replay(graph)
 
