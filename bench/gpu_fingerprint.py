@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -28,52 +28,54 @@ import torch
 from bench.gpu import about
 from bench.gpu_fingerprint_check import DEVICE, check
 from numscope.fingerprint import triton_stream
-from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.triton_form import CudaBatch
 from numscope.fingerprint.triton_shapes import TUNING, Tuning
 from numscope.fingerprint.triton_tables import tables_of
 
 
-def timed(work: Callable[[], None], repeat: int = 20) -> float:
-    """Return the median seconds of the GPU's work, over a cold cache of a quarter of a gigabyte."""
-    flush = torch.empty(1 << 28, dtype=torch.int8, device=DEVICE)
-    times = []
-    for _ in range(repeat):
-        flush.zero_()
+def timed(work: Callable[[int], None], count: int) -> float:
+    """Return the GPU's best seconds for one of `count` works in a row, all enqueued before the first begins."""
+    best = math.inf
+    for _ in range(5):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(4_000_000)  # the host's head start
         start.record()
-        work()
+        for number in range(count):
+            work(number)
         stop.record()
         stop.synchronize()
-        times.append(start.elapsed_time(stop) / 1e3)
-    return statistics.median(times)
+        best = min(best, start.elapsed_time(stop) / 1e3 / count)
+    return best
 
 
-def bandwidth(cuda: CudaBatch, tensor: torch.Tensor, repeat: int = 20) -> float:
-    stream = torch.cuda.current_stream().cuda_stream
-    rows = Rows()
+def bandwidth(cuda: CudaBatch, tensor: torch.Tensor) -> float:
+    """Return in TB/s how fast contents like this one are read, one after the other: half a gigabyte, or 64 of them.
+
+    The cache is not cleared by writing to it, as its lines would have to be written back meanwhile.
+    """
+    size = tensor.numel() * tensor.element_size()
+    alike = [tensor.clone() for _ in range(min(63, (1 << 29) // size))]
+    tensors = [tensor, *(other for other in alike if other.stride() == tensor.stride())]  # not of expanded ones
     cuda.add(0, tensor)
-    batch = cuda.streams[stream]
+    batch = cuda.streams[torch.cuda.current_stream().cuda_stream]
 
-    def work() -> None:
-        batch.add(0, tensor, tensor.data_ptr())
+    def work(number: int) -> None:
+        batch.add(0, tensors[number], tensors[number].data_ptr())
 
-    seconds = timed(work, repeat)
-    rows.count = 1
-    batch.lines = batch.lines[-1:]
+    seconds = timed(work, len(tensors))
     batch.used, batch.at, batch.joined, batch.lines, batch.full = 0, 0, 0, [], []
-    return tensor.numel() * tensor.element_size() / seconds / 1e12
+    return size / seconds / 1e12
 
 
 def copying(source: torch.Tensor) -> float:
     """Return the copy bandwidth in TB/s."""
     target = torch.empty_like(source)
 
-    def work() -> None:
+    def work(number: int) -> None:
         target.copy_(source)
 
-    copy = 2 * source.numel() * 4 / timed(work) / 1e12
+    copy = 2 * source.numel() * 4 / timed(work, 4) / 1e12
     print(f"copy {copy:.2f} TB/s", flush=True)
     return copy
 
@@ -92,7 +94,7 @@ def sweep(copy: float, source: torch.Tensor) -> dict[str, Any]:
         for dtype in (torch.float32, torch.bfloat16):
             for megabytes in (64, 256):
                 tensor = source[: (megabytes << 20) // dtype.itemsize].to(dtype)
-                table.append((bandwidth(cuda, tensor, 9), str(dtype)[6:], megabytes, warps, registers))
+                table.append((bandwidth(cuda, tensor), str(dtype)[6:], megabytes, warps, registers))
         del cuda
     for dtype, megabytes in itertools.product(("float32", "bfloat16"), (64, 256)):
         best = sorted((line for line in table if line[1:3] == (dtype, megabytes)), reverse=True)
