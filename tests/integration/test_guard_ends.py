@@ -41,6 +41,7 @@ def test_a_child_process_is_not_guarded_and_leaves_no_record(end: str, tmp_path:
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_a_signal_that_ends_the_job_leaves_a_record(name: str, tmp_path: Path) -> None:
     code = f"""
+        signal.signal(signal.{name}, signal.SIG_DFL)  # nohup has its children ignore it
         guard = ns.guard(record="run")
         guard.start()
         torch.ones(3).mul(2)
