@@ -33,7 +33,7 @@ def test_the_report_opens_from_disk_and_shows_the_first_pages(page: Any, report:
     page.goto(report.as_uri())
     page.wait_for_selector("[data-testid=origin]")
     assert ORIGIN in page.inner_text("[data-testid=origin]")
-    assert "378 of 378" in page.inner_text("[data-testid=cap]")
+    assert page.locator("[data-testid=cap]").count() == 0  # nothing is left out
     assert "approximate=self.approximate" in page.inner_text(".frame.user")
     page.click(".tabs >> text=Story")
     page.wait_for_selector("[data-testid=plot] canvas")

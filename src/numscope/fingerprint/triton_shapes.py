@@ -9,7 +9,8 @@ import torch
 
 from numscope.fingerprint.constants import BUCKETS
 
-MOST_TILES = 64  # of one program: its float32 sums stay short enough for 1e-6
+# of one program: its float32 sums stay short enough for 1e-6, and bfloat16 counts a group's zeros, 256 at most, exactly
+MOST_TILES = 64
 MOST_PROGRAMS = 40 * BUCKETS
 PER = {"float32": 1, "bfloat16": 2, "float16": 2}  # elements to a word, of the kinds that have the fast loop
 _DIMENSIONS = 5

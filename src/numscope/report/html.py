@@ -94,7 +94,8 @@ def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, shar
     details = {row: _records(calls, sides, row) for row in dict.fromkeys(suspects[:_STACKS])}
     origin = details.get(told["origin_row"], {}) if told["origin_row"] is not None else {}
     told |= {"stack": _frames(origin), "version": "file"}
-    told["shown"] = {"calls": len(rows), "of_calls": len(calls), "pairs": len(slots), "of_pairs": len(pairs)}
+    if len(rows) < len(calls) or len(slots) < len(pairs):
+        told["shown"] = {"calls": len(rows), "of_calls": len(calls), "pairs": len(slots), "of_pairs": len(pairs)}
     points = story.frame(calls, story.ERRORS, Filter(), 0, 0, max(int(_POINTS * share), 1000))
     return {
         "summary": told,
