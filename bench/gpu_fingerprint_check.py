@@ -11,11 +11,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+import triton
+import triton.language as tl
 
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
+from numscope.fingerprint.triton_tables import tables_of
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")
@@ -124,6 +127,8 @@ def check(quick: bool) -> dict[str, Any]:
         outcome["checked"] += checker.checked
         outcome["failures"] += checker.failures
     outcome["failures"] += check_streams_and_order(batch)
+    if tables_of(DEVICE).early:
+        outcome["failures"] += check_early_launches(batch)
     return outcome
 
 
@@ -220,4 +225,34 @@ def check_streams_and_order(batch: TorchBatch) -> list[str]:
     small.zero_()
     if batch.collect().zero[row] != 0:
         failures.append("a tensor was measured after it changed")
+    return failures
+
+
+@triton.jit
+def _write_late(out, number):  # type: ignore[no-untyped-def]
+    """Let the next kernel begin at once, and write only after a long while."""
+    tl.extra.cuda.gdc_launch_dependents()
+    at = tl.program_id(0) * 1024 + tl.arange(0, 1024)
+    chain = at
+    for _ in range(3000):
+        chain = chain * 1664525 + 1013904223
+    tl.store(out + at, tl.where(chain == 12345, number + 1, number).to(tl.float32))
+
+
+def check_early_launches(batch: TorchBatch) -> list[str]:
+    """Measure right behind kernels that let the next one begin before they have written anything."""
+    failures = []
+    for tiles in (3, 600, 20_000):
+        tensor = torch.zeros(tiles * 1024, device=DEVICE)
+        apart = torch.zeros(tiles * 4, 2, 256, device=DEVICE)[:, 0]  # in rows that lie apart
+        known = [int(batch.collect().hash[0]) for turn in range(20) if batch.add(torch.full_like(tensor, turn)) == 0]
+        for turn in range(20):
+            _write_late[(tiles,)](tensor, turn)
+            batch.add(tensor)
+        for turn in range(20):
+            _write_late[(tiles,)](tensor, turn)
+            apart.copy_(tensor.view_as(apart))
+            batch.add(apart)
+        if batch.collect().hash.tolist() != known * 2:
+            failures.append(f"{tiles} tiles were measured before the kernel before had written them")
     return failures

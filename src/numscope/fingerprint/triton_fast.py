@@ -13,6 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from numscope.fingerprint.triton_launch import gdc_wait
+
 # what a line of `facts` holds, in numbers of 64 bits: the tile's factor of the hash, as above * 2**32 + below, both signed;
 # the flips of its two halves of a row (of even and of odd places, where a word holds two); where its rows of signs begin
 FACT = 4
@@ -223,13 +225,13 @@ def _add(
 def fast_sums(
     data, facts, rows, first, last, step, count, begin,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr,
+    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Return what the tiles first, first + step … below `last` come to, per place or per group.
 
     The hash comes as two sums per place, both still to be multiplied by the place's own factor. Two tiles are on their way
     at any time: as soon as one is added, the loads of the next but one begin. PACKED: smallest, largest and zeros are
-    found for both halves of a word at once.
+    found for both halves of a word at once. EARLY: the kernel before may still be writing when this one begins.
     """
     below = tl.zeros((256, 4), tl.int64)
     above = tl.zeros((256, 4), tl.int32)
@@ -248,12 +250,15 @@ def fast_sums(
     whole = tl.minimum(last, (count // (1024 * PER)).to(tl.int32))
     tile = first
     turns = tl.maximum(whole - first + step - 1, 0) // step
+    row0, row1 = _row(facts, tile), _row(facts, tile + step)
+    if EARLY:
+        gdc_wait()
     word0, factor0, above0, signs0, flips0, row0 = _fetch(
-        data, skip, facts, rows, tile, _row(facts, tile), step, whole,
+        data, skip, facts, rows, tile, row0, step, whole,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     word1, factor1, above1, signs1, flips1, row1 = _fetch(
-        data, skip, facts, rows, tile + step, _row(facts, tile + step), step, whole,
+        data, skip, facts, rows, tile + step, row1, step, whole,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     pairs = tl.maximum(turns - 2, 0) // 2

@@ -17,6 +17,8 @@ Tensor = torch.Tensor
 
 LONG = 2500 * TILE  # elements of a tensor of which programs take several tiles at a time
 
+_IN_A_GRAPH = "a CUDA graph is being captured: its replays would measure again, and nobody would ask"
+
 # torch.cuda's own functions of these names, without what they do around it: they are called for every tensor
 _raw_stream = torch._C._cuda_getCurrentRawStream
 _capturing = torch._C._cuda_isCurrentStreamCapturing
@@ -57,13 +59,16 @@ class CudaBatch:
 
     def add(self, row: int, tensor: Tensor, address: int | None = None) -> None:
         """Launch what measures the tensor, on the current stream."""
-        batch = self._current()
+        index = self.index
+        if _capturing():
+            raise TypeError(_IN_A_GRAPH)
+        batch = self.streams.get(_raw_stream(index)) or self._current()
         if address is None:
             address = tensor.data_ptr()
-        if _current_device() == self.index:
+        if _current_device() == index:
             batch.add(row, tensor, address)
         else:
-            with torch.cuda.device(self.index):
+            with torch.cuda.device(index):
                 batch.add(row, tensor, address)
 
     def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
@@ -73,7 +78,7 @@ class CudaBatch:
 
     def _current(self) -> StreamBatch:
         if _capturing():
-            raise TypeError("a CUDA graph is being captured: its replays would measure again, and nobody would ask")
+            raise TypeError(_IN_A_GRAPH)
         stream = _raw_stream(self.index)
         batch = self.streams.get(stream)
         if batch is None:

@@ -18,6 +18,7 @@ import triton.language as tl
 
 from numscope.fingerprint.triton_elements import FLOAT16, FLOAT64, hash_of_elements, offset, value
 from numscope.fingerprint.triton_fast import fast_sums, places, row_offset
+from numscope.fingerprint.triton_launch import gdc_wait
 
 RECORD = 80  # numbers of a record, as int64 bits: 61 (of 64) of the sketch, then
 MIN, MAX, SUM, SUM_BIG, SQUARES, SQUARES_BIG, SQUARES_SMALL = range(64, 71)
@@ -78,14 +79,12 @@ def _measure(
     count, begin, row, record, first, last,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, PACKED: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
 
     `data` holds the elements `begin` to `count`; `begin` is where tile `first` begins, or 0.
     """
-    if program == 0:
-        tl.store(table + row * 2, record)
-        tl.store(table + row * 2 + 1, step)
     tile_row = tl.arange(0, 32)
     place = tile_row[:, None] * 32 + tile_row[None, :]
 
@@ -96,11 +95,13 @@ def _measure(
     hashed = tl.zeros((), tl.int64)
     bucket = tl.zeros((64,), tl.float64)
     careful = True
+    if PER == 0 and EARLY:
+        gdc_wait()
     if PER > 0:
         below, above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
             data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-            KIND == _FLOAT16, PER, PACKED, DIMS,
+            KIND == _FLOAT16, PER, PACKED, DIMS, EARLY,
         )  # fmt: skip
         p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 1)
         low, high, total, squares, zeros, hashed = tl.reduce(
@@ -207,6 +208,9 @@ def _measure(
         if PER == 0:
             hashed = tl.sum(l_hash, 0)
 
+    if program == 0:  # nothing is written before the kernels before have ended
+        tl.store(table + row * 2, record)
+        tl.store(table + row * 2 + 1, step)
     out = ring + (record + program) * _RECORD
     tl.store(out + tl.arange(0, 64), bucket.to(tl.int64, bitcast=True))
     tl.store(out + 64, lowest.to(tl.int64, bitcast=True))
@@ -237,13 +241,14 @@ def measure(
     PER: tl.constexpr,  # elements per word in the fast loop; 0: element by element, along the strides
     DIMS: tl.constexpr,
     PACKED: tl.constexpr,  # smallest and largest of two elements at once
+    EARLY: tl.constexpr,  # launched before the kernel before has ended
 ):  # fmt: skip
     """Measure one content: all programs of the launch share its tiles."""
     program = tl.program_id(0).to(tl.int64)
     _measure(
         data, program, tl.num_programs(0).to(tl.int64),
         ring, table, facts, factors, blocks, spans, chunks, rows, values, count, begin, row, record, first, last,
-        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, PACKED,
+        shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, PACKED, EARLY,
     )  # fmt: skip
 
 
@@ -264,7 +269,7 @@ def measure_many(
         data, tl.load(job + 2), tl.load(job + 3),
         ring, table, facts, factors, blocks, spans, chunks, rows, values,
         count, zero, tl.load(job + 4), tl.load(job + 5), zero, last,
-        one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, PACKED,
+        one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, PACKED, False,
     )  # fmt: skip
 
 

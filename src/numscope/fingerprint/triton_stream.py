@@ -18,6 +18,7 @@ from numscope.fingerprint import triton_transposed as transposing
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
+from numscope.fingerprint.triton_launch import Launch, launch_of
 from numscope.fingerprint.triton_lines import write_lines
 from numscope.fingerprint.triton_shapes import (
     FLAT,
@@ -48,7 +49,7 @@ Finish = Callable[[Rows], None]
 class Turn(NamedTuple):
     """How matrices of one shape that lie transposed are copied straight."""
 
-    start: Callable[..., None]
+    start: Launch
     programs: int
     tail: tuple[int, ...]
 
@@ -56,10 +57,11 @@ class Turn(NamedTuple):
 class Plan(NamedTuple):
     """How contents of one dtype and size, or of one shape with its strides, are measured at a multiple of 16 bytes."""
 
-    start: Callable[..., None]
+    call: Callable[..., None]
+    before: tuple[Any, ...]  # what it is given before the address
+    head: tuple[int, ...]  # between the address and the line's number
+    tail: tuple[int, ...]  # after the record's number
     programs: int
-    head: tuple[int, ...]  # the arguments between the address and the line's number
-    tail: tuple[int, ...]  # those after the record's number
     real: int  # elements, complex ones counted twice
     kind: Kind
     per: int
@@ -98,13 +100,13 @@ class StreamBatch:
         else:
             plan = self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
         if plan is not None and not address & 15 and not tensor.is_neg() and not tensor.is_conj():
-            start, programs, head, tail, count, _, _, turn = plan
+            call, before, head, tail, programs, count, _, _, turn = plan
             if turn is not None:
                 straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
                 address = straight.data_ptr()
             if self.used + programs > RECORDS or self.at == LINES:
                 self._make_room()
-            start(programs, self.stream, address, *head, self.at, self.used, *tail)
+            call(*before, address, *head, self.at, self.used, *tail)
             self.lines.append((row, elements, count))
             self.at += 1
             self.used += programs
@@ -199,17 +201,11 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         *where, dims = [*FLAT, 1] if shape is None else shape
         head = *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), count, 0
-        tail = 0, tiles, *where, code, kind.size, per, dims, self.tables.packed[per]
-        plan = Plan(
-            self._starter(kind, per, dims, aligned=True),
-            programs_for(tiles, self.tables.at_once[per]),
-            head,
-            tail,
-            count,
-            kind,
-            per,
-            turn,
-        )
+        tail = 0, tiles, *where, code, kind.size, per, dims, self.tables.packed[per], self.tables.early
+        start = self._starter(kind, per, dims, aligned=True)
+        programs = programs_for(tiles, self.tables.at_once[per])
+        before = programs, 1, 1, self.stream, *start.fixed
+        plan = Plan(start.call, before, head, tail, programs, count, kind, per, turn)
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
         elif len(self.spread) < _SPREAD:
@@ -260,7 +256,7 @@ class StreamBatch:
         code, values = self.tables.code(kind)
         self._starter(kind, per, dims, aligned=address % 16 == 0)(
             programs, self.stream, address, *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), *numbers,
-            code, kind.size, per, dims, self.tables.packed[per],
+            code, kind.size, per, dims, self.tables.packed[per], self.tables.early,
         )  # fmt: skip
 
     def _launch_many(self, kind: Kind, per: int, table: NDArray[np.int64]) -> None:
@@ -275,7 +271,7 @@ class StreamBatch:
                 jobs, *self._parts(per), values, code, kind.size, per, self.tables.packed[per],
                 grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
             )  # fmt: skip
-            compiled[key] = _starter(warm)
+            compiled[key] = launch_of(warm)
         compiled[key](
             len(table), self.stream, jobs.data_ptr(), *(part.data_ptr() for part in self._parts(per)), values.data_ptr(),
             code, kind.size, per, self.tables.packed[per],
@@ -300,11 +296,11 @@ class StreamBatch:
         turn.start(turn.programs, self.stream, tensor.data_ptr(), straight.data_ptr(), *turn.tail)
         return straight
 
-    def _compile_transposed(self, kind: Kind, even: int) -> Callable[..., None]:
+    def _compile_transposed(self, kind: Kind, even: int) -> Launch:
         stand_in = torch.empty(16, dtype=_BITS[kind.size], device=self.tables.device)
-        return _starter(transposing.transposed.warmup(stand_in, stand_in, *([1] * 6), even, grid=(1,), num_warps=8))
+        return launch_of(transposing.transposed.warmup(stand_in, stand_in, *([1] * 6), even, grid=(1,), num_warps=8))
 
-    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
+    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Launch:
         compiled = self.tables.compiled
         key = kind.name, per, dims, aligned
         start = compiled.get(key)
@@ -312,16 +308,17 @@ class StreamBatch:
             start = compiled[key] = self._compile(kind, per, dims, aligned)
         return start
 
-    def _compile(self, kind: Kind, per: int, dims: int, aligned: bool) -> Callable[..., None]:
+    def _compile(self, kind: Kind, per: int, dims: int, aligned: bool) -> Launch:
         code, values = self.tables.code(kind)
         stand_in = torch.empty(64, dtype=_BITS[4 if per else kind.size], device=self.tables.device)
         if not aligned:
             stand_in = stand_in[1:]
         compiled = kernels.measure.warmup(
             stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, self.tables.packed[per],
-            grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
+            self.tables.early, grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
+            **({"launch_pdl": True} if self.tables.early else {}),
         )  # fmt: skip
-        return _starter(compiled)
+        return launch_of(compiled)
 
     # --- handing over
 
@@ -336,7 +333,7 @@ class StreamBatch:
         compiled = self.tables.compiled
         if "reduce" not in compiled:
             warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=4)
-            compiled["reduce"] = _starter(warm)
+            compiled["reduce"] = launch_of(warm)
         # Where the new lines begin is said by the addresses (multiples of 16 bytes both), not by a number.
         table, out = self.table.data_ptr() + 16 * first, self.out.data_ptr() + 8 * kernels.RECORD * first
         compiled["reduce"](lines, self.stream, self.ring.data_ptr(), table, out)
@@ -379,13 +376,3 @@ class StreamBatch:
 
 def _nothing(rows: Rows) -> None:
     pass
-
-
-def _starter(compiled: Any) -> Callable[..., None]:
-    """Return what launches a compiled kernel directly: binding the arguments anew each time would cost 10 µs."""
-    run, function, metadata = compiled.run, compiled.function, compiled.packed_metadata
-
-    def start(programs: int, stream: int, *arguments: int) -> None:
-        run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments)
-
-    return start

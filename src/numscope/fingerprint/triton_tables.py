@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from numscope.fingerprint.constants import CHUNK, ROLLS, ROW, SPAN
 from numscope.fingerprint.constants import ROWS as SIGN_ROWS
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.triton_fast import AHEAD, FACT, FACTOR, FLIPS, ROWS
+from numscope.fingerprint.triton_launch import Launch, can_be_early
 from numscope.fingerprint.triton_shapes import MOST_PROGRAMS, TUNING
 
 TILE = 1024
@@ -36,12 +36,13 @@ class DeviceTables:
         able = device.type == "cuda" and torch.version.hip is None
         able = able and torch.cuda.get_device_capability(device) >= (9, 0)
         self.packed = {per: int(able and per == 2) for per in TUNING}  # whether two elements are compared at once
+        self.early = can_be_early(device)
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()
         self.rows = self._put(_split(np.concatenate([rows, rows[:ROLLS]])).view(np.int64))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
-        self.compiled: dict[Any, Callable[..., None]] = {}
+        self.compiled: dict[Any, Launch] = {}
         self.known = 0
         self.chunks: torch.Tensor
         self.spans: torch.Tensor

@@ -34,13 +34,19 @@ def main() -> None:
     half = {"KIND": triton_elements.BFLOAT16, "SIZE": 2, "PER": 2}
     float16 = {"KIND": triton_elements.FLOAT16, "SIZE": 2, "PER": 2}
     whole = {"KIND": triton_elements.FLOAT32, "SIZE": 4, "PER": 1, "PACKED": 0}
+    early = [
+        compiled(triton_kernels.measure, 90, DIMS=1, EARLY=1, **whole),
+        compiled(triton_kernels.measure, 90, DIMS=5, EARLY=1, PACKED=1, **half),
+        compiled(triton_kernels.measure, 90, DIMS=1, EARLY=1, PACKED=1, **float16),
+    ]
     fast = [
-        compiled(triton_kernels.measure, 90, DIMS=1, **whole),
-        compiled(triton_kernels.measure, 80, DIMS=1, PACKED=0, **half),
-        compiled(triton_kernels.measure, 90, DIMS=5, PACKED=1, **half),
-        compiled(triton_kernels.measure, 90, DIMS=1, PACKED=1, **float16),
+        *early,
+        compiled(triton_kernels.measure, 80, DIMS=1, EARLY=0, PACKED=0, **half),
         compiled(triton_kernels.measure_many, 90, PACKED=1, **half),
     ]
+    for stages in early:
+        begins, waits = stages["ptx"].index("ld.global.v4"), stages["ptx"].index("griddepcontrol.wait")
+        assert waits < min(begins, stages["ptx"].index("st.global")), "the kernel before may still be writing"
     for stages in fast:
         wide = re.findall(r"ld\.global\S*\.v4\.b32", stages["ptx"])
         assert len(wide) >= AHEAD, "the fast loop's loads are not of 16 bytes"
@@ -48,7 +54,7 @@ def main() -> None:
             shape = re.search(rf"^{layout} = .*threadsPerWarp = \[(\d+), 1\]", stages["ttgir"], re.M)
             assert shape is not None
             assert shape[1] == "32", "the threads of a warp do not load neighbouring groups"
-    slow = {"KIND": triton_elements.INT64, "SIZE": 8, "PER": 0, "DIMS": 3, "PACKED": 0}
+    slow = {"KIND": triton_elements.INT64, "SIZE": 8, "PER": 0, "DIMS": 3, "PACKED": 0, "EARLY": 1}
     rest = [compiled(triton_kernels.measure, 90, data="*i64", **slow), compiled(triton_kernels.reduce, 90)]
     print(f"{len(fast + rest)} compile")
 

@@ -18,6 +18,7 @@ import triton.runtime.interpreter as interpreter
 from numscope.fingerprint import triton_kernels, triton_shapes, triton_stream, triton_transposed
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.triton_launch import Launch
 from numscope.fingerprint.triton_tables import DeviceTables
 from tests.unit.fingerprint.agreement import (
     COMPLEX,
@@ -58,19 +59,19 @@ class Interpreted(triton_stream.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, 0,
+            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, 0, False,
         )  # fmt: skip
 
-    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Callable[..., None]:
+    def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Launch:
         assert aligned
 
-        def start(programs: int, stream: int, address: int, *numbers: int) -> None:
-            self._launch(kind, per, dims, self.seen[address], programs, numbers[len(self._parts(per)) + 1 : -5])
+        def start(programs: int, y: int, z: int, stream: int, address: int, *numbers: int) -> None:
+            self._launch(kind, per, dims, self.seen[address], programs, numbers[len(self._parts(per)) + 1 : -6])
 
-        return start
+        return Launch(start, ())
 
-    def _compile_transposed(self, kind: Kind, even: int) -> Callable[..., None]:
-        def start(programs: int, stream: int, address: int, out: int, *numbers: int) -> None:
+    def _compile_transposed(self, kind: Kind, even: int) -> Launch:
+        def start(programs: int, y: int, z: int, stream: int, address: int, out: int, *numbers: int) -> None:
             source = self.seen[address]
             bits = _BITS[kind.size]
             whole = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage())
@@ -79,7 +80,7 @@ class Interpreted(triton_stream.StreamBatch):
                 whole[source.storage_offset() * source.element_size() :].view(bits), straight, *numbers
             )
 
-        return start
+        return Launch(start, ())
 
     def _turned(self, tensor: torch.Tensor, turn: triton_stream.Turn) -> torch.Tensor:
         self.straight = torch.empty(tensor.shape, dtype=tensor.dtype)

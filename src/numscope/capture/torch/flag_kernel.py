@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from numscope.fingerprint.triton_launch import launch_of
+
 # dtype → bytes, mask of the exponent, mask of the fraction, bits of half the smallest number
 _KINDS = {
     torch.float32: (4, 0x7F800000, 0x007FFFFF, 0x7F000000),
@@ -133,12 +135,12 @@ class Launcher:
             address = values.data_ptr()
         key = (dtype, address % 16 == 0)
         found = self._compiled.get(key) or self._compile_one(key)
-        run, function, metadata, block, constants = found
+        launch, block, constants = found
         out = buffer.data_ptr() + row * 16
         words = n // 2 + 1 if constants[0] == 2 else n
         programs = min(-(-words // block), _PROGRAMS)
         stream = torch._C._cuda_getCurrentRawStream(self._index)
-        run(programs, 1, 1, stream, function, metadata, None, None, None, address, out, n, *constants)
+        launch(programs, stream, address, out, n, *constants)
 
     def many(self, looks: Sequence[tuple[torch.Tensor, int, int]], buffer: torch.Tensor) -> None:
         """Count tensors of one dtype, without gaps and at addresses of 16 bytes, in one launch.
@@ -161,6 +163,5 @@ class Launcher:
         out = torch.empty(4, dtype=torch.int32, device=self._device)
         constants = (size, *bits, _BLOCK[size])
         warm: Any = _one.warmup(stand_in if aligned else stand_in[1:], out, 1 << 33, *constants, grid=(1,), num_warps=8)
-        run = warm.run  # makes the function, too
-        found = self._compiled[key] = (run, warm.function, warm.packed_metadata, _BLOCK[size], constants)
+        found = self._compiled[key] = (launch_of(warm), _BLOCK[size], constants)
         return found
