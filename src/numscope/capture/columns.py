@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +18,8 @@ AGAIN = (
     -2
 )  # in the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
+_Maker = Callable[[_Numbers], Any]
 _COLUMNS = tuple(Fingerprints.__dataclass_fields__)
-_NONE_FINITE = ("min", "max", "mean")  # NaN where there is no finite element
 
 
 class Lasting:
@@ -33,103 +33,140 @@ class Lasting:
         self.row = 0
 
 
-def call_columns(strings: Strings, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
-    """Return the calls of a batch, in the order in which they began."""
-    table = _columns(rows, 13)
-    table = table[:, np.argsort(table[0], kind="stable")]
-    text = strings.column
-    return {
-        "step": np.full(len(table[0]), step, np.int32),
-        "order": table[0],
-        "name": text(table[1]),
-        "kind": text(table[2]),
-        "module": text(table[3]),
-        "module_class": text(table[4]),
-        "phase": text(table[5]),
-        "parent": nullable(table[6]),
-        "forward": nullable(table[7]),
-        "arguments": text(table[8]),
-        "stack": nullable(table[9]),
-        "recompute": table[10].astype(bool),
-        "error": text(table[11]),
-        "thread": table[12],
-    }
+class _Repeated:
+    """The columns of one table. Steps mostly repeat each other: what is as in the batch before is not made again."""
+
+    def __init__(self, width: int, makers: Mapping[str, tuple[int, _Maker]], sort: bool = False) -> None:
+        self._makers = makers  # column → which of a row's numbers it is made of, and how
+        self._width = width
+        self._sort = sort  # by the first number
+        self._rows: Sequence[int] = ()
+        self._numbers: _Numbers = np.empty((width, 0), np.int32)
+        self._columns: dict[str, Any] = {}
+
+    def of(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of rows that follow each other; they belong to the next batch as well."""
+        # To compare takes a third of the time that it takes to make an array of them. The size, because a thread that was
+        # about to add to the rows when they were handed over may have done so since.
+        if not self._columns or len(rows) != self._numbers.size or rows != self._rows:
+            numbers = _array(rows, self._width)
+            if self._sort:
+                numbers = numbers.take(np.argsort(numbers[0], kind="stable"), axis=1)
+            new = np.ones(self._width, bool)
+            if self._columns and numbers.shape == self._numbers.shape:
+                new = (numbers != self._numbers).any(axis=1)
+            self._columns = {
+                name: make(numbers[at]) if new[at] else self._columns[name] for name, (at, make) in self._makers.items()
+            }
+            self._rows, self._numbers = rows, numbers
+        return self._columns
 
 
-def slot_columns(strings: Strings, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
-    """Return the slots of a batch."""
-    table = _columns(rows, 4)
-    return {
-        "step": np.full(len(table[0]), step, np.int32),
-        "call": table[0],
-        "slot": strings.column(table[1]),
-        "tensor": nullable(table[2]),
-        "note": strings.column(table[3]),
-    }
+class Tables:
+    """Makes columns of what was buffered, batch after batch; in the writer's thread alone."""
+
+    def __init__(self, strings: Strings, shapes: Shapes) -> None:
+        text = strings.column
+        self._calls = _Repeated(
+            13,
+            {
+                "order": (0, pa.array),
+                "name": (1, text),
+                "kind": (2, text),
+                "module": (3, text),
+                "module_class": (4, text),
+                "phase": (5, text),
+                "parent": (6, nullable),
+                "forward": (7, nullable),
+                "arguments": (8, text),
+                "stack": (9, nullable),
+                "recompute": (10, lambda flags: pa.array(flags.astype(bool))),
+                "error": (11, text),
+                "thread": (12, pa.array),
+            },
+            sort=True,
+        )
+        self._slots = _Repeated(
+            4, {"call": (0, pa.array), "slot": (1, text), "tensor": (2, nullable), "note": (3, text)}
+        )
+        self._tensors = _Repeated(
+            6,
+            {
+                "tensor": (0, np.asarray),
+                "dtype": (1, text),
+                "shape": (2, shapes.column),
+                "elements": (2, shapes.elements),
+                "device": (3, text),
+                "row": (4, np.asarray),
+                "placement": (5, text),
+            },
+        )
+
+    def calls(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
+        """Return the calls of a batch, in the order in which they began."""
+        return _of_step(step, self._calls.of(rows), "order")
+
+    def slots(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
+        """Return the slots of a batch."""
+        return _of_step(step, self._slots.of(rows), "call")
+
+    def tensors(
+        self,
+        step: int,
+        rows: Sequence[int],
+        prints: Fingerprints | None,
+        again: Sequence[Lasting] = (),
+        lasting: Sequence[tuple[int, Lasting]] = (),
+    ) -> Mapping[str, Any]:
+        """Return the tensors of a batch; `lasting` takes the fingerprints that later steps may refer to."""
+        columns = _of_step(step, self._tensors.of(rows), "tensor")
+        row = columns.pop("row")
+        if prints is None:
+            return columns
+        values = _fingerprints(row, prints, again)
+        if lasting:
+            _remember(columns["tensor"], values, lasting)
+        return columns | values
 
 
-def tensor_columns(
-    strings: Strings,
-    shapes: Shapes,
-    step: int,
-    rows: Sequence[int],
-    prints: Fingerprints | None,
-    again: Sequence[Lasting] = (),
-    lasting: Sequence[tuple[int, Lasting]] = (),
-) -> Mapping[str, Any]:
-    """Return the tensors of a batch; `lasting` takes the fingerprints that later steps may refer to."""
-    table = _columns(rows, 6)
-    shape, elements = shapes.columns(table[2])
-    columns: dict[str, Any] = {
-        "step": np.full(len(table[0]), step, np.int32),
-        "tensor": table[0],
-        "dtype": strings.column(table[1]),
-        "shape": shape,
-        "device": strings.column(table[3]),
-        "placement": strings.column(table[5]),
-    }
-    if prints is None:
-        return columns | {"elements": elements}
-    values = _fingerprints(table[4], prints, again)
-    if lasting:
-        _remember(table[0], values, lasting)
-    for name in _NONE_FINITE:
-        values[name] = pa.array(values[name], mask=np.isnan(values[name]))
-    return columns | values
+def _of_step(step: int, columns: Mapping[str, Any], key: str) -> dict[str, Any]:
+    return {"step": np.full(len(columns[key]), step, np.int32), **columns}
 
 
 def _fingerprints(row: _Numbers, prints: Fingerprints, again: Sequence[Lasting]) -> dict[str, Any]:
     """Return the fingerprints' columns: of those measured in this batch, and of those measured in an earlier step."""
     if not again:
-        return {name: getattr(prints, name)[row] for name in _COLUMNS}
-    here = row >= 0
-    found: dict[str, Any] = {}
-    for name in _COLUMNS:
-        measured = getattr(prints, name)
-        values = found[name] = np.empty((len(row), *measured.shape[1:]), measured.dtype)
-        values[here] = measured[row[here]]
-    sources: dict[int, tuple[Mapping[str, Any], list[int], list[int]]] = {}  # most come from one optimizer's step
-    for place in np.flatnonzero(~here).tolist():
-        one = again[AGAIN - int(row[place])]
-        _, places, rows = sources.setdefault(id(one.columns), (one.columns, [], []))
-        places.append(place)
-        rows.append(one.row)
-    for columns, places, rows in sources.values():
+        return {name: getattr(prints, name).take(row, axis=0) for name in _COLUMNS}
+    if len(prints):  # a row that is not here is written over below
+        found = {name: getattr(prints, name).take(row, axis=0, mode="clip") for name in _COLUMNS}
+    else:
+        found = {
+            name: np.empty((len(row), *getattr(prints, name).shape[1:]), getattr(prints, name).dtype)
+            for name in _COLUMNS
+        }
+    places = np.flatnonzero(row < 0)
+    chosen = [again[at] for at in (AGAIN - row[places]).tolist()]
+    rows = np.array([one.row for one in chosen], np.intp)
+    sources = {id(one.columns): one.columns for one in chosen}  # most come from one optimizer's step
+    source = np.array([id(one.columns) for one in chosen], np.int64) if len(sources) > 1 else None
+    for address, columns in sources.items():
+        of = slice(None) if source is None else source == address
         for name in _COLUMNS:
-            found[name][places] = columns[name][rows]
+            found[name][places[of]] = columns[name][rows[of]]
     return found
 
 
 def _remember(numbers: _Numbers, values: Mapping[str, Any], lasting: Sequence[tuple[int, Lasting]]) -> None:
     """Give the fingerprints that later steps may refer to, and no more than those, a place that outlives the batch."""
-    places = {number: place for place, number in enumerate(numbers.tolist())}
-    rows = np.array([places[number] for number, _ in lasting])
-    kept = {name: values[name][rows] for name in _COLUMNS}
+    places = np.empty(numbers.max() + 1, np.intp)
+    places[numbers] = np.arange(len(numbers))
+    rows = places[[number for number, _ in lasting]]
+    kept = {name: values[name].take(rows, axis=0) for name in _COLUMNS}
     for row, (_, one) in enumerate(lasting):
         one.columns, one.row = kept, row
 
 
-def _columns(rows: Sequence[int], width: int) -> _Numbers:
+def _array(rows: Sequence[int], width: int) -> _Numbers:
     """Return the columns of rows that follow each other."""
     # The fastest way from Python's numbers to an array, and all of it with Python's lock held.
     numbers = np.frombuffer(struct.pack(f"={len(rows)}i", *rows), np.int32)

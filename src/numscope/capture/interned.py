@@ -36,14 +36,12 @@ class Strings:
     def __getitem__(self, number: int) -> str:
         return self._texts[number]
 
-    def column(self, ids: Any) -> pa.DictionaryArray | None:
-        """Return a column of texts; a negative number is null, and nothing but nulls is None."""
-        if len(ids) and ids.max() < 0:
-            return None
+    def column(self, ids: Any) -> pa.Array:
+        """Return a column of texts; a negative number is null."""
         if len(self._array) < len(self._texts):
             new = pa.array(self._texts[len(self._array) :], pa.string())
             self._array = pa.concat_arrays([self._array, new])
-        return pa.DictionaryArray.from_arrays(nullable(ids), self._array)
+        return self._array.take(nullable(ids))
 
 
 class Shapes:
@@ -66,13 +64,19 @@ class Shapes:
                     self._shapes.append(list(shape))
         return found
 
-    def columns(self, ids: Any) -> tuple[pa.Array, Any]:
-        """Return a column of shapes, and one of their numbers of elements."""
+    def column(self, ids: Any) -> pa.Array:
+        """Return a column of shapes."""
         if len(self._array) < len(self._shapes):
-            new = self._shapes[len(self._array) :]
-            self._array = pa.concat_arrays([self._array, pa.array(new, self._array.type)])
-            self._sizes = np.append(self._sizes, np.array([math.prod(shape) for shape in new], np.int64))
-        return self._array.take(pa.array(ids)), self._sizes[ids]
+            new = pa.array(self._shapes[len(self._array) :], self._array.type)
+            self._array = pa.concat_arrays([self._array, new])
+        return self._array.take(pa.array(ids))
+
+    def elements(self, ids: Any) -> pa.Array:
+        """Return a column of the numbers of elements."""
+        if len(self._sizes) < len(self._shapes):
+            new = [math.prod(shape) for shape in self._shapes[len(self._sizes) :]]
+            self._sizes = np.append(self._sizes, np.array(new, np.int64))
+        return pa.array(self._sizes[ids])
 
 
 class Series:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from numscope.capture.columns import AGAIN, Lasting, call_columns, slot_columns, tensor_columns
+from numscope.capture.columns import AGAIN, Lasting, Tables
 from numscope.capture.interned import Shapes, Strings
 from numscope.capture.sites import Sites
 from numscope.core.errors import CaptureError
@@ -38,9 +38,11 @@ class Recorder:
         open_writer: Callable[[], RunWriter],
         measure: FingerprintBatch | None,
         to_numpy: Callable[[Any], np.ndarray[Any, Any] | OnDevice],
+        strings: Strings | None = None,
+        sites: Sites | None = None,
     ) -> None:
-        self.strings = Strings()
-        self.sites = Sites()
+        self.strings = Strings() if strings is None else strings
+        self.sites = Sites() if sites is None else sites
         self.step = 0
         self.epoch = 0  # grows with every step, so that numbering starts anew without touching each series
         self.skipped: dict[str, int] = {}
@@ -63,8 +65,9 @@ class Recorder:
         self._lasting: list[tuple[int, Lasting]] = []  # tensor number → what a later step may refer to
         self._data: dict[int, Any] = {}
         self._data_bytes = 0
-        self._shapes = Shapes()
-        self.shape = self._shapes.id
+        shapes = Shapes()
+        self.shape = shapes.id
+        self._tables = Tables(self.strings, shapes)
         kind = type(self)
         self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
         self.shares = measure is not None and kind.tensor is Recorder.tensor  # one fingerprint for several tensors
@@ -248,19 +251,13 @@ class Recorder:
             for number, (value, sampled) in data.items()
         }
 
+        tables = self._tables
+
         def batch() -> Batch:
             return Batch(
-                calls=call_columns(self.strings, step, calls),
-                slots=slot_columns(self.strings, step, slots),
-                tensors=tensor_columns(
-                    self.strings,
-                    self._shapes,
-                    step,
-                    tensors,
-                    prints() if prints is not None else None,
-                    again,
-                    lasting,
-                ),
+                calls=tables.calls(step, calls),
+                slots=tables.slots(step, slots),
+                tensors=tables.tensors(step, tensors, prints() if prints is not None else None, again, lasting),
                 stacks=stacks,
                 data=arrays,
             )

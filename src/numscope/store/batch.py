@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ Columns = Mapping[str, Any]
 WIDE = pa.array(["float64", "complex128", "int64", "uint64"])
 # NaN stands for "no finite element" in these; on disk that is null.
 _NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
+_FIELDS = {table: [(fld.name, fld.type) for fld in schema] for table, schema in TABLES.items()}
 
 
 @dataclass(frozen=True)
@@ -98,24 +100,28 @@ def array_of(value: NDArray[Any] | OnDevice | Sample | View) -> NDArray[Any] | O
 
 def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
     """Return the columns as a record batch of that table's schema."""
-    schema = TABLES[table]
-    unknown = set(columns) - set(schema.names)
-    if unknown:
-        raise ValueError(f"table {table} has no column {sorted(unknown)[0]!r}")
+    fields = _FIELDS[table]
     rows = max((len(values) for values in columns.values() if values is not None), default=0)
-    arrays = []
-    for fld in schema:
-        values = columns.get(fld.name)
-        if fld.name == "sketch" and (values is None or isinstance(values, np.ndarray)):
-            arrays.append(_no_sketch(rows) if values is None else _sketch(values))
-        elif fld.name == "sketch_low" and values is None and isinstance(columns.get("sketch"), np.ndarray):
-            dtype = arrays[schema.get_field_index("dtype")]
-            arrays.append(_sketch_low(columns["sketch"], dtype))
+    arrays: list[pa.Array] = []
+    given = 0
+    for at, (name, kind) in enumerate(fields):
+        given += name in columns
+        values = columns.get(name)
+        if name == "sketch" and (values is None or isinstance(values, np.ndarray)):
+            array = _no_sketch(rows) if values is None else _sketch(values)
+        elif name == "sketch_low" and values is None and isinstance(columns.get("sketch"), np.ndarray):
+            array = _sketch_low(columns["sketch"], arrays[TABLES[table].get_field_index("dtype")])
+        elif values is None:
+            array = _nulls(table, at, rows)
         else:
-            arrays.append(column(values, fld.type, rows, nan_is_null=fld.name in _NULL_IF_NAN))
-        if len(arrays[-1]) != rows:
-            raise ValueError(f"table {table}: column {fld.name} has {len(arrays[-1])} rows, the others {rows}")
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            array = column(values, kind, rows, nan_is_null=name in _NULL_IF_NAN)
+        if len(array) != rows:
+            raise ValueError(f"table {table}: column {name} has {len(array)} rows, the others {rows}")
+        arrays.append(array)
+    if given < len(columns):
+        unknown = set(columns) - {name for name, _ in fields}
+        raise ValueError(f"table {table} has no column {sorted(unknown)[0]!r}")
+    return pa.RecordBatch.from_arrays(arrays, schema=TABLES[table])
 
 
 def column(values: Any, kind: pa.DataType, rows: int, nan_is_null: bool = False) -> pa.Array:
@@ -141,13 +147,25 @@ def _sketch(values: NDArray[np.float64]) -> pa.Array:
 
 def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
     wide = pc.is_in(dtype, WIDE).to_numpy(zero_copy_only=False) & ~np.isnan(values[:, 0])
-    low: list[bytes | None] = [None] * len(values)
-    for row in np.flatnonzero(wide):
-        with np.errstate(over="ignore", invalid="ignore"):
-            rest = (values[row] - values[row].astype(np.float32)).astype(np.float32)
-        low[row] = np.where(np.isfinite(rest), rest, np.float32(0)).tobytes()
-    return pa.array(low, pa.binary())
+    if not wide.any():
+        return pa.nulls(len(values), pa.binary())
+    with np.errstate(over="ignore", invalid="ignore"):
+        high = values[wide]
+        rest = (high - high.astype(np.float32)).astype(np.float32)
+    rest[~np.isfinite(rest)] = 0
+    ends = np.zeros(len(values) + 1, np.int32)
+    np.cumsum(wide, out=ends[1:])
+    there = np.packbits(wide, bitorder="little")
+    buffers = [pa.py_buffer(part) for part in (there, ends * (rest.itemsize * SKETCH), rest)]
+    return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
+# Steps mostly have as many rows as the one before. A full set of nulls is 19 columns.
+@lru_cache(maxsize=32)
+def _nulls(table: str, at: int, rows: int) -> pa.Array:
+    return pa.nulls(rows, TABLES[table].field(at).type)
+
+
+@lru_cache(maxsize=1)
 def _no_sketch(rows: int) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.full(rows * SKETCH, np.nan, np.float32)), SKETCH)

@@ -28,8 +28,8 @@ def write(guard: Any, strike: Strike | None) -> int:
 
     Returns how many of the origin's tensors had to be let go before they could be written.
     """
-    recorder = Recorder(guard.open_writer, TorchBatch(), for_the_writer)
-    recorder.strings, recorder.sites = guard.recorder.strings, guard.recorder.sites
+    known = guard.recorder
+    recorder = Recorder(guard.open_writer, TorchBatch(), for_the_writer, known.strings, known.sites)
     watch = Watch(recorder, CaptureSettings())
     entries = _entries(guard, strike)
     missing = 0
