@@ -19,18 +19,24 @@ AGAIN = (
 )  # in the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _Maker = Callable[[_Numbers], Any]
-_COLUMNS = tuple(Fingerprints.__dataclass_fields__)
+_Words = np.ndarray[Any, np.dtype[np.int64]]  # the columns of fingerprints but the sketch, as bits
+_Sketches = np.ndarray[Any, np.dtype[np.float64]]
+_WORDS = (
+    *((name, np.dtype(np.int64)) for name in ("elements", "nan", "posinf", "neginf", "zero")),
+    *((name, np.dtype(np.float64)) for name in ("min", "max", "mean", "l2")),
+    ("hash", np.dtype(np.uint64)),
+)
 
 
 class Lasting:
     """A fingerprint that outlives its step: a later one refers to it, where the tensor is still the same."""
 
-    __slots__ = ("columns", "row")
+    __slots__ = ("row", "sketches", "words")
 
-    def __init__(self) -> None:
-        # Where it is; nowhere until the batch that measured the tensor is written, which is before it is asked for.
-        self.columns: Mapping[str, Any] = {}
-        self.row = 0
+    # Where it is; nowhere until the batch that measured the tensor is written, which is before it is asked for.
+    words: _Words
+    sketches: _Sketches
+    row: int
 
 
 class _Repeated:
@@ -123,47 +129,50 @@ class Tables:
         row = columns.pop("row")
         if prints is None:
             return columns
-        values = _fingerprints(row, prints, again)
+        words, sketches = _fingerprints(row, prints, again)
         if lasting:
-            _remember(columns["tensor"], values, lasting)
-        return columns | values
+            _remember(columns["tensor"], words, sketches, lasting)
+        for at, (name, dtype) in enumerate(_WORDS):
+            columns[name] = words[:, at].view(dtype)
+        columns["sketch"] = sketches
+        return columns
 
 
 def _of_step(step: int, columns: Mapping[str, Any], key: str) -> dict[str, Any]:
     return {"step": np.full(len(columns[key]), step, np.int32), **columns}
 
 
-def _fingerprints(row: _Numbers, prints: Fingerprints, again: Sequence[Lasting]) -> dict[str, Any]:
-    """Return the fingerprints' columns: of those measured in this batch, and of those measured in an earlier step."""
+def _fingerprints(row: _Numbers, prints: Fingerprints, again: Sequence[Lasting]) -> tuple[_Words, _Sketches]:
+    """Return the rows' fingerprints: of those measured in this batch, and of those measured in an earlier step."""
+    measured, sketches = np.empty((len(prints), len(_WORDS)), np.int64), prints.sketch
+    for at, (name, _) in enumerate(_WORDS):
+        measured[:, at] = getattr(prints, name).view(np.int64)
     if not again:
-        return {name: getattr(prints, name).take(row, axis=0) for name in _COLUMNS}
-    if len(prints):  # a row that is not here is written over below
-        found = {name: getattr(prints, name).take(row, axis=0, mode="clip") for name in _COLUMNS}
-    else:
-        found = {
-            name: np.empty((len(row), *getattr(prints, name).shape[1:]), getattr(prints, name).dtype)
-            for name in _COLUMNS
-        }
+        return measured.take(row, axis=0), sketches.take(row, axis=0)
+    if not len(prints):
+        measured, sketches = np.zeros((1, len(_WORDS)), np.int64), np.zeros((1, sketches.shape[1]))
+    # What is not here takes any row, and another's values below.
+    words, found = measured.take(row, axis=0, mode="clip"), sketches.take(row, axis=0, mode="clip")
     places = np.flatnonzero(row < 0)
     chosen = [again[at] for at in (AGAIN - row[places]).tolist()]
-    rows = np.array([one.row for one in chosen], np.intp)
-    sources = {id(one.columns): one.columns for one in chosen}  # most come from one optimizer's step
-    source = np.array([id(one.columns) for one in chosen], np.int64) if len(sources) > 1 else None
-    for address, columns in sources.items():
+    rows = np.array([one.row for one in chosen])
+    sources = {id(one.words): one for one in chosen}  # most come from one optimizer's step
+    source = np.array([id(one.words) for one in chosen]) if len(sources) > 1 else None
+    for address, one in sources.items():
         of = slice(None) if source is None else source == address
-        for name in _COLUMNS:
-            found[name][places[of]] = columns[name][rows[of]]
-    return found
+        words[places[of]] = one.words.take(rows[of], axis=0)
+        found[places[of]] = one.sketches.take(rows[of], axis=0)
+    return words, found
 
 
-def _remember(numbers: _Numbers, values: Mapping[str, Any], lasting: Sequence[tuple[int, Lasting]]) -> None:
+def _remember(numbers: _Numbers, words: _Words, sketches: _Sketches, lasting: Sequence[tuple[int, Lasting]]) -> None:
     """Give the fingerprints that later steps may refer to, and no more than those, a place that outlives the batch."""
     places = np.empty(numbers.max() + 1, np.intp)
     places[numbers] = np.arange(len(numbers))
     rows = places[[number for number, _ in lasting]]
-    kept = {name: values[name].take(rows, axis=0) for name in _COLUMNS}
+    words, sketches = words.take(rows, axis=0), sketches.take(rows, axis=0)
     for row, (_, one) in enumerate(lasting):
-        one.columns, one.row = kept, row
+        one.words, one.sketches, one.row = words, sketches, row
 
 
 def _array(rows: Sequence[int], width: int) -> _Numbers:

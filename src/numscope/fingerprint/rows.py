@@ -20,7 +20,8 @@ class Rows:
 
     def __init__(self, capacity: int = 256) -> None:
         self.count = 0
-        self._allocate(capacity)
+        self._least = capacity
+        self._allocate(0)  # memory is taken when there is something to write
 
     def _allocate(self, capacity: int) -> None:
         self.integers = np.zeros((capacity, len(_INTEGERS)), np.int64)
@@ -34,7 +35,7 @@ class Rows:
         if self.count <= len(self.hash):
             return
         old = self.integers, self.floats, self.hash, self.sketch
-        self._allocate(max(self.count, 2 * len(self.hash)))
+        self._allocate(max(self.count, 2 * len(self.hash), self._least))
         for before, now in zip(old, (self.integers, self.floats, self.hash, self.sketch)):
             now[: len(before)] = before
 
@@ -69,10 +70,10 @@ class Rows:
         """Return all rows and begin anew."""
         self.reserve()
         count = self.count
-        integers, floats = self.integers[:count], self.floats[:count]
-        columns: dict[str, Any] = dict(zip(_INTEGERS + _FLOATS, (*integers.T, *floats.T)))
-        contiguous = {name: np.ascontiguousarray(column) for name, column in columns.items()}
-        result = Fingerprints(**contiguous, hash=self.hash[:count], sketch=self.sketch[:count])
+        integers, floats = (np.ascontiguousarray(block[:count].T) for block in (self.integers, self.floats))
+        columns: dict[str, Any] = dict(zip(_INTEGERS + _FLOATS, (*integers, *floats)))
+        result = Fingerprints(**columns, hash=self.hash[:count], sketch=self.sketch[:count])
         self.count = 0
-        self._allocate(max(256, count))
+        self._least = max(256, count)
+        self._allocate(0)
         return result

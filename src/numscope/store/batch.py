@@ -21,10 +21,9 @@ from numscope.store.schema import SKETCH, TABLES
 
 Columns = Mapping[str, Any]
 
-# A sketch of these needs more digits than float32 has; what is missing goes to `sketch_low`.
-WIDE = pa.array(["float64", "complex128", "int64", "uint64"])
+_WIDE = pa.array(["float64", "complex128", "int64", "uint64"])
 # NaN stands for "no finite element" in these; on disk that is null.
-_NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
+NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
 _FIELDS = {table: [(fld.name, fld.type) for fld in schema] for table, schema in TABLES.items()}
 
 
@@ -114,7 +113,7 @@ def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
         elif values is None:
             array = _nulls(table, at, rows)
         else:
-            array = column(values, kind, rows, nan_is_null=name in _NULL_IF_NAN)
+            array = column(values, kind, rows, nan_is_null=name in NULL_IF_NAN)
         if len(array) != rows:
             raise ValueError(f"table {table}: column {name} has {len(array)} rows, the others {rows}")
         arrays.append(array)
@@ -145,18 +144,27 @@ def _sketch(values: NDArray[np.float64]) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(flat, SKETCH)
 
 
-def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
-    wide = pc.is_in(dtype, WIDE).to_numpy(zero_copy_only=False) & ~np.isnan(values[:, 0])
-    if not wide.any():
-        return pa.nulls(len(values), pa.binary())
+def is_wide(dtype: pa.Array) -> NDArray[np.bool_]:
+    """Tell of which dtypes the sketch needs more digits than float32 has; those that are missing go to `sketch_low`."""
+    wide: NDArray[np.bool_] = pc.is_in(dtype, _WIDE).to_numpy(zero_copy_only=False)
+    return wide
+
+
+def low_part(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return what float32 cannot hold of sketches."""
     with np.errstate(over="ignore", invalid="ignore"):
-        high = values[wide]
-        rest = (high - high.astype(np.float32)).astype(np.float32)
+        rest = (values - values.astype(np.float32)).astype(np.float32)
     rest[~np.isfinite(rest)] = 0
+    return rest
+
+
+def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
+    wide = is_wide(dtype) & ~np.isnan(values[:, 0])
+    low = low_part(values[wide])
     ends = np.zeros(len(values) + 1, np.int32)
     np.cumsum(wide, out=ends[1:])
     there = np.packbits(wide, bitorder="little")
-    buffers = [pa.py_buffer(part) for part in (there, ends * (rest.itemsize * SKETCH), rest)]
+    buffers = [pa.py_buffer(part) for part in (there, ends * (low.itemsize * SKETCH), low)]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
 from numscope.store.files import write_all
 from numscope.store.lanes import Job
+from numscope.store.messages import Message, Messages, message_of
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SegmentWriter
 from numscope.store.shard_writer import Kept, ShardWriter
@@ -39,7 +40,7 @@ class EndOfStep:
 class Begun:
     """A batch whose data is being written; its rows follow."""
 
-    tables: dict[str, pa.RecordBatch]
+    tables: dict[str, Message]
     jobs: list[Job]
 
     @property
@@ -56,6 +57,8 @@ class RankFiles:
         self._segment_bytes = segment_bytes
         self._segment = SegmentWriter(directory, 0)
         self._shards = ShardWriter(directory, shard_bytes)
+        self._messages = {name: Messages(name) for name in _ORDER}
+        self._begun = 0  # batches that are not finished
         self._begin = dict(self._segment.rows)
         self._lost: dict[str, int] = {}
         self._placed: dict[int, tuple[str, str]] = {}  # where the data of this step's tensors is, by their number
@@ -65,25 +68,29 @@ class RankFiles:
         """Begin to write the data of a batch; its rows come with `finish`, in the order of the batches."""
         try:
             given = {name: getattr(batch, name) for name in _ORDER}
-            filled = {name for name, columns in given.items() if _has_rows(columns)} | (
-                {"tensors"} if batch.data else set()
-            )
-            tables = {name: record_batch(name, given[name]) for name in _ORDER if name in filled}
+            filled = {name for name, columns in given.items() if _has_rows(columns)}
+            tables: dict[str, Message] = {}
             jobs: list[Job] = []
-            if batch.data:
-                tables["tensors"], jobs = self._keep(batch, tables["tensors"])
+            for name in _ORDER:
+                if name == "tensors" and batch.data:
+                    rows, jobs = self._keep(batch, record_batch(name, batch.tensors))
+                    tables[name] = message_of(rows)
+                elif name in filled:
+                    tables[name] = self._messages[name].of(given[name], at_once=not self._begun)
         except Exception as error:
             reason = f"not stored: {type(error).__name__}"
             self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
             raise
+        self._begun += 1
         return Begun(tables, jobs)
 
     def finish(self, begun: Begun) -> None:
         """Wait for the data of a batch, and write its rows."""
         for job in begun.jobs:
             job.wait()
-        for name, rows in begun.tables.items():
-            self._segment.append(name, rows)
+        for name, message in begun.tables.items():
+            self._segment.append(name, message)
+        self._begun -= 1
 
     def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Job]]:
         """Begin to store the data of a batch; return its tensors with the place of their data filled in."""

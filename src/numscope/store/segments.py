@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from numscope.store.files import write_all
+from numscope.store.messages import Message
 from numscope.store.schema import TABLES
 
 SEGMENT_BYTES = 128 << 20
@@ -44,19 +45,18 @@ class SegmentWriter:
         self._directory = directory
         self._files: dict[str, int] = {}
 
-    def append(self, table: str, batch: pa.RecordBatch) -> None:
-        """Append a record batch to the table's stream."""
-        if not batch.num_rows:
+    def append(self, table: str, message: Message) -> None:
+        """Append rows to the table's stream."""
+        if not message.rows:
             return
-        message = memoryview(batch.serialize())
-        buffers = [message]
+        buffers = [message.content]
         if table not in self._files:
             path = stream_path(self._directory, self.segment, table)
             self._files[table] = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
             buffers.insert(0, memoryview(TABLES[table].serialize()))
         write_all(self._files[table], buffers)
-        self.rows[table] += batch.num_rows
-        self.bytes += len(message)
+        self.rows[table] += message.rows
+        self.bytes += len(message.content)
 
     def close(self) -> None:
         """Turn the streams into Parquet."""

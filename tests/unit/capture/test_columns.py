@@ -38,10 +38,14 @@ def flat(rows: list[tuple[int, ...]]) -> list[int]:
 
 def prints(first: int, rows: int) -> Fingerprints:
     """Return fingerprints in which each number says whose it is."""
-    names = [name for name in Fingerprints.__dataclass_fields__ if name != "sketch"]
+    floats = ("min", "max", "mean", "l2")
+    names = [name for name in Fingerprints.__dataclass_fields__ if name not in ("hash", "sketch")]
     number = np.arange(first, first + rows)
-    columns: dict[str, Any] = {name: number * 100 + at for at, name in enumerate(names)}
-    return Fingerprints(**columns, sketch=np.repeat(number.astype(np.float64), 64).reshape(rows, 64))
+    columns: dict[str, Any] = {
+        name: (number * 100 + at).astype(np.float64 if name in floats else np.int64) for at, name in enumerate(names)
+    }
+    sketch = np.repeat(number.astype(np.float64), 64).reshape(rows, 64)
+    return Fingerprints(**columns, hash=(number * 100 + 99).astype(np.uint64), sketch=sketch)
 
 
 @given(st.lists(st.tuples(st.lists(_CALL, max_size=2), st.lists(_SLOT, max_size=2)), max_size=6))
@@ -100,7 +104,7 @@ def test_fingerprints_of_earlier_steps_stand_beside_those_of_this_one() -> None:
     rows = [(0, 1, 0, 2, AGAIN, -1), (1, 1, 0, 2, 0, -1), (2, 1, 0, 2, AGAIN - 1, -1), (3, 1, 0, 2, AGAIN - 2, -1)]
     found = tables.tensors(2, flat(rows), prints(30, 1), again)
     assert found["elements"].tolist() == [1200, 3000, 2000, 1000]
-    assert found["hash"].tolist() == [1209, 3009, 2009, 1009]
+    assert found["hash"].tolist() == [1299, 3099, 2099, 1099]
     assert found["sketch"][:, 0].tolist() == found["sketch"][:, 63].tolist() == [12, 30, 20, 10]
     none_here = tables.tensors(3, [0, 1, 0, 2, AGAIN, -1], prints(0, 0), again[:1])
     assert none_here["mean"].tolist() == [1207]
