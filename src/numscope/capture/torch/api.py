@@ -10,9 +10,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.interned import Series
-from numscope.capture.torch.backward import BackwardCall, Targets, attach, running, targets_of
+from numscope.capture.torch.backward import BackwardCall, running
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
+from numscope.capture.torch.graph import Targets, attach, targets_of
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State

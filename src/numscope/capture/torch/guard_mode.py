@@ -13,9 +13,9 @@ import torch
 
 from numscope.capture.interned import Series
 from numscope.capture.torch.api import ApiMode, _same_name
-from numscope.capture.torch.backward import edges_of
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.flags import is_finite
+from numscope.capture.torch.graph import edges_of
 from numscope.capture.torch.guard_calls import OpenCall, OpenModule, Seen, key_of, version_of
 from numscope.capture.torch.guard_edges import ModuleBackward, attach
 from numscope.capture.torch.guard_faults import PASS, OurWork

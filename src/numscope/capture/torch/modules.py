@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from numscope.capture.interned import Series
-from numscope.capture.torch.backward import BackwardCall, Targets, attach, targets_of
+from numscope.capture.torch.backward import BackwardCall
 from numscope.capture.torch.compiled import is_tracing
+from numscope.capture.torch.graph import Targets, attach, targets_of
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.values import Slot
