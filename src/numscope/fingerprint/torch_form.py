@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ctypes import memmove
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -50,9 +50,61 @@ class TorchBatch:
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
         self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
+        # what `alike` stands for -> how such contents are measured
+        self._ways: dict[Any, CudaBatch | tuple[Block, int, int, int]] = {}
 
-    def add(self, tensor: torch.Tensor) -> int:
-        """Measure the tensor as it is now; return its row in the next `collect`."""
+    def add(self, tensor: torch.Tensor, alike: Any = None) -> int:
+        """Measure the tensor as it is now; return its row in the next `collect`.
+
+        `alike` is one object for all plain tensors of one dtype, shape, strides and device of which torch has put nothing
+        off: what can be asked of such a tensor is asked of the first one only.
+        """
+        way = self._ways.get(alike)
+        if way is not None:
+            row = self._add_alike(tensor, alike, way)
+            if row is not None:
+                return row
+        row = self._add_first(tensor)
+        if alike is not None:
+            self._learn(tensor, alike)
+        return row
+
+    def _add_alike(self, tensor: torch.Tensor, alike: Any, way: CudaBatch | tuple[Block, int, int, int]) -> int | None:
+        """Measure a tensor in the way of those like it; None where that can't be done."""
+        try:
+            address = _data_ptr(tensor)
+        except RuntimeError:  # batched and functional ones have no storage
+            return None
+        if address == 0:
+            return None
+        with self._lock:
+            row = self._rows.count
+            self._rows.count = row + 1
+            if isinstance(way, tuple):
+                block, count, elements, size = way
+                place = self._arena.take(block, row, count, elements)
+                memmove(block.address + place * block.stride, address, size)
+            elif self._later is None:
+                way.add_alike(row, tensor, address, alike)
+            else:
+                self._put_off(way, row, tensor)
+        return row
+
+    def _learn(self, tensor: torch.Tensor, alike: Any) -> None:
+        """Remember how a tensor that was just measured was, for those like it."""
+        if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
+            return
+        if len(self._ways) > _SHAPES:
+            self._ways.clear()
+        if tensor.is_cuda and tensor.get_device() in self._cuda:
+            self._ways[alike] = self._cuda[tensor.get_device()]
+        elif tensor.is_cpu and is_plain(tensor):
+            known = self._small.get((tensor.dtype, tensor.numel()))
+            if known is not None:
+                block, count, size, _ = known
+                self._ways[alike] = block, count, tensor.numel(), size
+
+    def _add_first(self, tensor: torch.Tensor) -> int:
         if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
             if row is not None:
@@ -129,10 +181,14 @@ class TorchBatch:
             if self._later is None:
                 cuda.add(row, tensor, address)
             else:
-                rows, tensors = self._later.setdefault(cuda.index, ([], []))
-                rows.append(row)
-                tensors.append(tensor)
+                self._put_off(cuda, row, tensor)
         return row
+
+    def _put_off(self, cuda: CudaBatch, row: int, tensor: torch.Tensor) -> None:
+        assert self._later is not None
+        rows, tensors = self._later.setdefault(cuda.index, ([], []))
+        rows.append(row)
+        tensors.append(tensor)
 
     def _add_any(self, tensor: torch.Tensor) -> int:
         why = refuse(tensor)

@@ -85,20 +85,20 @@ def _words(
 
 
 @triton.jit
-def _factor(facts, tile):
+def _factor(fact):
     """Load the tile's factor, as two numbers of 32 bits: of a whole one it isn't known that half is the other's sign."""
-    fact = (facts + tile * _FACT).to(tl.pointer_type(tl.int32), bitcast=True)
+    fact = fact.to(tl.pointer_type(tl.int32), bitcast=True)
     return tl.load(fact), tl.load(fact + 1)
 
 
 @triton.jit
-def _signs(facts, rows, tile, row, PER: tl.constexpr):
+def _signs(fact, rows, row, PER: tl.constexpr):
     """Load the signs of each group of a tile, bit k is place k's of its 8 groups, and the flips to be xored to them.
 
     If a word holds two elements, the signs of the odd ones stand 32 bits above those of the even.
     """
     line = tl.arange(0, 256) >> 3
-    flips = facts + (tile * _FACT + _FLIPS)
+    flips = fact + _FLIPS
     if PER == 1:
         half = line & 1
         rows = rows.to(tl.pointer_type(tl.int32), bitcast=True)
@@ -109,14 +109,14 @@ def _signs(facts, rows, tile, row, PER: tl.constexpr):
 
 
 @triton.jit
-def _row(facts, tile):
+def _row(fact):
     """Load where the tile's rows of signs begin."""
-    return tl.load((facts + (tile * _FACT + _ROWS)).to(tl.pointer_type(tl.int32), bitcast=True))
+    return tl.load((fact + _ROWS).to(tl.pointer_type(tl.int32), bitcast=True))
 
 
 @triton.jit
 def _fetch(
-    data, skip, facts, rows, tile, row, step, whole,
+    data, skip, fact, rows, tile, row, step, whole,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     PER: tl.constexpr, DIMS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -125,9 +125,21 @@ def _fetch(
         data, skip, tile, tile < whole, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
         DIMS, MASKED,
     )  # fmt: skip
-    factor, factor_above = _factor(facts, tile)
-    signs, flips = _signs(facts, rows, tile, row, PER)
-    return word, factor, factor_above, signs, flips, _row(facts, tile + 2 * step)
+    factor, factor_above = _factor(fact)
+    signs, flips = _signs(fact, rows, row, PER)
+    return word, factor, factor_above, signs, flips, _row(fact + 2 * step * _FACT)
+
+
+@triton.jit
+def _flipped(x, signs, PACKED: tl.constexpr):
+    """Return x with its sign changed where the first bit of `signs` is set."""
+    bits = x.to(tl.int32, bitcast=True)
+    if PACKED:  # as one instruction: the compiler would take a word's second element from the word once more
+        flip: tl.constexpr = "lop3.b32 $0, $1, 0x80000000, $2, 0x6a;"
+        bits = tl.inline_asm_elementwise(flip, "=r,r,r", [signs, bits], tl.int32, True, 1)
+    else:
+        bits = (signs & _SIGN) ^ bits
+    return bits.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -162,8 +174,7 @@ def _halves(word, HALVES: tl.constexpr):
 def _add_elements(x, signs, good, low, high, total, squares, zeros, signed, PACKED: tl.constexpr, MASKED: tl.constexpr):
     """Add the elements x[256, 4]; bit k of signs[256] is the sign of place k of 8 groups."""
     shift = 31 - ((tl.arange(0, 256) & 7)[:, None] * 4 + tl.arange(0, 4)[None, :])
-    flipped = ((signs[:, None] << shift) & _SIGN) ^ x.to(tl.int32, bitcast=True)
-    signed += flipped.to(tl.float32, bitcast=True)
+    signed += _flipped(x, signs[:, None] << shift, PACKED)
     if not PACKED:
         zero, small, large = x == 0, x, x
         if MASKED:
@@ -250,26 +261,28 @@ def fast_sums(
     whole = tl.minimum(last, (count // (1024 * PER)).to(tl.int32))
     tile = first
     turns = tl.maximum(whole - first + step - 1, 0) // step
-    row0, row1 = _row(facts, tile), _row(facts, tile + step)
+    fact = facts + tile * _FACT
+    row0, row1 = _row(fact), _row(fact + step * _FACT)
     if EARLY:
         gdc_wait()
     word0, factor0, above0, signs0, flips0, row0 = _fetch(
-        data, skip, facts, rows, tile, row0, step, whole,
+        data, skip, fact, rows, tile, row0, step, whole,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     word1, factor1, above1, signs1, flips1, row1 = _fetch(
-        data, skip, facts, rows, tile + step, row1, step, whole,
+        data, skip, fact + step * _FACT, rows, tile + step, row1, step, whole,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     pairs = tl.maximum(turns - 2, 0) // 2
     for _ in range(pairs):
         tile += 2 * step
+        fact += 2 * step * _FACT
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
         )  # fmt: skip
         word0, factor0, above0, signs0, flips0, row0 = _fetch(
-            data, skip, facts, rows, tile, row0, step, whole,
+            data, skip, fact, rows, tile, row0, step, whole,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
@@ -277,12 +290,12 @@ def fast_sums(
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
         )  # fmt: skip
         word1, factor1, above1, signs1, flips1, row1 = _fetch(
-            data, skip, facts, rows, tile + step, row1, step, whole,
+            data, skip, fact + step * _FACT, rows, tile + step, row1, step, whole,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
     rest = turns - 2 * pairs  # three at most, of which two are on their way already
     word2, factor2, above2, signs2, flips2, _ = _fetch(
-        data, skip, facts, rows, tile + 2 * step, row0, step, whole,
+        data, skip, fact + 2 * step * _FACT, rows, tile + 2 * step, row0, step, whole,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     if rest > 0:
@@ -316,8 +329,9 @@ def fast_sums(
         )  # fmt: skip
         if PER == 2:
             word = tl.where(place * 2 + 1 < left, word, word & 0xFFFF)
-        factor, factor_above = _factor(facts, tile)
-        signs, flips = _signs(facts, rows, tile, _row(facts, tile), PER)
+        fact = facts + tile * _FACT
+        factor, factor_above = _factor(fact)
+        signs, flips = _signs(fact, rows, _row(fact), PER)
         below, above, low, high, total, squares, zeros, signed, signed2 = _add(
             word, factor, factor_above, signs, flips, left,
             below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False, True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,22 @@ class CudaBatch:
         else:
             with torch.cuda.device(index):
                 batch.add(row, tensor, address)
+
+    def add_alike(self, row: int, tensor: Tensor, address: int, alike: Any) -> None:
+        """Launch what measures the tensor, which is like all of which `alike` is said."""
+        index = self.index
+        if _capturing():
+            raise TypeError(_IN_A_GRAPH)
+        batch = self.streams.get(_raw_stream(index))
+        if batch is None or address & 15 or _current_device() != index:
+            self.add(row, tensor, address)
+            return
+        plan = batch.alike.get(alike)
+        if plan is not None:
+            batch.launch(plan, row, tensor, address)
+            return
+        batch.add(row, tensor, address)
+        batch.learn(tensor, alike)
 
     def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Launch what measures the tensors, on the current stream: one launch for many small ones."""

@@ -26,6 +26,7 @@ NAN, POSINF, NEGINF, ZERO, HASH = range(71, 76)
 JOB = 6  # numbers that say what one program of `measure_many` does
 BIG = 600  # sums "big" are of numbers above 2**400, times 2**-600; "small" below 2**-400, times 2**600
 
+_AT_A_TIME = tl.constexpr(128)  # records: the more are asked for at once, the less often it waits for the memory
 _FLOAT16 = tl.constexpr(FLOAT16)
 _FLOAT64 = tl.constexpr(FLOAT64)
 _RECORD = tl.constexpr(RECORD)
@@ -280,32 +281,33 @@ def _column(ring, at, there, COLUMN: tl.constexpr):
 
 @triton.jit
 def reduce(ring, table, out):
-    """Join the records of each program's row, in their order, into one."""
+    """Join the records of each program's row into one, always in the same order."""
     row = tl.program_id(0).to(tl.int64)
     start = tl.load(table + row * 2)
     records = tl.load(table + row * 2 + 1)
-    line = tl.arange(0, 32)
-    bucket = tl.zeros((64,), tl.float64)
-    lowest, highest = tl.full((), _INF, tl.float64), tl.full((), -_INF, tl.float64)
-    sums = tl.zeros((8,), tl.float64)
-    counts = tl.zeros((8,), tl.int64)
+    line = tl.arange(0, _AT_A_TIME)
     eight = tl.arange(0, 8)
-    for begin in range(0, records, 32):
+    buckets = tl.zeros((_AT_A_TIME, 64), tl.float64)
+    lows = tl.full((_AT_A_TIME,), _INF, tl.float64)
+    highs = tl.full((_AT_A_TIME,), -_INF, tl.float64)
+    sums = tl.zeros((_AT_A_TIME, 8), tl.float64)
+    counts = tl.zeros((_AT_A_TIME, 8), tl.int64)
+    for begin in range(0, records, _AT_A_TIME):
         at = start + begin + line
         there = begin + line < records
         raw = tl.load(ring + at[:, None] * _RECORD + tl.arange(0, 64)[None, :], mask=there[:, None], other=0)
-        bucket += tl.sum(raw.to(tl.float64, bitcast=True), 0)
+        buckets += raw.to(tl.float64, bitcast=True)
         low = _column(ring, at, there, 64).to(tl.float64, bitcast=True)
         high = _column(ring, at, there, 65).to(tl.float64, bitcast=True)
-        lowest = tl.minimum(lowest, tl.min(tl.where(there, low, _INF), 0))
-        highest = tl.maximum(highest, tl.max(tl.where(there, high, -_INF), 0))
+        lows = tl.minimum(lows, tl.where(there, low, _INF))
+        highs = tl.maximum(highs, tl.where(there, high, -_INF))
         fives = there[:, None] & (eight < 5)[None, :]
         raw = tl.load(ring + at[:, None] * _RECORD + 66 + eight[None, :], mask=fives, other=0)
-        sums += tl.sum(raw.to(tl.float64, bitcast=True), 0)
-        counts += tl.sum(tl.load(ring + at[:, None] * _RECORD + 71 + eight[None, :], mask=fives, other=0), 0)
+        sums += raw.to(tl.float64, bitcast=True)
+        counts += tl.load(ring + at[:, None] * _RECORD + 71 + eight[None, :], mask=fives, other=0)
     out += row * _RECORD
-    tl.store(out + tl.arange(0, 64), bucket.to(tl.int64, bitcast=True))
-    tl.store(out + 64, lowest.to(tl.int64, bitcast=True))
-    tl.store(out + 65, highest.to(tl.int64, bitcast=True))
-    tl.store(out + 66 + eight, sums.to(tl.int64, bitcast=True), mask=eight < 5)
-    tl.store(out + 71 + eight, counts, mask=eight < 5)
+    tl.store(out + tl.arange(0, 64), tl.sum(buckets, 0).to(tl.int64, bitcast=True))
+    tl.store(out + 64, tl.min(lows, 0).to(tl.int64, bitcast=True))
+    tl.store(out + 65, tl.max(highs, 0).to(tl.int64, bitcast=True))
+    tl.store(out + 66 + eight, tl.sum(sums, 0).to(tl.int64, bitcast=True), mask=eight < 5)
+    tl.store(out + 71 + eight, tl.sum(counts, 0), mask=eight < 5)

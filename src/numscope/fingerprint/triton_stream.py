@@ -62,6 +62,7 @@ class Plan(NamedTuple):
     head: tuple[int, ...]  # between the address and the line's number
     tail: tuple[int, ...]  # after the record's number
     programs: int
+    elements: int
     real: int  # elements, complex ones counted twice
     kind: Kind
     per: int
@@ -80,6 +81,7 @@ class StreamBatch:
         self.out = self._lines()
         self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
         self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
+        self.alike: dict[Any, Plan] = {}  # of those of which a caller says that they are alike
         self.known = 0  # size of the tables when `plans` was begun
         self.used = 0  # records in the ring
         self.at = 0  # lines in `out`
@@ -94,26 +96,38 @@ class StreamBatch:
 
     def add(self, row: int, tensor: Tensor, address: int) -> None:
         """Launch what measures the tensor, which lies at that address."""
-        elements = tensor.numel()
-        if tensor.is_contiguous():
-            plan = self.plans.get((tensor.dtype, elements))
-        else:
-            plan = self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
+        plan = self._known(tensor)
         if plan is not None and not address & 15 and not tensor.is_neg() and not tensor.is_conj():
-            call, before, head, tail, programs, count, _, _, turn = plan
-            if turn is not None:
-                straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
-                address = straight.data_ptr()
-            if self.used + programs > RECORDS or self.at == LINES:
-                self._make_room()
-            call(*before, address, *head, self.at, self.used, *tail)
-            self.lines.append((row, elements, count))
-            self.at += 1
-            self.used += programs
-            return
-        if elements:
+            self.launch(plan, row, tensor, address)
+        elif elements := tensor.numel():
             with torch.no_grad():
                 self._add_any(row, tensor.detach(), elements)
+
+    def _known(self, tensor: Tensor) -> Plan | None:
+        if tensor.is_contiguous():
+            return self.plans.get((tensor.dtype, tensor.numel()))
+        return self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
+
+    def learn(self, tensor: Tensor, alike: Any) -> None:
+        """Remember the plan of a tensor that was just added, for those like it, of which torch has put nothing off."""
+        plan = self._known(tensor)
+        if plan is not None and len(self.alike) < _SPREAD:
+            self.alike[alike] = plan
+
+    def launch(self, plan: Plan, row: int, tensor: Tensor, address: int) -> None:
+        """Launch what measures a tensor by its plan; its address is a multiple of 16."""
+        call, before, head, tail, programs, elements, count, _, _, turn = plan
+        if turn is not None:
+            straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
+            address = straight.data_ptr()
+        at, used = self.at, self.used
+        if used + programs > RECORDS or at == LINES:
+            self._make_room()
+            at, used = self.at, self.used
+        call(*before, address, *head, at, used, *tail)
+        self.lines.append((row, elements, count))
+        self.at = at + 1
+        self.used = used + programs
 
     def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
         """Measure many tensors, those that are small and lie in one piece with few launches."""
@@ -165,6 +179,7 @@ class StreamBatch:
             self.known = self.tables.known
             self.plans.clear()
             self.spread.clear()
+            self.alike.clear()
         per = PER.get(kind.name, 0)
         if not (tensor.is_conj() or tensor.is_neg()):
             if tensor.is_contiguous():
@@ -205,7 +220,7 @@ class StreamBatch:
         start = self._starter(kind, per, dims, aligned=True)
         programs = programs_for(tiles, self.tables.at_once[per])
         before = programs, 1, 1, self.stream, *start.fixed
-        plan = Plan(start.call, before, head, tail, programs, count, kind, per, turn)
+        plan = Plan(start.call, before, head, tail, programs, elements, count, kind, per, turn)
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
         elif len(self.spread) < _SPREAD:
@@ -332,7 +347,7 @@ class StreamBatch:
     def _launch_reduce(self, lines: int, first: int) -> None:
         compiled = self.tables.compiled
         if "reduce" not in compiled:
-            warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=4)
+            warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=16)
             compiled["reduce"] = launch_of(warm)
         # Where the new lines begin is said by the addresses (multiples of 16 bytes both), not by a number.
         table, out = self.table.data_ptr() + 16 * first, self.out.data_ptr() + 8 * kernels.RECORD * first

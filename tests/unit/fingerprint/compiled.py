@@ -26,7 +26,7 @@ def compiled(kernel: Any, architecture: int, data: str = "*i32", **constants: in
     known = {(names.index(name),): value for name, value in constants.items()}
     target = GPUTarget("cuda", architecture, 32)
     tuning = TUNING[constants.get("PER", 0)]
-    options = {"num_warps": tuning.warps, "maxnreg": tuning.registers} if constants else {"num_warps": 4}
+    options = {"num_warps": tuning.warps, "maxnreg": tuning.registers} if constants else {"num_warps": 16}
     return triton.compile(ASTSource(kernel, types, known, aligned), target=target, options=options).asm
 
 

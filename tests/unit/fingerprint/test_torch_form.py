@@ -202,3 +202,37 @@ def test_tensors_measured_together_are_those_measured_one_by_one() -> None:
     found = batch.collect()
     assert found.hash[alone].tolist() == found.hash[many].tolist()
     assert many == list(range(len(tensors), 2 * len(tensors)))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool, torch.complex64]
+)
+@pytest.mark.parametrize("shape", [(), (1,), (0, 3), (5, 7), (300, 40), (64, 1100)])
+def test_tensors_that_are_said_to_be_alike_are_measured_as_any_others(
+    dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    batch = TorchBatch()
+    added = []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        value = torch.randn(shape, dtype=torch.float64).mul(3).to(dtype)
+        for tensor in (value, value.mT if value.dim() > 1 else value, value.requires_grad_(dtype.is_floating_point)):
+            added.append((batch.add(tensor, (dtype, tensor.shape, tensor.stride())), numpy_of(tensor)))
+    result = batch.collect()
+    for row, array in added:
+        assert_agrees(result, array, row)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_tensor_of_vmap_is_refused_even_if_it_is_said_to_be_like_one_that_was_measured() -> None:
+    batch = TorchBatch()
+    batch.add(torch.ones(3), "alike")
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(TypeError, match="has no data"):
+            batch.add(x, "alike")
+        return x
+
+    torch.vmap(inside)(torch.ones(2, 3))
+    assert batch.add(torch.ones(3), "alike") == 1
+    assert len(batch.collect()) == 2
