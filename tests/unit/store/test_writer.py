@@ -59,6 +59,22 @@ def test_segments_close_by_size_and_hold_whole_steps(tmp_path: Path) -> None:
     }
 
 
+def test_what_was_not_measured_takes_no_space_and_what_was_is_read_back(tmp_path: Path) -> None:
+    sizes = {}
+    for name in ("measured", "structure"):
+        with RunWriter(tmp_path / name, rank=0, manifest={}) as writer:
+            for step in range(3):
+                batch = batch_of(step, arrays_of(step, 200), keep=False)
+                bare = {key: values for key, values in batch.tensors.items() if key != "sketch"}
+                writer.write(batch if name == "measured" else Batch(calls=batch.calls, slots=batch.slots, tensors=bare))
+                writer.end_step(step, {})
+        sizes[name] = (tmp_path / name / "rank0/000000/tensors.parquet").stat().st_size
+        sketch = open_run(tmp_path / name).step_tables(1, 0).tensors["sketch"].combine_chunks().values.to_numpy()
+        wanted = np.random.default_rng(1).standard_normal((200, 64)).astype(np.float32).ravel()
+        assert np.isnan(sketch).all() if name == "structure" else np.array_equal(sketch, wanted)
+    assert sizes["structure"] < sizes["measured"] - 0.95 * 3 * 200 * 64 * 4
+
+
 def test_write_waits_while_the_queue_is_full_and_memory_stays_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
