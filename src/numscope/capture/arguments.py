@@ -9,9 +9,11 @@ from typing import Any
 from numscope.core.report import plain
 
 _SIMPLE = (int, float, bool, str, type(None))
+_INTEGERS = frozenset({int})
+_DEEPEST = 3  # level of nested lists that are told apart item by item
 
 
-def key_of(value: Any) -> Any:
+def key_of(value: Any, depth: int = 0) -> Any:
     """Return a hashable stand-in for a non-tensor value, equal only for values of its type that are described alike."""
     kind = type(value)
     if kind in (int, bool, str):
@@ -20,8 +22,13 @@ def key_of(value: Any) -> Any:
         return (kind, "nan") if math.isnan(value) else (kind, value, math.copysign(1.0, value))
     if value is None:
         return None
-    if isinstance(value, (tuple, list)) and all(type(item) is int for item in value):
-        return tuple(value)
+    if isinstance(value, (tuple, list)):
+        if _INTEGERS.issuperset(map(type, value)):
+            return tuple(value)
+        if depth < _DEEPEST:
+            return tuple([(type(item), key_of(item, depth + 1)) for item in value])
+    if kind is slice:  # of an index: there are many of them
+        return (slice, key_of(value.start), key_of(value.stop), key_of(value.step))
     return describe_text(value)
 
 

@@ -82,30 +82,30 @@ class Shapes:
 class Series:
     """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
 
-    __slots__ = ("_lock", "_now", "_strings", "_template", "backward", "forward", "head")
+    __slots__ = ("_lock", "_strings", "_template", "backward", "forward", "head", "now")
 
     def __init__(self, strings: Strings, head: str, template: str) -> None:
         self.head = head
         self._strings = strings
         self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
         self._lock = threading.Lock()  # threads that begin the same call at once have a number each
-        self._now: tuple[int, Iterator[int], list[int]] = (-1, itertools.count(), [])  # step, numbers, those given back
+        self.now: tuple[int, Iterator[int], list[int]] = (-1, itertools.count(), [])  # step, numbers, those given back
         self.forward: list[int] = []  # interned names by number, as far as they were asked for
         self.backward: list[int] = []
 
     def next(self, epoch: int) -> int:
-        """Return the next number in this step."""
-        now = self._now
+        """Return the next number in this step. The hot path asks `now` itself where the step has begun."""
+        now = self.now
         if now[0] != epoch:
             with self._lock:
-                if self._now[0] != epoch:
-                    self._now = (epoch, itertools.count(), [])
-                now = self._now
+                if self.now[0] != epoch:
+                    self.now = (epoch, itertools.count(), [])
+                now = self.now
         return now[2].pop() if now[2] else next(now[1])
 
     def give_back(self, number: int) -> None:
         """Give a number back that no call will have."""
-        self._now[2].append(number)
+        self.now[2].append(number)
 
     def name(self, number: int, phase: str = "forward") -> int:
         """Return the interned name of the call of that number."""

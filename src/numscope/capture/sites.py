@@ -27,7 +27,7 @@ class Sites:
     """The distinct stacks of one rank."""
 
     def __init__(self) -> None:
-        self._ids: dict[tuple[int, ...], int] = {}
+        self._ids: dict[Any, int] = {}
         self._frames: list[list[Frame]] = []
         self._users: list[int | None] = []
         self._written = 0
@@ -42,26 +42,32 @@ class Sites:
 
     def intern(self, frame: FrameType | None, base: int) -> int:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
-        key: list[int] = [base]
         start = frame
         boundaries = self._boundaries if base >= 0 else ()
+        key: Any = (
+            base  # and around it, of each frame, the code's address (to hash a code is to hash all in it) and place
+        )
         while frame is not None:
-            code = id(frame.f_code)  # to hash a code object is to hash all its names and constants
+            code = id(frame.f_code)
             if code in boundaries:
                 break
-            key += (code, frame.f_lasti)
+            key = (key, code, frame.f_lasti)
             frame = frame.f_back
-        found = self._ids.get(tuple(key))
-        return found if found is not None else self._add(tuple(key), base, start)
+        found = self._ids.get(key)
+        return found if found is not None else self._add(key, base, start)
 
-    def _add(self, key: tuple[int, ...], base: int, start: FrameType | None) -> int:
+    def _add(self, key: Any, base: int, start: FrameType | None) -> int:
         frames = list(self._frames[base]) if base >= 0 else []
-        for _ in range(len(key) // 2):
+        rest = key
+        while rest != base:
             assert start is not None
             self._codes[id(start.f_code)] = start.f_code
             start = start.f_back
-        for index in range(len(key) - 2, 0, -2):
-            if frame := self._describe(self._codes[key[index]], key[index + 1]):
+            rest = rest[0]
+        rest = key
+        while rest != base:
+            rest, code, place = rest
+            if frame := self._describe(self._codes[code], place):
                 frames.append(frame)
         user = next((index for index in range(len(frames) - 1, -1, -1) if is_user(frames[index]["file"])), None)
         number = len(self._frames)

@@ -19,6 +19,7 @@ from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
+from numscope.capture.unmeasured import Unmeasured
 
 _task = torch._C._current_graph_task_id
 _grad_is_on = torch.is_grad_enabled
@@ -40,22 +41,25 @@ class ApiMode(TorchFunctionMode):
         super().__init__()
         self._watch = watch
         self._table = ApiTable()
+        self._known = self._table.known
+        self._thread = watch.thread
         watch.recorder.sites.boundary(record_call.__code__)  # the stack outside of a composite is the composite's own
 
     def __torch_function__(self, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        api = self._table.known.get(func) or self._table[func]
+        api = self._known.get(func) or self._table[func]
         if api.plain:  # the most there are: shapes, gradients, flags
             return func(*args, **kwargs) if kwargs else func(*args)
         if kwargs is None:
             kwargs = {}
-        watch = self._watch
-        state: State = watch.thread.__dict__
+        state: State = self._thread.__dict__
         if state["busy"]:
             return func(*args, **kwargs)
-        if api.transparent:
-            return self._inside(api, func, args, kwargs)
-        if api.silent and not self._cuts(api, args):
-            return func(*args, **kwargs)
+        if api.aside:
+            if api.transparent:
+                return self._inside(api, func, args, kwargs)
+            if not self._cuts(api, args):
+                return func(*args, **kwargs)
+        watch = self._watch
         if state["quiet"] is not None or not (watch.on and watch.forward_on) or is_tracing():
             return func(*args, **kwargs)
         stack = state["stack"]
@@ -152,26 +156,36 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
                 phase = watch.backward_phase
         first_order = number = name = -1
         if not recompute:
-            number = series.next(recorder.epoch)
+            now = series.now
+            number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
             names = series.forward
             name = names[number] if number < len(names) else series.name(number)
             if watch.asks and not watch.in_scope(name, parent, "api", watch.phase_names[phase]):
                 return None
         order = next(recorder.orders)
-        site = watch.intern(frame, base) if watch.stacks else -1
+        intern = watch.intern
+        site = intern(frame, base) if watch.stacks else -1
         positional: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional)
+        calm = watch.calm and not api.may_write
+        if calm:
+            slots, rows = watch.take(order, args, positional)
+        else:
+            slots = watch.flatten("input", args, positional)
         if kwargs:
             named: list[tuple[str, Any]] = []
-            slots += watch.flatten_named("kwargs", kwargs, named)
+            keywords = watch.flatten_named("kwargs", kwargs, named)
             arguments = watch.arguments(positional, named)
+            slots += keywords
+            if calm and keywords:
+                rows += watch.rows(order, keywords)
         else:
             arguments = watch.arguments(positional, _NONE) if positional else -1
-        if api.may_write:
-            for _, tensor in slots:
-                watch.tensors.unsettle(tensor)
-                watch.tensors.doubt_others(tensor)
-        rows = watch.rows(order, slots, api.overwrites) if watch.record_forward else []
+        if not calm:
+            if api.may_write:
+                for _, tensor in slots:
+                    watch.tensors.unsettle(tensor)
+                    watch.tensors.doubt_others(tensor)
+            rows = watch.rows(order, slots, api.overwrites) if watch.record_forward else []
         if recompute:  # it has the name of its first execution
             found = watch.executions.find(series, rows[2::4])
             number, first_order = found or (series.next(recorder.epoch), -1)
@@ -184,7 +198,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             watch.keep(slots, rows, name)
         # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
         versions: list[int | None] | None = None
-        if not api.computes or api.may_write or api.writes_untold or watch.tensors.blanks:
+        if api.asks_versions or watch.tensors.blanks:
             versions = [version_of(tensor) for _, tensor in slots]
         targets = targets_of(watch, slots) if watch.record_backward and _grad_is_on() else None
         thread = state["number"]
@@ -225,27 +239,25 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
     state["busy"] = True
     guard.__enter__()
     try:
-        row, slots, rows, series, number, _, versions, targets, first = begun
-        if api.writes_untold:
-            _distrust_written(watch, slots, versions)
-        outputs = [(watch.first_output, result)] if type(result) is _Tensor else watch.flatten_output(result)
-        if outputs:
-            api.computes = True
-        elif not (outputs := _written(watch, slots, versions)):  # computes no tensor: no call
-            if not row[10]:
-                series.give_back(number)
+        row, _, rows, _, _, _, versions, targets, first = begun
+        recorder = watch.recorder
+        if versions is None and type(result) is _Tensor and watch.calm:  # most calls
+            recorder.call_rows.extend(row)
+            tensors = watch.tensors
+            try:
+                number = tensors.number(result) if id(result) in tensors.objects else tensors.look_up(result)
+                rows.extend((row[0], watch.first_output, number, -1))
+            except Unmeasured as why:
+                rows.extend((row[0], watch.first_output, -1, watch.unmeasured(why)))
+            recorder.slot_rows.extend(rows)
+            if targets is not None and result.requires_grad:
+                outputs = [(watch.first_output, result)]
+                attach(watch, backward or _backward(watch, begun), outputs, targets, first)
+            if len(recorder.slot_rows) > recorder.full:
+                watch.flush_if_full()
             return
-        if watch.record_forward:
-            watch.call_row(row)
-            if api.uninitialized:
-                watch.add(rows)
-                watch.blank(row[0], outputs)
-            elif versions is not None and watch.tensors.blanks:
-                record_results(watch, api, row[0], row[1], slots, versions, rows, outputs)
-            else:
-                watch.add(rows)
-                for slot, tensor in outputs:
-                    watch.show(row[0], slot, tensor, row[1], False)
+        if not (outputs := _record(watch, api, begun, result)):
+            return
         if targets is not None:
             for _, tensor in outputs:
                 if tensor.requires_grad:
@@ -253,7 +265,6 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
                     break
         if watch.scope.stateful:
             watch.ended(row[1])
-        recorder = watch.recorder
         if watch.keeps_some or len(recorder.slot_rows) > recorder.full:
             watch.flush_if_full()
     except Exception as error:
@@ -261,6 +272,33 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
     finally:
         guard.__exit__(None, None, None)
         state["busy"] = False
+
+
+def _record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
+    """Record a call of any kind; return its outputs, none where it is no call."""
+    row, slots, rows, series, number, _, versions, _, _ = begun
+    if api.writes_untold:
+        _distrust_written(watch, slots, versions)
+    outputs = watch.flatten_output(result)
+    if outputs:
+        if not api.computes:
+            api.has_computed()
+    elif not (outputs := _written(watch, slots, versions)):  # computes no tensor: no call
+        if not row[10]:
+            series.give_back(number)
+        return outputs
+    if watch.record_forward:
+        watch.call_row(row)
+        if api.uninitialized:
+            watch.add(rows)
+            watch.blank(row[0], outputs)
+        elif versions is not None and watch.tensors.blanks:
+            record_results(watch, api, row[0], row[1], slots, versions, rows, outputs)
+        else:
+            watch.add(rows)
+            for slot, tensor in outputs:
+                watch.show(row[0], slot, tensor, row[1], False)
+    return outputs
 
 
 def _distrust_written(watch: Watch, slots: list[Slot], versions: list[int | None] | None) -> None:

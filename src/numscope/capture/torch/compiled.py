@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -20,14 +20,17 @@ from numscope.capture.torch.watch import Watch
 # back at the end of the region: a mode must be off before that, and must not come back before it.
 _WRAPPER = "compile_wrapper"
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
-_compiler: Any = torch.compiler
+# A torch that has no flag is asked each time.
+_compiler: Any = (
+    torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(_is_compiling_flag=True)
+)
 _modes = torch._C._len_torch_dispatch_stack
 _traced = torch._C._get_tracing_state  # of torch.jit.trace
 
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
-    if getattr(_compiler, "_is_compiling_flag", True) and torch.compiler.is_compiling():
+    if _compiler._is_compiling_flag and torch.compiler.is_compiling():
         return True
     return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced() is not None
 

@@ -6,14 +6,21 @@ from typing import Any
 
 import torch
 
-VERSION = 5  # its place in a form's description
+_VERSION = 64  # the bit from which on a place has its version
+_STORAGE = (1 << _VERSION) - 1  # the bits that have its storage
+
+
+def place_of(storage: int, version: int) -> int:
+    """Return the number under which what lies in a storage at a version is known."""
+    return storage + (version << _VERSION)
 
 
 class Form:
-    """All that a tensor is besides its storage: shape, strides, dtype, device, offset, version.
+    """All that a tensor is besides what lies in its storage: shape, strides, dtype, device, offset.
 
     Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
-    of that form were seen is a map from numbers to numbers.
+    of that form were seen is a map from numbers to numbers. A version is no part of a form: parameters have a new one in
+    each step.
     """
 
     __slots__ = ("_put_off", "device", "dtype", "may_put_off", "rows", "seen", "shape")
@@ -25,8 +32,8 @@ class Form:
         self.shape = shape
         self.device = device
         self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
-        self.seen: dict[int, int] = {}  # storage → number
-        self.rows = rows  # storage → where it is measured; shared with the forms of other shape that show the same
+        self.seen: dict[int, int] = {}  # place → number
+        self.rows = rows  # place → where it is measured; shared with the forms of other shape that show the same
         self._put_off: dict[tuple[bool, bool], Form] = {}
 
     def put_off(self, conjugation: bool, negation: bool) -> Form:
@@ -38,18 +45,18 @@ class Form:
             found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
         return found
 
-    def hand_on(self, storage: int, later: Form) -> None:
-        """Let what lies in a storage be known in another form, too."""
-        if storage in self.seen:
-            later.seen[storage] = self.seen[storage]
-        if storage in self.rows:
-            later.rows[storage] = self.rows[storage]
+    def hand_on(self, place: int, later: int) -> None:
+        """Let what lies in a place be known in another one, too."""
+        if place in self.seen:
+            self.seen[later] = self.seen[place]
+        if place in self.rows:
+            self.rows[later] = self.rows[place]
 
     def forget_those(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
         for kept in (self.seen, self.rows):
-            for address in kept.keys() & storages:
-                del kept[address]
+            for place in [place for place in kept if place & _STORAGE in storages]:
+                del kept[place]
         for form in self._put_off.values():
             form.forget_those(storages)
 
@@ -62,10 +69,9 @@ class Form:
 
 
 def form_of(tensor: torch.Tensor) -> Any:
-    """Return all that tells two views of one storage, or two versions of one view, apart."""
+    """Return all that tells two views of one storage apart."""
     lies = None if tensor.is_contiguous() else tensor.stride()
-    offset = tensor.storage_offset()
-    return (tensor.shape, lies, tensor.dtype, tensor.device, offset, tensor._version)
+    return (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset())
 
 
 def order_of(tensor: torch.Tensor) -> Any:

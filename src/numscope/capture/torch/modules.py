@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,9 +26,11 @@ Module = torch.nn.Module
 _task = torch._C._current_graph_task_id
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
+_Tensor = torch.Tensor
 _NormBase = torch.nn.modules.batchnorm._NormBase
 # A module as its calls are recorded: itself, its class, its path, the numbers of path and class, the names of its calls.
 Facts = tuple[weakref.ref[Module], type, str, int, int, Series]
+Tensors = Mapping[str, torch.Tensor | None]
 # A call that has begun: what is open, whether it is in scope, its name, its backward part, the versions of its buffers, where
 # the gradients of its inputs will go, and the first node that is its own.
 Begun = tuple[Open, bool, int, BackwardCall | None, dict[str, int | None] | None, Targets | None, int]
@@ -38,6 +41,7 @@ class Modules:
 
     def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
         self._watch = watch
+        self._shows_state = watch.settings.parameters
         self._paths: dict[int, tuple[weakref.ref[Module], str]] = {}
         self._modules: dict[int, Facts] = {}
         self._parameters: dict[int, tuple[str, str]] = {}  # id of a parameter → module path, its name there
@@ -86,7 +90,8 @@ class Modules:
         thread = watch.thread
 
         def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
-            if mode is None or thread.entered or thread.compiled or not watch.on:
+            state: State = thread.__dict__
+            if mode is None or state["entered"] or state["compiled"] or not watch.on:
                 return record(original, module, args, kwargs)
             thread.entered = True
             try:
@@ -199,26 +204,36 @@ class Modules:
         if facts is None or facts[0]() is not module or facts[1] is not type(module):
             facts = self._learn(module)
         _, _, path, module_id, class_id, series = facts
-        site = watch.intern(frame, parent.site if parent is not None else -1) if watch.stacks else -1
+        intern = watch.intern
+        site = intern(frame, parent.site if parent is not None else -1) if watch.stacks else -1
         outer = parent.backward if parent is not None else None
         if not watch.records_modules:
             this = Open(parent.order if parent is not None else -1, module_id, class_id, path, site, "", outer)
             return this, False, -1, outer, None, None, -1
+        recompute = _task() != -1 and _grad_is_on()
+        is_root = parent is None and not recompute and watch.record_forward
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        slots = watch.flatten("input", args, positional)
-        if kwargs:
-            slots += watch.flatten_named("kwargs", kwargs, named)
-        recompute = _task() != -1 and _grad_is_on()
-        if parent is None and not recompute and watch.record_forward:
-            self._record_data(path, type(module).__name__, slots, site)
-            if watch.settings.parameters and not watch.asks:
-                watch.measure_ahead(module)
-        order = next(recorder.orders)
-        rows = watch.rows(order, slots) if watch.record_forward else []
-        number, first_order = (watch.executions.find(series, rows[2::4]) if recompute else None) or (-1, -1)
+        calm = watch.calm and not is_root and not kwargs
+        if calm:
+            order = next(recorder.orders)
+            slots, rows = watch.take(order, args, positional)
+        else:
+            slots = watch.flatten("input", args, positional)
+            if kwargs:
+                slots += watch.flatten_named("kwargs", kwargs, named)
+            if is_root:
+                self._record_data(path, type(module).__name__, slots, site)
+                if watch.settings.parameters and not watch.asks:
+                    watch.measure_ahead(module)
+            order = next(recorder.orders)
+            rows = watch.rows(order, slots) if watch.record_forward else []
+        number = first_order = -1
+        if recompute:
+            number, first_order = watch.executions.find(series, rows[2::4]) or (-1, -1)
         if number < 0:
-            number = series.next(recorder.epoch)
+            now = series.now
+            number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
             watch.executions.note(series, number, order, rows[2::4])
         names = series.forward
         name = names[number] if number < len(names) else series.name(number)
@@ -229,25 +244,31 @@ class Modules:
         )  # fmt: skip
         this = Open(order, module_id, class_id, path, site, "", backward)
         backward.wanted = wanted = not watch.asks or watch.in_scope(name, this, "module")
-        if module._parameters or module._modules:  # a loss beside the model takes none of its gradients
+        parts = module.__dict__  # a module's own way to its attributes is a long one
+        if "_parameters" not in parts:  # what torch.jit.trace has made
+            parts = {name: getattr(module, name) for name in ("_parameters", "_buffers", "_modules")}
+        parameters, buffers = parts["_parameters"], parts["_buffers"]
+        if parameters or parts["_modules"]:  # a loss beside the model takes none of its gradients
             known = self._backwards.get(path) if recompute else None
             if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
                 self._backwards[path] = backward
         if wanted and watch.record_forward:
             thread = state["number"]
-            watch.call_row((
+            call_row = watch.call_row
+            call_row((
                 order, name, watch.module_kind, module_id, class_id, watch.forward_phase,
-                parent.order if parent is not None else -1, first_order, watch.arguments(positional, named), site, recompute,
-                -1, thread if thread >= 0 else watch.thread_number(),
+                parent.order if parent is not None else -1, first_order,
+                watch.arguments(positional, named) if positional or named else -1, site, recompute, -1,
+                thread if thread >= 0 else watch.thread_number(),
             ))  # fmt: skip
             if watch.keeps_some:
                 watch.keep(slots, rows, name)
             watch.add(rows)
-            if watch.settings.parameters and (held := _state(watch, module)):
+            if (parameters or buffers) and self._shows_state and (held := _state(watch, parameters, buffers)):
                 watch.record(order, held, name)
         versions = None
-        if module._buffers:
-            versions = {name: version_of(item) for name, item in module._buffers.items() if item is not None}
+        if buffers:
+            versions = {name: version_of(item) for name, item in buffers.items() if item is not None}
         targets = None
         if watch.record_backward and _grad_is_on():
             targets = targets_of(watch, slots) or ({}, False)
@@ -306,25 +327,33 @@ class Modules:
             self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
 
 
-def _state(watch: Watch, module: Module) -> list[Slot]:
+def _state(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
     """Return a module's own parameters and buffers with their slots."""
     found: list[Slot] = []
-    for name, parameter in module._parameters.items():
+    known = watch.parameter_slots
+    for name, parameter in parameters.items():
         if parameter is not None:
-            found.append((watch.slot_id("parameters", name), parameter))
-    for name, buffer in module._buffers.items():
-        if buffer is not None:
-            found.append((watch.slot_id("buffers", name), buffer))
+            found.append((known.get(name) or watch.parameter_slot(name), parameter))
+    if buffers:
+        for name, buffer in buffers.items():
+            if buffer is not None:
+                found.append((watch.slot_id("buffers", name), buffer))
     return found
 
 
 def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     """Record the outputs of a call, and watch for the gradients."""
     this, wanted, name, backward, versions, targets, first = begun
-    outputs = watch.flatten_output(result)
+    outputs = [(watch.first_output, result)] if type(result) is _Tensor else watch.flatten_output(result)
     if wanted and watch.record_forward:
-        written = _written(watch, module, versions or {}) if module._buffers else None
-        watch.record(this.order, outputs + written if written else outputs, name)
+        has_buffers = module.__dict__.get("_buffers", True)
+        written = _written(watch, module, versions or {}) if has_buffers else None
+        if written:
+            watch.record(this.order, outputs + written, name)
+        elif len(outputs) == 1:
+            watch.show(this.order, outputs[0][0], outputs[0][1], name, False)
+        else:
+            watch.record(this.order, outputs, name)
     if targets is not None and wanted and backward is not None:
         for _, tensor in outputs:
             if tensor.requires_grad:
@@ -333,7 +362,9 @@ def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
                 break
     if watch.scope.stateful:
         watch.ended(name)
-    watch.flush_if_full()
+    recorder = watch.recorder
+    if watch.keeps_some or len(recorder.slot_rows) > recorder.full:
+        watch.flush_if_full()
 
 
 def _written(watch: Watch, module: Module, versions: dict[str, int | None]) -> list[Slot]:

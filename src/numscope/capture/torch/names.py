@@ -84,6 +84,8 @@ class Api:
     """What numscope knows of one torch function."""
 
     __slots__ = (
+        "aside",
+        "asks_versions",
         "composite",
         "computes",
         "cuts",
@@ -121,9 +123,16 @@ class Api:
         inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
         self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None
         self.computes = False  # it has returned a tensor before: what it writes to is then no result
+        self.asks_versions = True  # … so that nobody asks what it wrote to
         self.composite = self.twin is not None  # its inner calls are seen
         self.plain = silent and not (self.exposes or self.cuts or self.transparent)  # nothing is to be done about it
+        self.aside = silent or self.transparent  # no call, or one only in some cases
         self.series: Series | None = None  # the names of its calls, once there is one
+
+    def has_computed(self) -> None:
+        """Know that it returns tensors."""
+        self.computes = True
+        self.asks_versions = self.may_write or self.writes_untold or self.uninitialized
 
 
 def is_in_place(op: str) -> bool:

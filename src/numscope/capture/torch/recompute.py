@@ -22,8 +22,7 @@ class Executions:
     """The forward calls of a step in the order of their first execution."""
 
     def __init__(self) -> None:
-        self._log: list[Any] = []  # series, number, order, where its inputs end in `_inputs`; and so on
-        self._inputs: list[int] = []
+        self._log: list[Any] = []  # series, number, order, how many inputs, their numbers; and so on
         self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
         self._indexed = 0
         self._cursor = -1
@@ -31,9 +30,7 @@ class Executions:
 
     def note(self, series: Series, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
-        numbers = self._inputs
-        numbers += inputs
-        self._log += (series, number, order, len(numbers))
+        self._log += (series, number, order, len(inputs), *inputs)
 
     def find(self, series: Series, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
@@ -47,20 +44,21 @@ class Executions:
             place = self._cursor
         if place is None:
             return None
-        self._cursor = place + 4
+        self._cursor = place + 4 + log[place + 3]
         return log[place + 1], log[place + 2]
 
     def _index(self) -> None:
         log = self._log
-        for place in range(self._indexed, len(log), 4):
-            begin = log[place - 1] if place else 0
-            self._by_inputs[log[place], tuple(self._inputs[begin : log[place + 3]])] = place
-        self._indexed = len(log)
+        place = self._indexed
+        while place < len(log):
+            end = place + 4 + log[place + 3]
+            self._by_inputs[log[place], tuple(log[place + 4 : end])] = place
+            place = end
+        self._indexed = place
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
         self._log.clear()
-        self._inputs.clear()
         self._indexed = 0
         self._by_inputs.clear()
         self._cursor = -1

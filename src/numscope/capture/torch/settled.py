@@ -31,12 +31,14 @@ class _Known(NamedTuple):
 
     tensor: weakref.ref[torch.Tensor]
     form: Any
+    version: int
     address: int  # of its data
     lasting: Lasting
 
-    def holds(self, tensor: torch.Tensor, form: Any) -> bool:
+    def holds(self, tensor: torch.Tensor, form: Any, version: int) -> bool:
         """Tell whether a tensor is this one, and still the same."""
-        return self.tensor() is tensor and self.form == form and self.address == data_ptr(tensor)
+        same = self.version == version and self.tensor() is tensor and self.form == form
+        return same and self.address == data_ptr(tensor)
 
 
 class Settled:
@@ -61,7 +63,7 @@ class Settled:
         lasting = recorder.lasting(number)
         if lasting is None:
             return False
-        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, data_ptr(tensor), lasting)
+        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, tensor._version, data_ptr(tensor), lasting)
         return True
 
     def discard(self, address: int) -> None:

@@ -13,7 +13,7 @@ from numscope.capture.torch.plain import PLAIN, untyped_storage, unwrap
 from numscope.capture.torch.settled import Settled, is_shared
 from numscope.capture.unmeasured import Unmeasured
 
-_KEYS = itertools.count(-1, -1)  # no storage has one of these
+_KEYS = itertools.count(1, 2)  # no storage has one of these: an address is even
 _ANY = -1  # the version of a storage's tensors, whatever it is
 
 

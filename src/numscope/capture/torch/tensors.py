@@ -16,7 +16,7 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import VERSION, Form, form_of, order_of
+from numscope.capture.torch.forms import Form, form_of, order_of, place_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.storages import Storages, address_of, version_of
@@ -68,7 +68,7 @@ class Tensors(Storages):
             if base is not None and not wrapped and untyped_storage(base)._cdata == address:
                 version = base._version
             lies = None if tensor.is_contiguous() else tensor.stride()
-            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset(), version)
+            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset())
             known = self._forms.get(form) or self._learn(tensor, form)
             if known.may_put_off or self._complex:
                 known = known.put_off(tensor.is_conj(), tensor.is_neg())
@@ -76,23 +76,27 @@ class Tensors(Storages):
             if tensor.is_inference():
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
-        key = self._keys.get(address, address) if self._keys else address
-        found = known.seen.get(key)
+        place = self._keys.get(address, address) if self._keys else address
+        if version:
+            place = place_of(place, version)
+        found = known.seen.get(place)
         trusted = True
         if self._untrusted or self._volatile:
             trusted = address not in self._untrusted and self._volatile.get(address) != version
         if found is None or not trusted:
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
+            recorder = self._recorder
             settled = self._settled.known.get(address) if self._settled.known else None
-            if settled is not None and trusted and settled.holds(tensor, form):
-                found = self._recorder.again(settled.lasting, known.dtype, known.shape, known.device)
-            elif trusted and self._recorder.shares:
-                found = self._recorder.view(known.rows, key, tensor, known.dtype, known.shape, known.device, placement)
+            if settled is not None and trusted and settled.holds(tensor, form, version):
+                found = recorder.again(settled.lasting, known.dtype, known.shape, known.device)
+            elif trusted and recorder.shares:
+                found = recorder.view(known.rows, place, tensor, known.dtype, known.shape, known.device, placement)
             else:
-                known.rows.pop(key, None)
-                found = self._recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
-            known.seen[key] = found
+                if known.rows:
+                    known.rows.pop(place, None)
+                found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
+            known.seen[place] = found
         if trusted and not wrapped:
             self.objects[id(tensor)] = (weakref.ref(tensor), version, data_ptr(tensor), found)
         return found
@@ -108,7 +112,7 @@ class Tensors(Storages):
         if address is None or self._left.get(address) != tensor._version or tensor.is_conj() or tensor.is_neg():
             return -1
         known = self._forms.get(form_of(tensor))
-        return known.seen.get(self._keys[address], -1) if known is not None else -1
+        return known.seen.get(place_of(self._keys[address], tensor._version), -1) if known is not None else -1
 
     def vouch(self, tensor: torch.Tensor, number: int) -> None:
         """Know a tensor by this number, under which it was just measured, though its version says nothing."""
@@ -119,7 +123,7 @@ class Tensors(Storages):
         if known is None or address in self._untrusted or tensor.is_conj() or tensor.is_neg():
             return
         self._renew(address)
-        known.seen[self._keys[address]] = number
+        known.seen[place_of(self._keys[address], tensor._version)] = number
         self._left[address] = tensor._version
         del self._volatile[address]
 
@@ -127,14 +131,14 @@ class Tensors(Storages):
         """Know a tensor that was left by its next version, too: the rise was its operator's own."""
         address = address_of(tensor) or 0
         before = self._left.get(address)
-        form = form_of(tensor)
-        if before is None or form[VERSION] != before + 1:
+        if before is None or tensor._version != before + 1:
             return
         self._left[address] = before + 1
         self._volatile[address] = before
-        old = self._forms.get((*form[:VERSION], before))
-        if old is not None and not (tensor.is_conj() or tensor.is_neg()):
-            old.hand_on(self._keys[address], self._forms.get(form) or self._learn(tensor, form))
+        known = self._forms.get(form_of(tensor))
+        if known is not None and not (tensor.is_conj() or tensor.is_neg()):
+            key = self._keys[address]
+            known.hand_on(place_of(key, before), place_of(key, before + 1))
 
     def doubt_everything(self) -> None:
         """Measure everything anew: what has run may have written to any memory."""

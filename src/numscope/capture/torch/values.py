@@ -17,14 +17,21 @@ Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
 class Values:
     """Finds and names the values of calls; what it has learned of names it keeps."""
 
+    __slots__ = (
+        "_argument_ids", "_positions", "_slot_ids", "_strings", "first_output", "gradient_in", "gradient_out", "inputs",
+        "parameter_slots",
+    )  # fmt: skip
+
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         self._slot_ids: dict[tuple[str, int | str], int] = {}
         self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
+        self.parameter_slots: dict[str, int] = {}
         self.gradient_in: dict[int, int] = {}
         self.gradient_out: dict[int, int] = {}
         self.first_output = self.slot_id("output", 0)
+        self.inputs = self._learn_positions("input")  # the slots of the first positional arguments
 
     def slot_id(self, group: str, index: int | str) -> int:
         """Return the interned slot name `group.index`."""
@@ -43,19 +50,24 @@ class Values:
             index += 1
             kind = type(value)
             if kind in _PLAIN:
-                found.append((ids[index] if index < _POSITIONS else self.slot_id(group, index), value))
-            elif kind in _SIMPLE:
-                others.append((_NUMBERS[index] if index < _POSITIONS else str(index), value))
-            elif isinstance(value, torch.Tensor):
-                found.append((self.slot_id(group, index), value))
-            elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
-                found.extend(self._nested(f"{group}.{index}", value, others, 0))
+                found.append((ids[index] if index < POSITIONS else self.slot_id(group, index), value))
+            elif kind in SIMPLE:
+                others.append((NUMBERS[index] if index < POSITIONS else str(index), value))
             else:
-                others.append((str(index), value))
+                found += self.flatten_one(group, index, value, others)
         return found
 
+    def flatten_one(self, group: str, index: int, value: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+        """Return the tensors in one of these values."""
+        if isinstance(value, torch.Tensor):
+            return [(self.slot_id(group, index), value)]
+        if isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
+            return list(self._nested(f"{group}.{index}", value, others, 0))
+        others.append((str(index), value))
+        return []
+
     def _learn_positions(self, group: str) -> list[int]:
-        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(_POSITIONS)])
+        return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(POSITIONS)])
 
     def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
         """Return the tensors among keyword values with their slots."""
@@ -106,12 +118,13 @@ class Values:
                     return known
         parts: list[Any] = [len(positional)]
         try:
-            for pairs in (positional, named):
-                for name, value in pairs:
-                    kind = type(value)
-                    # 0.0 and -0.0 are equal, and NaN is not: all other floats are told apart by themselves.
-                    exact = kind in _EXACT or (kind is float and value and value == value)
-                    parts += (name, kind, value if exact else key_of(value))
+            for name, value in positional + named if named else positional:
+                kind = type(value)
+                # 0.0 and -0.0 are equal, and NaN is not: all other floats are told apart by themselves.
+                if kind in _EXACT or (kind is float and value and value == value):
+                    parts += (name, kind, value)
+                else:
+                    parts += (name, kind, key_of(value))
             key = tuple(parts)
             found = self._argument_ids.get(key)
         except Exception:
@@ -124,6 +137,11 @@ class Values:
             found = self._argument_ids[key] = self._strings.id(json.dumps(shape))
             if len(key) == 4 and positional:
                 self._argument_ids[key[1:]] = found  # what is not told apart by itself is no value that is asked for so
+        return found
+
+    def parameter_slot(self, name: str) -> int:
+        """Return the slot of a module's parameter of this name."""
+        found = self.parameter_slots[name] = self.slot_id("parameters", name)
         return found
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
@@ -149,7 +167,7 @@ class Values:
 
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
-_SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
+SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 _EXACT = {
     int,
     bool,
@@ -159,8 +177,8 @@ _EXACT = {
     torch.device,
     torch.memory_format,
 }  # equal values are described alike
-_POSITIONS = 16
-_NUMBERS = [str(index) for index in range(_POSITIONS)]
+POSITIONS = 16
+NUMBERS = [str(index) for index in range(POSITIONS)]
 
 
 def _holds_tensor(value: Any, depth: int = 0) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -15,13 +16,22 @@ from numscope.capture.torch.plain import data_ptr
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.torch.thread import Open, ThreadState
-from numscope.capture.torch.values import Slot, Values
+from numscope.capture.torch.values import NUMBERS, POSITIONS, SIMPLE, Slot, Values
 from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
 
 
 class Watch(Values):
     """Records torch's calls into a recorder, while it is on."""
+
+    # Python is quick at the methods of an object only if that has slots, or less than 30 attributes.
+    __slots__ = (
+        "__weakref__", "_ahead", "_before_call", "_caps", "_counts", "_data_wanted", "_in_scope", "_keep_all", "_keeps", "_restricted",
+        "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase", "call_row",
+        "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
+        "not_waited", "on", "phase_names", "phases", "record_backward", "record_forward", "recorder", "records_modules",
+        "restless", "scope", "sees_exposures", "settings", "stacks", "tensors", "thread", "uninitialized",
+    )  # fmt: skip
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
         super().__init__(recorder.strings)
@@ -54,6 +64,8 @@ class Watch(Values):
         self.keeps_some = self._keep_all or self._samples or bool(settings.tensors)
         # There is more to do with a slot than to measure its tensor and write it down.
         self.restless = self._restricted or self.keeps_some or not recorder.direct
+        # Most captures: forward calls are recorded as they are found, and nothing else is to be done about them.
+        self.calm = self.record_forward and not self.restless and not self.scope.stateful
         self._in_scope: dict[int, bool] = {}
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
@@ -175,6 +187,44 @@ class Watch(Values):
             self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
         return rows
 
+    def take(self, order: int, values: Sequence[Any], others: list[tuple[str, Any]]) -> tuple[list[Slot], list[int]]:
+        """Return the tensors among a call's positional values with their slots, and their rows, as `flatten` and `rows` do.
+
+        To be asked only where `calm` says so, and of a call that does not write to them.
+        """
+        slots: list[Slot] = []
+        rows: list[int] = []
+        if len(values) > POSITIONS:
+            slots = self.flatten("input", values, others)
+            return slots, self.rows(order, slots)
+        tensors = self.tensors
+        objects = tensors.objects
+        for value, slot, name in zip(values, self.inputs, NUMBERS):
+            kind = type(value)
+            if kind is _Tensor or kind is _Parameter:
+                slots.append((slot, value))
+                if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
+                    seen, version, address, number = known
+                    if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
+                        rows.extend((order, slot, number, -1))
+                        continue
+                try:
+                    rows.extend((order, slot, tensors.look_up(value), -1))
+                except Unmeasured as why:
+                    rows.extend((order, slot, -1, self.unmeasured(why)))
+            elif kind in SIMPLE:
+                others.append((name, value))
+            else:
+                found = self.flatten_one("input", int(name), value, others)
+                slots += found
+                rows += self.rows(order, found)
+        return slots, rows
+
+    def unmeasured(self, why: Unmeasured) -> int:
+        """Count a tensor that can't be measured; return the note that stands in its place."""
+        self.recorder.skip(str(why))
+        return self.recorder.strings.id(str(why))
+
     def _add_rows(
         self, rows: list[int], order: int, slots: list[Slot], overwritten: bool, backward: bool,
         base: torch.Tensor | None = None,
@@ -191,8 +241,7 @@ class Watch(Values):
                 number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
                 rows += (order, slot, number, -1)
             except Unmeasured as why:
-                self.recorder.skip(str(why))
-                rows += (order, slot, -1, self.recorder.strings.id(str(why)))
+                rows += (order, slot, -1, self.unmeasured(why))
 
     def measure_ahead(self, model: torch.nn.Module) -> None:
         """Measure a model's parameters together, once a step, before its modules ask for them one by one."""
@@ -289,8 +338,7 @@ class Watch(Values):
         try:
             self.recorder.slot_rows.extend((order, slot, self.tensors.look_up(tensor, base), -1))
         except Unmeasured as why:
-            self.recorder.skip(str(why))
-            self.recorder.slot_rows.extend((order, slot, -1, self.recorder.strings.id(str(why))))
+            self.recorder.slot_rows.extend((order, slot, -1, self.unmeasured(why)))
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full."""
@@ -317,5 +365,7 @@ class Watch(Values):
             self._counts = [0, 0]
 
 
+_Tensor = torch.Tensor
+_Parameter = torch.nn.Parameter
 _LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
