@@ -115,13 +115,6 @@ class Recorder:
             )
         )
 
-    def call_row(self, row: tuple[int, ...]) -> None:
-        """Record a call from the thirteen numbers that `call` takes."""
-        if self.direct:
-            self.call_rows.extend(row)
-        else:
-            self.call(*row)  # type: ignore[arg-type]
-
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Record that a call shows a tensor in a slot."""
         self.slot_rows.extend((order, slot, tensor, note))

@@ -254,18 +254,23 @@ class Modules:
                 self._backwards[path] = backward
         if wanted and watch.record_forward:
             thread = state["number"]
-            call_row = watch.call_row
-            call_row((
+            watch.call_row((
                 order, name, watch.module_kind, module_id, class_id, watch.forward_phase,
                 parent.order if parent is not None else -1, first_order,
                 watch.arguments(positional, named) if positional or named else -1, site, recompute, -1,
                 thread if thread >= 0 else watch.thread_number(),
             ))  # fmt: skip
-            if watch.keeps_some:
-                watch.keep(slots, rows, name)
-            watch.add(rows)
-            if (parameters or buffers) and self._shows_state and (held := _state(watch, parameters, buffers)):
-                watch.record(order, held, name)
+            held = _state(watch, parameters, buffers) if self._shows_state and (parameters or buffers) else []
+            if watch.calm:
+                if held:
+                    watch.take_state(order, held, rows)
+                recorder.slot_rows.extend(rows)
+            else:
+                if watch.keeps_some:
+                    watch.keep(slots, rows, name)
+                watch.add(rows)
+                if held:
+                    watch.record(order, held, name)
         versions = None
         if buffers:
             versions = {name: version_of(item) for name, item in buffers.items() if item is not None}
@@ -344,22 +349,23 @@ def _state(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
 def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     """Record the outputs of a call, and watch for the gradients."""
     this, wanted, name, backward, versions, targets, first = begun
-    outputs = [(watch.first_output, result)] if type(result) is _Tensor else watch.flatten_output(result)
-    if wanted and watch.record_forward:
-        has_buffers = module.__dict__.get("_buffers", True)
-        written = _written(watch, module, versions or {}) if has_buffers else None
-        if written:
-            watch.record(this.order, outputs + written, name)
-        elif len(outputs) == 1:
-            watch.show(this.order, outputs[0][0], outputs[0][1], name, False)
-        else:
-            watch.record(this.order, outputs, name)
-    if targets is not None and wanted and backward is not None:
-        for _, tensor in outputs:
-            if tensor.requires_grad:
-                backward.attached = True
-                attach(watch, backward, outputs, targets, first)
-                break
+    single = type(result) is _Tensor
+    outputs = [(watch.first_output, result)] if single else watch.flatten_output(result)
+    if wanted:
+        if watch.record_forward:
+            has_buffers = module.__dict__.get("_buffers", True)
+            if has_buffers and (written := _written(watch, module, versions or {})):
+                watch.record(this.order, outputs + written, name)
+            elif single:
+                watch.show(this.order, watch.first_output, result, name, False)
+            elif outputs:
+                watch.record(this.order, outputs, name)
+        if targets is not None and backward is not None:
+            for _, tensor in outputs:
+                if tensor.requires_grad:
+                    backward.attached = True
+                    attach(watch, backward, outputs, targets, first)
+                    break
     if watch.scope.stateful:
         watch.ended(name)
     recorder = watch.recorder

@@ -26,8 +26,8 @@ class Watch(Values):
 
     # Python is quick at the methods of an object only if that has slots, or less than 30 attributes.
     __slots__ = (
-        "__weakref__", "_ahead", "_before_call", "_caps", "_counts", "_data_wanted", "_in_scope", "_keep_all", "_keeps", "_restricted",
-        "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase", "call_row",
+        "__weakref__", "_ahead", "_before_call", "_caps", "_counts", "_data_wanted", "_in_scope", "_keep_all", "_keeps",
+        "_restricted", "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase",
         "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
         "not_waited", "on", "phase_names", "phases", "record_backward", "record_forward", "recorder", "records_modules",
         "restless", "scope", "sees_exposures", "settings", "stacks", "tensors", "thread", "uninitialized",
@@ -73,7 +73,6 @@ class Watch(Values):
         self.uninitialized = strings.id("uninitialised memory")
         self.not_waited = strings.id("not waited for")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
-        self.call_row = recorder.call_row
         self.api_kind = self.kinds["api"]
         self.module_kind = self.kinds["module"]
         self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
@@ -220,6 +219,19 @@ class Watch(Values):
                 rows += self.rows(order, found)
         return slots, rows
 
+    def take_state(self, order: int, slots: list[Slot], rows: list[int]) -> None:
+        """Add the rows of a module's own tensors to those of its inputs; to be asked only where `calm` says so."""
+        if len(slots) > _LIST:
+            rows += self.rows(order, slots)
+            return
+        objects = self.tensors.objects
+        look_up, number = self.tensors.look_up, self.tensors.number
+        for slot, tensor in slots:
+            try:
+                rows.extend((order, slot, number(tensor) if id(tensor) in objects else look_up(tensor), -1))
+            except Unmeasured as why:
+                rows.extend((order, slot, -1, self.unmeasured(why)))
+
     def unmeasured(self, why: Unmeasured) -> int:
         """Count a tensor that can't be measured; return the note that stands in its place."""
         self.recorder.skip(str(why))
@@ -253,6 +265,14 @@ class Watch(Values):
         if first is not None and first.is_cuda:  # elsewhere it gains nothing
             with self.recorder.together():
                 self._add_rows([], 0, [(0, parameter) for parameter in model.parameters()], False, False)
+
+    def call_row(self, row: tuple[int, ...]) -> None:
+        """Record a call from the thirteen numbers that `Recorder.call` takes."""
+        recorder = self.recorder
+        if recorder.direct:
+            recorder.call_rows.extend(row)
+        else:
+            recorder.call(*row)  # type: ignore[arg-type]
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
