@@ -84,7 +84,7 @@ class BackwardCall:
 
     def show(self, slot: int) -> int:
         """Return this call's order for one more gradient, in a slot of it."""
-        order = self._order if self._epoch == self._watch.recorder.epoch else self.begin()
+        order = self.begin()
         if slot in self._seen:  # the graph was kept and runs again: a call of its own
             self._epoch = -2
             order = self.begin()
@@ -165,7 +165,10 @@ class NodeHook:
                     call.record(slot, gradient)
                     continue
                 # As in `call.show`, `watch.show` and `Tensors.number`: this is done for each gradient of each call.
-                if call._epoch != epoch or slot in call._seen:
+                if call._epoch != epoch:
+                    order = call.begin()
+                    call._seen = (slot,)
+                elif slot in call._seen:
                     order = call.show(slot)
                 else:
                     order = call._order

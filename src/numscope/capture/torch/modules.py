@@ -21,6 +21,7 @@ from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
+from numscope.capture.unmeasured import Unmeasured
 
 Module = torch.nn.Module
 _task = torch._C._current_graph_task_id
@@ -70,6 +71,11 @@ class Modules:
         """Return the modules that are alive, by path; of one that stands in several places, the first."""
         alive = ((path, found()) for found, path in list(self._paths.values()))
         return {path: module for path, module in alive if module is not None}
+
+    @property
+    def named(self) -> int:
+        """How many parameters have names; it grows with each that gets one, and none loses its own."""
+        return len(self._parameters)
 
     def parameter_name(self, parameter: torch.Tensor) -> str | None:
         """Return the dotted name of a parameter, or None where it is no model's."""
@@ -308,6 +314,7 @@ class Modules:
         slot = watch.slot_id("parameters_grad", name)
 
         backwards = self._backwards
+        recorder = watch.recorder
 
         def accumulated(tensor: torch.Tensor) -> None:
             state = watch.thread.__dict__
@@ -321,7 +328,15 @@ class Modules:
             guard.__enter__()
             try:
                 if (gradient := tensor.grad) is not None:
-                    watch.show(call.begin(), slot, gradient, call.name)
+                    order = call._order if call._epoch == recorder.epoch else call.begin()
+                    if watch.restless:
+                        watch.show(order, slot, gradient, call.name)
+                        return
+                    try:
+                        number = watch.tensors.look_up(gradient)  # its object is a new one, which tells nothing
+                        recorder.slot_rows.extend((order, slot, number, -1))
+                    except Unmeasured:
+                        watch.show(order, slot, gradient, call.name)
             except Exception as error:
                 watch.fault("parameters_grad", error)
             finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,6 +19,12 @@ from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 from numscope.core.nonfinite import SKIPPED_STEP
 
+# The names of a parameter: its label, and its slots `parameters`, `parameters_grad` and `output`.
+_Names = tuple[str, int, int, int]
+_PART = (
+    16  # tensors that are looked up together: a call that has more has lists of them, for which nothing is in a hurry
+)
+
 
 class Optimizers:
     """Records every optimizer's step through torch's global step hooks."""
@@ -27,6 +34,8 @@ class Optimizers:
         self._modules = modules
         self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
+        # id of the optimizer → the ids of its parameters, how many parameters had names then, and the names of its own
+        self._names: dict[int, tuple[list[list[int]], int, list[_Names]]] = {}
         self._stepped = False
 
     def install(self) -> Undo:
@@ -75,11 +84,9 @@ class Optimizers:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
         watch = self._watch
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                watch.tensors.unsettle(parameter)
+            watch.tensors.unsettle(*group["params"])
         if not watch.thread.entered:
-            for tensor in _state(optimizer):
-                watch.tensors.unsettle(tensor)
+            watch.tensors.unsettle(*_state(optimizer))
 
     def _record(self, optimizer: torch.optim.Optimizer, stepping: Stepping | None) -> None:
         watch = self._watch
@@ -105,30 +112,46 @@ class Optimizers:
         self._followed[id(optimizer)] = recorder.step
         before: list[Slot] = []
         parameters = self._parameters(optimizer)
-        for label, parameter in parameters:
-            before.append((watch.slot_id("parameters", label), parameter))
-            if parameter.grad is not None:
-                before.append((watch.slot_id("parameters_grad", label), parameter.grad))
+        for (label, slot, gradient_slot, _), parameter in parameters:
+            before.append((slot, parameter))
+            if (gradient := parameter.grad) is not None:
+                before.append((gradient_slot, gradient))
             if with_state:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
                         before.append((watch.slot_id(f"state.{label}", key), value))
-        with recorder.together():
-            rows = watch.record(order, before, name)
+        rows = self._show(order, before, name)
         if stepping is not None and self._is_last(optimizer):
             for (_, tensor), number in zip(before, rows[2::4]):
                 watch.tensors.vouch(tensor, number)
         versions = {id(parameter): parameter._version for _, parameter in parameters}
         self._open[id(optimizer)] = (order, name, versions)
 
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-        found = []
-        for group_index, group in enumerate(optimizer.param_groups):
-            for index, parameter in enumerate(group["params"]):
-                if parameter.requires_grad or parameter.grad is not None:
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[_Names, torch.Tensor]]:
+        """Return the parameters that a step may write to, with their names, which are made once."""
+        groups = [group["params"] for group in optimizer.param_groups]
+        ids = [list(map(id, group)) for group in groups]
+        known = self._names.get(id(optimizer))
+        if known is None or known[0] != ids or known[1] != self._modules.named:
+            slot = self._watch.slot_id
+            names: list[_Names] = []
+            for group_index, group in enumerate(groups):
+                for index, parameter in enumerate(group):
                     label = self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
-                    found.append((label, parameter))
-        return found
+                    of_gradient = slot("parameters_grad", label)
+                    names.append((label, slot("parameters", label), of_gradient, slot("output", label)))
+            known = self._names[id(optimizer)] = ids, self._modules.named, names
+        both = zip(known[2], itertools.chain.from_iterable(groups))
+        return [(names, one) for names, one in both if one.requires_grad or one.grad is not None]
+
+    def _show(self, order: int, slots: list[Slot], name: int) -> list[int]:
+        """Record tensors, all at once where their device gains by it; return their rows."""
+        watch = self._watch
+        rows: list[int] = []
+        with watch.recorder.together():
+            for first in range(0, len(slots), _PART):
+                rows += watch.record(order, slots[first : first + _PART], name)
+        return rows
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
@@ -144,31 +167,32 @@ class Optimizers:
             if opened is not None:
                 self._record_results(optimizer, *opened)
             else:
-                for _, parameter in self._parameters(optimizer):
-                    tensors.written_unseen(parameter)
-            for tensor in _state(optimizer):
-                number = tensors.left(tensor)
-                if number < 0:
-                    tensors.written_unseen(tensor)
-                elif watch.recorder.measures:
-                    tensors.settle(tensor, number)
-            tensors.forget_left()
+                tensors.written_unseen(*[parameter for _, parameter in self._parameters(optimizer)])
+            if tensors.any_left:
+                for tensor in _state(optimizer):
+                    number = tensors.left(tensor)
+                    if number < 0:
+                        tensors.written_unseen(tensor)
+                    elif watch.recorder.measures:
+                        tensors.settle(tensor, number)
+                tensors.forget_left()
+            else:
+                tensors.written_unseen(*_state(optimizer))
             watch.flush_if_full()
 
     def _record_results(
         self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
     ) -> None:
         watch = self._watch
-        parameters = self._parameters(optimizer)
-        for _, parameter in parameters:
-            if versions.get(id(parameter)) == parameter._version and not watch.tensors.is_left(parameter):
-                watch.tensors.distrust(parameter)  # fused kernels write without telling: measure anew
-        outputs = [(watch.slot_id("output", label), p) for label, p in parameters]
-        with watch.recorder.together():
-            rows = watch.record(order, outputs, name)
+        tensors = watch.tensors
+        outputs = [(names[3], parameter) for names, parameter in self._parameters(optimizer)]
+        # Fused kernels write without telling: measure anew.
+        untold = [parameter for _, parameter in outputs if versions.get(id(parameter)) == parameter._version]
+        tensors.distrust(*[one for one in untold if not tensors.is_left(one)] if tensors.any_left else untold)
+        rows = self._show(order, outputs, name)
         if watch.sees_exposures and watch.thread.entered and watch.recorder.measures:
             for (_, parameter), number in zip(outputs, rows[2::4]):
-                watch.tensors.settle(parameter, number)  # what writes to it from here on is seen
+                tensors.settle(parameter, number)  # what writes to it from here on is seen
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""
@@ -189,11 +213,14 @@ def _is_next_to(ours: Any, hooks: Iterator[Any]) -> bool:
     return False
 
 
-def _state(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
-    for values in optimizer.state.values():
-        for value in values.values() if isinstance(values, dict) else ():
-            if isinstance(value, torch.Tensor):
-                yield value
+def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [
+        value
+        for values in optimizer.state.values()
+        if isinstance(values, dict)
+        for value in values.values()
+        if isinstance(value, torch.Tensor)
+    ]
 
 
 def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:

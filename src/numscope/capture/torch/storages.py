@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,29 +36,34 @@ class Storages:
         self.blanks: set[int] = set()
         self._settled = Settled()
 
-    def distrust(self, tensor: torch.Tensor, *, storage_only: bool = False) -> None:
-        """Measure this tensor's storage anew each time: something may write to it unseen.
+    def distrust(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
+        """Measure the storages of these tensors anew each time: something may write to them unseen.
 
         With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
         """
-        try:
-            storage = untyped_storage(tensor)
-        except (RuntimeError, NotImplementedError):
-            return
-        address = self._distrust(storage)
-        if not storage_only:
-            self.blanks.discard(address)
-        elif storage.nbytes() == 0 and tensor.numel():
-            self._volatile[address] = version_of(tensor)
-            self.blanks.add(address)
+        for tensor in tensors:
+            try:
+                storage = untyped_storage(tensor)
+            except (RuntimeError, NotImplementedError):
+                continue
+            address = self._distrust(storage)
+            if not storage_only:
+                self.blanks.discard(address)
+            elif storage.nbytes() == 0 and tensor.numel():
+                self._volatile[address] = version_of(tensor)
+                self.blanks.add(address)
 
     def _distrust(self, storage: Any) -> int:
         address: int = storage._cdata
-        self._know(address, storage)
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
         self._untrusted.add(address)
-        self._left.pop(address, None)
-        self._settled.discard(address)
-        self.objects.clear()
+        if self._left:
+            self._left.pop(address, None)
+        if self._settled:
+            self._settled.discard(address)
+        if self.objects:
+            self.objects.clear()
         return address
 
     def mark_blank(self, tensor: torch.Tensor) -> None:
@@ -118,10 +124,14 @@ class Storages:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
 
-    def written_unseen(self, tensor: torch.Tensor) -> None:
-        """Something may have written to this tensor that tells no versions."""
-        if address_of(tensor) in self._storages:  # otherwise nothing is known of it
-            self.overwritten(tensor)
+    def written_unseen(self, *tensors: torch.Tensor) -> None:
+        """Something may have written to these tensors that tells no versions."""
+        addresses = _addresses_of(tensors)
+        if self._storages.keys().isdisjoint(addresses):  # nothing is known of them
+            return
+        for tensor, address in zip(tensors, addresses):
+            if address in self._storages:
+                self.overwritten(tensor)
 
     def doubt_others(self, tensor: torch.Tensor) -> None:
         """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
@@ -163,6 +173,11 @@ class Storages:
             self._volatile[address] = version
         return self._volatile[address] == version
 
+    @property
+    def any_left(self) -> bool:
+        """Tell whether an optimizer's operators are known to have written to anything."""
+        return bool(self._left)
+
     def is_left(self, tensor: torch.Tensor) -> bool:
         """Tell whether an optimizer's operator was the last to write to this tensor."""
         return bool(self._left) and self._left.get(address_of(tensor) or 0) == tensor._version
@@ -176,10 +191,12 @@ class Storages:
             self._left.clear()
             self.objects.clear()
 
-    def unsettle(self, tensor: torch.Tensor) -> None:
-        """Measure what lies in this tensor's memory anew in the next step: it is written to, or may be."""
-        if self._settled and (address := address_of(tensor)) is not None:
-            self._settled.discard(address)
+    def unsettle(self, *tensors: torch.Tensor) -> None:
+        """Measure what lies in the memory of these tensors anew in the next step: it is written to, or may be."""
+        if self._settled:
+            for tensor in tensors:
+                if (address := address_of(tensor)) is not None:
+                    self._settled.discard(address)
 
     def unsettle_all(self) -> None:
         """Measure everything anew in the next step."""
@@ -193,6 +210,14 @@ def address_of(tensor: torch.Tensor) -> int | None:
         return int(untyped_storage(tensor)._cdata)
     except (RuntimeError, NotImplementedError):
         return None
+
+
+def _addresses_of(tensors: Sequence[torch.Tensor]) -> Sequence[int | None]:
+    """Return the same of several tensors."""
+    try:
+        return [untyped_storage(tensor)._cdata for tensor in tensors]
+    except (RuntimeError, NotImplementedError):
+        return [address_of(tensor) for tensor in tensors]
 
 
 def version_of(tensor: torch.Tensor) -> int | None:

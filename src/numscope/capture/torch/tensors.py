@@ -9,6 +9,7 @@ optimizer has left at the end of a step is known in the next one, where that can
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -252,12 +253,9 @@ class Tensors(Storages):
         self._bases.clear()
         self._sampled.clear()
         lasting = self._settled.new_step()
-        storages, self._storages = self._storages, {}
-        for address, reference in storages.items():
-            if address in lasting:
-                self._storages[address] = reference
-            else:
-                torch.UntypedStorage._free_weak_ref(reference)
+        storages = self._storages
+        self._storages = {address: storages.pop(address) for address in lasting if address in storages}
+        deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)  # which only calls it, for each
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
