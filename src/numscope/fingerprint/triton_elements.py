@@ -7,18 +7,37 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# kinds of elements; the first three have the fast loop
-FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, TABLE = range(13)
+# kinds of elements; TABLE: 8-bit floats of which a table says what they stand for
+FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT16, UINT16, INT32, UINT32, INT64, UINT64, TABLE = range(11)
+INT8, UINT8, FLOAT8_E4M3FN, FLOAT8_E5M2 = range(11, 15)  # those of one byte besides
 
 _FLOAT32 = tl.constexpr(FLOAT32)
 _BFLOAT16 = tl.constexpr(BFLOAT16)
 _FLOAT16 = tl.constexpr(FLOAT16)
 _FLOAT64 = tl.constexpr(FLOAT64)
+_INT8 = tl.constexpr(INT8)
 _UINT8 = tl.constexpr(UINT8)
+_FLOAT8_E5M2 = tl.constexpr(FLOAT8_E5M2)
 _UINT16 = tl.constexpr(UINT16)
 _UINT32 = tl.constexpr(UINT32)
 _UINT64 = tl.constexpr(UINT64)
 _TABLE = tl.constexpr(TABLE)
+
+
+@triton.jit
+def small_value(bits, KIND: tl.constexpr):
+    """Return what the last 8 of 32 bits stand for, in float32."""
+    if KIND == _INT8:
+        result = ((bits << 24) >> 24).to(tl.float32)
+    elif KIND == _UINT8:
+        result = (bits & 0xFF).to(tl.float32)
+    elif KIND == _FLOAT8_E5M2:  # a float16 without its last bits
+        result = (bits << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+    else:  # e4m3: float32's bits but for the exponent, which is 120 more there
+        size = (bits & 0x7F) << 20
+        result = ((bits << 24) & -2147483648 | size).to(tl.float32, bitcast=True) * 1.329227995784916e36
+        result = tl.where(size == 0x7F00000, float("nan"), result)
+    return result
 
 
 @triton.jit
@@ -32,8 +51,8 @@ def value(bits, values, KIND: tl.constexpr):
         result = bits.to(tl.float16, bitcast=True).to(tl.float32).to(tl.float64)
     elif KIND == _FLOAT64:
         result = bits.to(tl.float64, bitcast=True)
-    elif KIND == _UINT8:
-        result = (bits.to(tl.int32) & 0xFF).to(tl.float64)
+    elif KIND >= _INT8:
+        result = small_value(bits.to(tl.int32), KIND).to(tl.float64)
     elif KIND == _UINT16:
         result = (bits.to(tl.int32) & 0xFFFF).to(tl.float64)
     elif KIND == _UINT32:

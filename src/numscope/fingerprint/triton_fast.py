@@ -13,14 +13,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from numscope.fingerprint.triton_elements import FLOAT16, small_value
 from numscope.fingerprint.triton_launch import gdc_wait
 
 # what a line of `facts` holds, in numbers of 64 bits: the tile's factor of the hash, as above * 2**32 + below, both signed;
-# the flips of its two halves of a row (of even and of odd places, where a word holds two); where its rows of signs begin
+# the flips of its two halves of a row; where its rows of signs begin
 FACT = 4
 FACTOR, FLIPS, ROWS = range(3)
 AHEAD = 2  # tiles on their way at any time
 
+_FLOAT16 = tl.constexpr(FLOAT16)
 _FACT = tl.constexpr(FACT)
 _ROWS = tl.constexpr(ROWS)
 _FLIPS = tl.constexpr(FLIPS)
@@ -93,19 +95,12 @@ def _factor(fact):
 
 @triton.jit
 def _signs(fact, rows, row, PER: tl.constexpr):
-    """Load the signs of each group of a tile, bit k is place k's of its 8 groups, and the flips to be xored to them.
-
-    If a word holds two elements, the signs of the odd ones stand 32 bits above those of the even.
-    """
-    line = tl.arange(0, 256) >> 3
-    flips = fact + _FLIPS
-    if PER == 1:
-        half = line & 1
-        rows = rows.to(tl.pointer_type(tl.int32), bitcast=True)
-        flips = flips.to(tl.pointer_type(tl.int32), bitcast=True)
-        return tl.load(rows + (line >> 1) * 4 + half + row * 4), tl.load(flips + half)
-    else:
-        return tl.load(rows + (line * 2 + 1) + row * 2), tl.load(flips)
+    """Load the signs of the 32 elements among which a group's are, bit k is the k-th one's, and what is xored to them."""
+    group = tl.arange(0, 256)
+    half = (group // (8 // PER)) & 1
+    rows = rows.to(tl.pointer_type(tl.int32), bitcast=True) + (group // (16 // PER) * 2 + half)
+    flips = (fact + _FLIPS).to(tl.pointer_type(tl.int32), bitcast=True)
+    return tl.load(rows + row * 2), tl.load(flips + half)
 
 
 @triton.jit
@@ -171,20 +166,17 @@ def _halves(word, HALVES: tl.constexpr):
 
 
 @triton.jit
-def _add_elements(x, signs, good, low, high, total, squares, zeros, signed, PACKED: tl.constexpr, MASKED: tl.constexpr):
-    """Add the elements x[256, 4]; bit k of signs[256] is the sign of place k of 8 groups."""
-    shift = 31 - ((tl.arange(0, 256) & 7)[:, None] * 4 + tl.arange(0, 4)[None, :])
-    signed += _flipped(x, signs[:, None] << shift, PACKED)
-    if not PACKED:
-        zero, small, large = x == 0, x, x
-        if MASKED:
-            zero, small, large = zero & good, tl.where(good, x, _INF), tl.where(good, x, -_INF)
-        low = tl.minimum(low, tl.min(small, 1))
-        high = tl.maximum(high, tl.max(large, 1))
-        zeros += tl.sum(zero.to(tl.float32), 1)
-    total += tl.sum(x, 1)
-    squares += tl.sum(x * x, 1)
-    return low, high, total, squares, zeros, signed
+def _elements(word, KIND: tl.constexpr, PER: tl.constexpr):
+    """Return the elements of the words [256, 4], in their order."""
+    if PER == 1:
+        return word.to(tl.float32, bitcast=True)
+    elif PER == 2:
+        one, two = _halves(word, KIND == _FLOAT16)
+        return tl.reshape(tl.join(one, two), (256, 8))
+    else:
+        one, two = small_value(word, KIND), small_value(word >> 8, KIND)
+        three, four = small_value(word >> 16, KIND), small_value(word >> 24, KIND)
+        return tl.reshape(tl.join(tl.join(one, three), tl.join(two, four)), (256, 16))
 
 
 @triton.jit
@@ -198,47 +190,47 @@ def _quarters(word):
 
 @triton.jit
 def _add(
-    word, factor, factor_above, signs, flips, left, below, above, low, high, total, squares, zeros, signed, signed2,
-    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, MASKED: tl.constexpr,
+    word, factor, factor_above, signs, flips, left, below, above, low, high, total, squares, zeros, signed,
+    KIND: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add the words of one tile to the sums; of the last tile, only `left` elements are there."""
     below += word.to(tl.int64) * factor.to(tl.int64)
     above += word * factor_above
-    signs ^= flips
-    place = places()
-    if PER == 1:
-        low, high, total, squares, zeros, signed = _add_elements(
-            word.to(tl.float32, bitcast=True), signs, place < left,
-            low, high, total, squares, zeros, signed, False, MASKED,
-        )  # fmt: skip
+    x = _elements(word, KIND, PER)
+    group = tl.arange(0, 256)
+    place = tl.arange(0, 4 * PER)[None, :]
+    shift = 31 - ((group & (8 // PER - 1))[:, None] * (4 * PER) + place)
+    signed += _flipped(x, (signs ^ flips)[:, None] << shift, PACKED)
+    if PACKED:
+        HALVES: tl.constexpr = KIND == _FLOAT16
+        one, two, three, four = _quarters(word)
+        low = _paired(low, _paired(one, two, "min.", HALVES), "min.", HALVES)
+        low = _paired(low, _paired(three, four, "min.", HALVES), "min.", HALVES)
+        high = _paired(high, _paired(one, two, "max.", HALVES), "max.", HALVES)
+        high = _paired(high, _paired(three, four, "max.", HALVES), "max.", HALVES)
+        here = _paired(_paired_zeros(one, HALVES), _paired_zeros(two, HALVES), "add.", HALVES)
+        more = _paired(_paired_zeros(three, HALVES), _paired_zeros(four, HALVES), "add.", HALVES)
+        zeros = _paired(zeros, _paired(here, more, "add.", HALVES), "add.", HALVES)
     else:
-        if PACKED:
-            one, two, three, four = _quarters(word)
-            low = _paired(low, _paired(one, two, "min.", HALVES), "min.", HALVES)
-            low = _paired(low, _paired(three, four, "min.", HALVES), "min.", HALVES)
-            high = _paired(high, _paired(one, two, "max.", HALVES), "max.", HALVES)
-            high = _paired(high, _paired(three, four, "max.", HALVES), "max.", HALVES)
-            here = _paired(_paired_zeros(one, HALVES), _paired_zeros(two, HALVES), "add.", HALVES)
-            more = _paired(_paired_zeros(three, HALVES), _paired_zeros(four, HALVES), "add.", HALVES)
-            zeros = _paired(zeros, _paired(here, more, "add.", HALVES), "add.", HALVES)
-        one, two = _halves(word, HALVES)
-        low, high, total, squares, zeros, signed = _add_elements(
-            one, signs.to(tl.int32), place * 2 < left, low, high, total, squares, zeros, signed, PACKED, MASKED
-        )
-        low, high, total, squares, zeros, signed2 = _add_elements(
-            two, (signs >> 32).to(tl.int32), place * 2 + 1 < left,
-            low, high, total, squares, zeros, signed2, PACKED, MASKED,
-        )  # fmt: skip
-    return below, above, low, high, total, squares, zeros, signed, signed2
+        zero, small, large = x == 0, x, x
+        if MASKED:
+            good = group[:, None] * (4 * PER) + place < left
+            zero, small, large = zero & good, tl.where(good, x, _INF), tl.where(good, x, -_INF)
+        low = tl.minimum(low, tl.min(small, 1))
+        high = tl.maximum(high, tl.max(large, 1))
+        zeros += tl.sum(zero.to(tl.float32), 1)
+    total += tl.sum(x, 1)
+    squares += tl.sum(x * x, 1)
+    return below, above, low, high, total, squares, zeros, signed
 
 
 @triton.jit
 def fast_sums(
     data, facts, rows, first, last, step, count, begin,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-    HALVES: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr, EARLY: tl.constexpr,
+    KIND: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """Return what the tiles first, first + step … below `last` come to, per place or per group.
+    """Return what the tiles first, first + step … below `last` come to, per place, element or group.
 
     The hash comes as two sums per place, both still to be multiplied by the place's own factor. Two tiles are on their way
     at any time: as soon as one is added, the loads of the next but one begin. PACKED: smallest, largest and zeros are
@@ -250,13 +242,13 @@ def fast_sums(
     high = tl.full((256,), -_INF, tl.float32)
     zeros = tl.zeros((256,), tl.float32)
     if PACKED:
+        HALVES: tl.constexpr = KIND == _FLOAT16
         low = tl.full((256,), 0x7C007C00 if HALVES else 0x7F807F80, tl.int32)
         high = tl.full((256,), -0x03FF0400 if HALVES else -0x007F0080, tl.int32)
         zeros = tl.zeros((256,), tl.int32)
     total = tl.zeros((256,), tl.float32)
     squares = tl.zeros((256,), tl.float32)
-    signed = tl.zeros((256, 4), tl.float32)
-    signed2 = tl.zeros((256, 4), tl.float32)
+    signed = tl.zeros((256, 4 * PER), tl.float32)
     skip = (begin // (1024 * PER)).to(tl.int32)
     whole = tl.minimum(last, (count // (1024 * PER)).to(tl.int32))
     tile = first
@@ -277,17 +269,17 @@ def fast_sums(
     for _ in range(pairs):
         tile += 2 * step
         fact += 2 * step * _FACT
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word0, factor0, above0, signs0, flips0, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
         word0, factor0, above0, signs0, flips0, row0 = _fetch(
             data, skip, fact, rows, tile, row0, step, whole,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word1, factor1, above1, signs1, flips1, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
         word1, factor1, above1, signs1, flips1, row1 = _fetch(
             data, skip, fact + step * _FACT, rows, tile + step, row1, step, whole,
@@ -299,19 +291,19 @@ def fast_sums(
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     if rest > 0:
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word0, factor0, above0, signs0, flips0, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
     if rest > 1:
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word1, factor1, above1, signs1, flips1, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
     if rest > 2:
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word2, factor2, above2, signs2, flips2, 0,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, PACKED, False,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
     tile += rest * step
     if PACKED:
@@ -327,13 +319,14 @@ def fast_sums(
             data, skip, tile, place * PER < left,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS, True,
         )  # fmt: skip
-        if PER == 2:
-            word = tl.where(place * 2 + 1 < left, word, word & 0xFFFF)
+        if PER > 1:  # of the last word, only the elements that are there
+            there = tl.maximum(left - place * PER, 0).to(tl.int32)
+            word = tl.where(there < PER, word & ((1 << (there * (32 // PER))) - 1), word)
         fact = facts + tile * _FACT
         factor, factor_above = _factor(fact)
         signs, flips = _signs(fact, rows, _row(fact), PER)
-        below, above, low, high, total, squares, zeros, signed, signed2 = _add(
+        below, above, low, high, total, squares, zeros, signed = _add(
             word, factor, factor_above, signs, flips, left,
-            below, above, low, high, total, squares, zeros, signed, signed2, HALVES, PER, False, True,
+            below, above, low, high, total, squares, zeros, signed, KIND, PER, False, True,
         )  # fmt: skip
-    return below, above, low, high, total, squares, zeros, signed, signed2
+    return below, above, low, high, total, squares, zeros, signed

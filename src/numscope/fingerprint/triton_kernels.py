@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from numscope.fingerprint.triton_elements import FLOAT16, FLOAT64, hash_of_elements, offset, value
+from numscope.fingerprint.triton_elements import FLOAT64, hash_of_elements, offset, value
 from numscope.fingerprint.triton_fast import fast_sums, places, row_offset
 from numscope.fingerprint.triton_launch import gdc_wait
 
@@ -27,7 +27,6 @@ JOB = 6  # numbers that say what one program of `measure_many` does
 BIG = 600  # sums "big" are of numbers above 2**400, times 2**-600; "small" below 2**-400, times 2**600
 
 _AT_A_TIME = tl.constexpr(128)  # records: the more are asked for at once, the less often it waits for the memory
-_FLOAT16 = tl.constexpr(FLOAT16)
 _FLOAT64 = tl.constexpr(FLOAT64)
 _RECORD = tl.constexpr(RECORD)
 _JOB = tl.constexpr(JOB)
@@ -41,18 +40,16 @@ _SAFE_LOW = tl.constexpr(2.0**-40)
 
 
 @triton.jit
-def _fold(sums, tile, PLANES: tl.constexpr):
-    """Return the sums by bucket of a tile's sums by place, from this tile on; those of odd places behind those of the even."""
+def _fold(sums, tile, PER: tl.constexpr):
+    """Return the sums by bucket of a tile's sums by element, of which each word has so many, from this tile on."""
     bucket = tl.arange(0, 64)
-    origin = ((tile % 61).to(tl.int32) * (1024 * PLANES % 61)) % 61
+    origin = ((tile % 61).to(tl.int32) * (1024 * PER % 61)) % 61
     first = (bucket + 61 - origin) % 61
-    line = tl.arange(0, 32 * PLANES)
+    line = tl.arange(0, 32 * PER)
     at = first[None, :] + 61 * line[:, None]
-    there = (at < 1024 * PLANES) & (bucket < 61)[None, :]
-    if PLANES == 2:
-        at = (at & 1) * 1024 + (at >> 1)
+    there = (at < 1024 * PER) & (bucket < 61)[None, :]
     at = tl.where(there, at, 0)
-    found = tl.reshape(tl.gather(sums, tl.reshape(at, (2048 * PLANES,)), 0), (32 * PLANES, 64))
+    found = tl.reshape(tl.gather(sums, tl.reshape(at, (2048 * PER,)), 0), (32 * PER, 64))
     return tl.sum(tl.where(there, found, 0.0).to(tl.float64), 0)
 
 
@@ -99,10 +96,10 @@ def _measure(
     if PER == 0 and EARLY:
         gdc_wait()
     if PER > 0:
-        below, above, p_low, p_high, p_total, p_squares, p_zeros, signed, signed2 = fast_sums(
+        below, above, p_low, p_high, p_total, p_squares, p_zeros, signed = fast_sums(
             data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
-            KIND == _FLOAT16, PER, PACKED, DIMS, EARLY,
+            KIND, PER, PACKED, DIMS, EARLY,
         )  # fmt: skip
         p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 1)
         low, high, total, squares, zeros, hashed = tl.reduce(
@@ -113,11 +110,7 @@ def _measure(
             _both,
         )  # fmt: skip
         lowest, highest, zeros = low.to(tl.float64), high.to(tl.float64), zeros.to(tl.int64)
-        sums = tl.reshape(signed, (1024,))
-        if PER == 2:
-            both = tl.join(signed, signed2)
-            sums = tl.reshape(tl.permute(both, (2, 0, 1)), (2048,))
-        bucket = _fold(sums, first + program, PER)
+        bucket = _fold(tl.reshape(signed, (1024 * PER,)), first + program, PER)
         size = tl.maximum(-lowest, highest)
         usual = (squares < _INF) & (size <= _SAFE_HIGH) & ((size >= _SAFE_LOW) | (size == 0.0))
         careful = usual == 0
@@ -146,6 +139,8 @@ def _measure(
         rows32 = rows.to(tl.pointer_type(tl.int32), bitcast=True)
         if PER == 2:
             elements = data.to(tl.pointer_type(tl.int16), bitcast=True)
+        if PER == 4:
+            elements = data.to(tl.pointer_type(tl.int8), bitcast=True)
         for part in range(PER if PER > 0 else 1):
             signed3 = tl.zeros((32, 32), tl.float64)
             tile = first + program
@@ -190,7 +185,7 @@ def _measure(
                 start = (((number * 1024) >> 6) & 1023).to(tl.int32) + tl.load(chunk)
                 half = tile_row & 1
                 at = (start + (tile_row >> 1)) & 1023
-                sign = tl.load(rows32 + at * 4 + half) ^ tl.load(chunk + 1 + half)
+                sign = tl.load(rows32 + at * 2 + half) ^ tl.load(chunk + 1 + half)
                 minus = (sign[:, None] >> tile_row[None, :]) & 1
                 signed3 += tl.where(minus == 1, -x, x)
                 tile += step

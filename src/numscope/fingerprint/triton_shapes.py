@@ -12,7 +12,10 @@ from numscope.fingerprint.constants import BUCKETS
 # of one program: its float32 sums stay short enough for 1e-6, and bfloat16 counts a group's zeros, 256 at most, exactly
 MOST_TILES = 64
 MOST_PROGRAMS = 40 * BUCKETS
-PER = {"float32": 1, "bfloat16": 2, "float16": 2}  # elements to a word, of the kinds that have the fast loop
+# elements to a word, of the kinds that have the fast loop
+PER = {"float32": 1, "bfloat16": 2, "float16": 2}
+PER |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 4)
+PER_WORD = (1, 2, 4)
 _DIMENSIONS = 5
 FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
 LEAST_COPY = 1 << 18  # elements: of fewer, each is looked for where it lies
@@ -32,7 +35,7 @@ class Tuning:
 
 
 # by the elements to a word; 0: element by element
-TUNING = {0: Tuning(4, 128), 1: Tuning(4, 128), 2: Tuning(4, 128)}
+TUNING = {per: Tuning(4, 128) for per in (0, *PER_WORD)}
 
 
 def programs_for(tiles: int, at_once: int) -> int:

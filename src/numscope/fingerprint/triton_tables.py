@@ -17,12 +17,15 @@ from numscope.fingerprint.constants import ROWS as SIGN_ROWS
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.triton_fast import AHEAD, FACT, FACTOR, FLIPS, ROWS
 from numscope.fingerprint.triton_launch import Launch, can_be_early
-from numscope.fingerprint.triton_shapes import MOST_PROGRAMS, TUNING
+from numscope.fingerprint.triton_shapes import MOST_PROGRAMS, PER_WORD, TUNING
 
 TILE = 1024
 
-_NAMES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32")
-_CODES: dict[str, int] = {name: getattr(elements, name.upper()) for name in (*_NAMES, "int64", "uint64")}
+_NAMES = (
+    "float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float8_e4m3fn", "float8_e5m2",
+)  # fmt: skip
+_CODES: dict[str, int] = {name: getattr(elements, name.upper()) for name in _NAMES}
 _CODES["bool"] = elements.UINT8
 
 
@@ -40,7 +43,7 @@ class DeviceTables:
         self.places = self._put(constants.places())
         self.blocks = self._put(constants.blocks())
         rows = constants.sign_rows()
-        self.rows = self._put(_split(np.concatenate([rows, rows[:ROLLS]])).view(np.int64))  # a chunk's rows never wrap
+        self.rows = self._put(np.concatenate([rows, rows[:ROLLS]]).view(np.int64))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
         self.compiled: dict[Any, Launch] = {}
         self.known = 0
@@ -74,11 +77,11 @@ class DeviceTables:
         chunk = np.arange(elements // CHUNK + 1)
         table = np.zeros((len(chunk), 8), np.int32)
         table[:, 0] = constants.rolls(chunk)
-        table[:, 1:5] = _split(constants.flips(chunk))
+        table[:, 1:3] = constants.flips(chunk)[:, None].view(np.int32)
         self.chunks = self._put(table)
         self.spans = self._put(constants.span_factors(np.arange(2 * elements // SPAN + 1)))
         blocks, spans = constants.blocks(), constants.span_factors(np.arange(2 * elements // SPAN + 1))
-        self.facts = {per: self._put(_facts(per, elements, blocks, spans)) for per in (1, 2)}
+        self.facts = {per: self._put(_facts(per, elements, blocks, spans)) for per in PER_WORD}
         self.known = elements
 
     def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
@@ -107,18 +110,9 @@ def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np
         factor = blocks[tile % (SPAN // TILE)] * spans[tile * TILE // SPAN]
     first = tile * TILE * per
     chunk = first // CHUNK
-    flips = _split(constants.flips(chunk))
     facts = np.zeros((len(tile), FACT), np.int64)
     below = factor.astype(np.int32)
     facts[:, FACTOR] = ((factor - below) & ~0xFFFFFFFF) | below.view(np.uint32)
     facts[:, ROWS] = first // ROW % SIGN_ROWS + constants.rolls(chunk)
-    facts[:, FLIPS] = (flips[:, :2] if per == 1 else flips[:, 2:]).copy().view(np.int64)[:, 0]
+    facts[:, FLIPS] = constants.flips(chunk).view(np.int64)
     return facts
-
-
-def _split(words: NDArray[np.uint64]) -> NDArray[np.int32]:
-    """Return each word as four of 32 bits: its low half, its high half, the bits of even and of odd places."""
-    bits = (words[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)
-    parts = bits[:, :32], bits[:, 32:], bits[:, 0::2], bits[:, 1::2]
-    weight = np.uint64(1) << np.arange(32, dtype=np.uint64)
-    return np.stack([(part * weight).sum(1).astype(np.uint32).view(np.int32) for part in parts], 1)

@@ -34,6 +34,7 @@ def main() -> None:
     half = {"KIND": triton_elements.BFLOAT16, "SIZE": 2, "PER": 2}
     float16 = {"KIND": triton_elements.FLOAT16, "SIZE": 2, "PER": 2}
     whole = {"KIND": triton_elements.FLOAT32, "SIZE": 4, "PER": 1, "PACKED": 0}
+    quarter = {"KIND": triton_elements.FLOAT8_E4M3FN, "SIZE": 1, "PER": 4}
     early = [
         compiled(triton_kernels.measure, 90, DIMS=1, EARLY=1, **whole),
         compiled(triton_kernels.measure, 90, DIMS=5, EARLY=1, PACKED=1, **half),
@@ -43,6 +44,7 @@ def main() -> None:
         *early,
         compiled(triton_kernels.measure, 80, DIMS=1, EARLY=0, PACKED=0, **half),
         compiled(triton_kernels.measure_many, 90, PACKED=1, **half),
+        compiled(triton_kernels.measure, 90, DIMS=1, EARLY=1, PACKED=0, **quarter),
     ]
     for stages in early:
         begins, waits = stages["ptx"].index("ld.global.v4"), stages["ptx"].index("griddepcontrol.wait")

@@ -157,20 +157,22 @@ def check_dimensions() -> None:
 def in_rows() -> list[torch.Tensor]:
     """Return tensors whose rows lie apart, in all the ways that the fast loop follows."""
     found = []
-    for name in ("float32", "bfloat16", "float16"):
-        value = tensor_of_normals(name, 3 * 5 * 4 * 7 * 24, 0).view(3, 5, 4, 7, 24)
+    for name, unit in (("float32", 8), ("bfloat16", 8), ("float16", 8), ("float8_e5m2", 16), ("int8", 16)):
+        value = tensor_of_normals(name, 3 * 5 * 4 * 7 * 3 * unit, 0).view(3, 5, 4, 7, 3 * unit)
         found += [
             value.permute(1, 3, 0, 2, 4)[:, :, 1],
             value.permute(3, 1, 0, 2, 4),
-            value[:, :, 1:3, 2:, 8:],
+            value[:, :, 1:3, 2:, unit:],
             value[0, 0].transpose(0, 1),
-            value[:1, 0, 0].expand(11, 7, 24),
-            value[0, 0, 0, :, :16].expand(6, 7, 16),
+            value[:1, 0, 0].expand(11, 7, 3 * unit),
+            value[0, 0, 0, :, : 2 * unit].expand(6, 7, 2 * unit),
         ]
         assert all(triton_shapes.in_rows(tensor, 1, triton_shapes.PER[name]) for tensor in found[-6:])
-        spoilt = value[:, 1].clone()
-        spoilt[1, 1, 1, 1] = -float("inf")
-        found += [spoilt[..., 8:], value[..., :4], value[..., 1:9]]
+        found += [value[..., :4], value[..., 1:9]]
+        if name != "int8":
+            spoilt = value[:, 1].clone()
+            spoilt[1, 1, 1, 1:2] = -float("inf")
+            found += [spoilt[..., unit:]]
     return [*found, tensor_of_normals("complex64", 1200, 0).view(2, 30, 20)[:, 3:17, 4:12]]
 
 
@@ -218,7 +220,7 @@ def main() -> None:
     for name in FLOATS + INTEGERS + COMPLEX[1:]:
         count += check(
             [tensor_of_normals(name, size, size) for size in (1, 1000, 2051)] + [tensor_of_bytes(name, 70, 0)],
-            again=name in ("float32", "bfloat16", "int64"),
+            again=name in ("float32", "bfloat16", "int64", "float8_e4m3fn"),
         )
     for name in ("float32", "bfloat16", "float16"):
         value = tensor_of_normals(name, 3000, 0)
@@ -228,6 +230,8 @@ def main() -> None:
     count += check([(tensor_of_normals("float64", 1500, 0) * 2.0**power).float() for power in (-140, 120)])
     TABLES.at_once = dict.fromkeys(TABLES.at_once, 61)  # several tiles per program
     longer = [tensor_of_normals("float32", 290_001, 0), tensor_of_normals("bfloat16", 500_001, 0)]
+    longer += [tensor_of_normals(name, 1_000_003, 0) for name in ("float8_e4m3fn", "uint8")]
+    longer += [torch.arange(256, dtype=torch.uint8).repeat(9).view(torch.int8), longer[-2][4:]]
     count += check(longer, again=False)
     value = tensor_of_normals("float32", 30 * 50 * 3, 0).view(30, 50, 3)
     strided = [value.transpose(0, 1), value[::2, :, 1], value.permute(2, 1, 0), value[:1].expand(9, 50, 3)]
