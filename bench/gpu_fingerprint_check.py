@@ -56,8 +56,8 @@ class Checker:
         array = numpy_of(tensor)
         # The first one is looked at, the second makes a plan, the third is measured by it.
         for turn in range(3 if isinstance(self.batch, TorchBatch) else 1):
-            if isinstance(self.batch, TorchBatch) and not (tensor.is_conj() or tensor.is_neg()):
-                self.batch.add(tensor, alike)
+            if isinstance(self.batch, TorchBatch):
+                self.batch.add_alike(tensor, alike)
             else:
                 self.batch.add(tensor)
             self.tensors.append(array)

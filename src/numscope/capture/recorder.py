@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -26,6 +26,15 @@ FLUSH_SLOTS = 16_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 _NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
+
+
+class Form(Protocol):
+    """What tensors of one kind have in common, and where such tensors were measured."""
+
+    dtype: int
+    shape: int
+    device: int
+    rows: dict[int, tuple[int, int]]  # where one lies → batch and row
 
 
 class Recorder:
@@ -70,7 +79,10 @@ class Recorder:
         self._tables = Tables(self.strings, shapes)
         kind = type(self)
         self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
-        self.shares = measure is not None and kind.tensor is Recorder.tensor  # one fingerprint for several tensors
+        self._add_alike: Callable[[Any, Form], int] | None = getattr(measure, "add_alike", None)
+        self.shares = (
+            self._add_alike is not None and kind.tensor is Recorder.tensor
+        )  # one fingerprint for several tensors
         self._flushed = False  # a part of this step was handed over
         self._handed_over = 0  # tensors with a smaller number are
 
@@ -136,22 +148,20 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
-    def view(
-        self, rows: dict[int, tuple[int, int]], storage: int, tensor: Any, dtype: int, shape: int, device: int, placement: int
-    ) -> int:  # fmt: skip
+    def view(self, form: Form, place: int, tensor: Any, placement: int) -> int:
         """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
 
-        `rows` says where such tensors were measured: storage → batch and row; for the rest see `tensor`. To be asked only
-        where `shares` says so.
+        `place` says where it lies; for `placement` see `tensor`. To be asked only where `shares` says so.
         """
-        assert self._measure is not None
+        assert self._add_alike is not None
+        rows = form.rows
         with self._lock:
             number = next(self._tensor_numbers)
-            batch, row = rows.get(storage, _NOWHERE)
+            batch, row = rows.get(place, _NOWHERE)
             if batch != self._batch:
-                row = self._measure.add(tensor)
-                rows[storage] = self._batch, row
-            self._tensors.extend((number, dtype, shape, device, row, placement))
+                row = self._add_alike(tensor, form)
+                rows[place] = self._batch, row
+            self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
         return number
 
     def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:

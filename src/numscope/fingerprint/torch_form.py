@@ -53,23 +53,21 @@ class TorchBatch:
         # what `alike` stands for -> how such contents are measured
         self._ways: dict[Any, CudaBatch | tuple[Block, int, int, int]] = {}
 
-    def add(self, tensor: torch.Tensor, alike: Any = None) -> int:
-        """Measure the tensor as it is now; return its row in the next `collect`.
+    def add_alike(self, tensor: torch.Tensor, alike: Any) -> int:
+        """Do the same as `add` for one of many tensors that are alike: what can be asked of them is asked of the first only.
 
-        `alike` is one object for all plain tensors of one dtype, shape, strides and device of which torch has put nothing
-        off: what can be asked of such a tensor is asked of the first one only.
+        `alike` is an object for all tensors of one dtype, shape, strides and device of which torch has put off the same.
         """
         way = self._ways.get(alike)
         if way is not None:
-            row = self._add_alike(tensor, alike, way)
+            row = self._add_known(tensor, alike, way)
             if row is not None:
                 return row
-        row = self._add_first(tensor)
-        if alike is not None:
-            self._learn(tensor, alike)
+        row = self.add(tensor)
+        self._learn(tensor, alike)
         return row
 
-    def _add_alike(self, tensor: torch.Tensor, alike: Any, way: CudaBatch | tuple[Block, int, int, int]) -> int | None:
+    def _add_known(self, tensor: torch.Tensor, alike: Any, way: CudaBatch | tuple[Block, int, int, int]) -> int | None:
         """Measure a tensor in the way of those like it; None where that can't be done."""
         try:
             address = _data_ptr(tensor)
@@ -94,6 +92,8 @@ class TorchBatch:
         """Remember how a tensor that was just measured was, for those like it."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
             return
+        if tensor.is_conj() or tensor.is_neg():
+            return
         if len(self._ways) > _SHAPES:
             self._ways.clear()
         if tensor.is_cuda and tensor.get_device() in self._cuda:
@@ -104,7 +104,8 @@ class TorchBatch:
                 block, count, size, _ = known
                 self._ways[alike] = block, count, tensor.numel(), size
 
-    def _add_first(self, tensor: torch.Tensor) -> int:
+    def add(self, tensor: torch.Tensor) -> int:
+        """Measure the tensor as it is now; return its row in the next `collect`."""
         if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
             if row is not None:

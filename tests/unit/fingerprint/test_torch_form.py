@@ -217,7 +217,7 @@ def test_tensors_that_are_said_to_be_alike_are_measured_as_any_others(
         torch.manual_seed(seed)
         value = torch.randn(shape, dtype=torch.float64).mul(3).to(dtype)
         for tensor in (value, value.mT if value.dim() > 1 else value, value.requires_grad_(dtype.is_floating_point)):
-            added.append((batch.add(tensor, (dtype, tensor.shape, tensor.stride())), numpy_of(tensor)))
+            added.append((batch.add_alike(tensor, (dtype, tensor.shape, tensor.stride())), numpy_of(tensor)))
     result = batch.collect()
     for row, array in added:
         assert_agrees(result, array, row)
@@ -226,13 +226,23 @@ def test_tensors_that_are_said_to_be_alike_are_measured_as_any_others(
 @pytest.mark.filterwarnings("ignore")
 def test_a_tensor_of_vmap_is_refused_even_if_it_is_said_to_be_like_one_that_was_measured() -> None:
     batch = TorchBatch()
-    batch.add(torch.ones(3), "alike")
+    batch.add_alike(torch.ones(3), "alike")
 
     def inside(x: torch.Tensor) -> torch.Tensor:
         with pytest.raises(TypeError, match="has no data"):
-            batch.add(x, "alike")
+            batch.add_alike(x, "alike")
         return x
 
     torch.vmap(inside)(torch.ones(2, 3))
-    assert batch.add(torch.ones(3), "alike") == 1
+    assert batch.add_alike(torch.ones(3), "alike") == 1
     assert len(batch.collect()) == 2
+
+
+def test_what_torch_has_put_off_is_measured_each_time_it_is_said_to_be_alike() -> None:
+    batch = TorchBatch()
+    values = [torch.randn(50, dtype=torch.complex64).conj() for _ in range(3)]
+    pairs = [(key, tensor) for value in values for key, tensor in (("c", value), ("i", value.imag))]
+    added = [(batch.add_alike(tensor, key), tensor) for key, tensor in pairs]
+    result = batch.collect()
+    for row, tensor in added:
+        assert_agrees(result, numpy_of(tensor.resolve_conj().resolve_neg()), row)

@@ -92,7 +92,7 @@ class Tensors(Storages):
             if settled is not None and trusted and settled.holds(tensor, form, version):
                 found = recorder.again(settled.lasting, known.dtype, known.shape, known.device)
             elif trusted and recorder.shares:
-                found = recorder.view(known.rows, place, tensor, known.dtype, known.shape, known.device, placement)
+                found = recorder.view(known, place, tensor, placement)
             else:
                 if known.rows:
                     known.rows.pop(place, None)

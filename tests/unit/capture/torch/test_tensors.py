@@ -37,6 +37,12 @@ class Counting(TorchBatch):
         self.added += 1
         return super().add(tensor)
 
+    def add_alike(self, tensor: torch.Tensor, alike: object) -> int:
+        before = self.added
+        row = super().add_alike(tensor, alike)
+        self.added = before + 1
+        return row
+
 
 class Job:
     def __init__(self) -> None:
