@@ -53,6 +53,10 @@ class TorchBatch:
         # what `alike` stands for -> how such contents are measured
         self._ways: dict[Any, CudaBatch | tuple[Block, int, int, int]] = {}
 
+    def add(self, tensor: torch.Tensor) -> int:
+        """Measure the tensor as it is now; return its row in the next `collect`."""
+        return self._add(tensor)
+
     def add_alike(self, tensor: torch.Tensor, alike: Any) -> int:
         """Do the same as `add` for one of many tensors that are alike: what can be asked of them is asked of the first only.
 
@@ -63,7 +67,7 @@ class TorchBatch:
             row = self._add_known(tensor, alike, way)
             if row is not None:
                 return row
-        row = self.add(tensor)
+        row = self._add(tensor)
         self._learn(tensor, alike)
         return row
 
@@ -104,8 +108,7 @@ class TorchBatch:
                 block, count, size, _ = known
                 self._ways[alike] = block, count, tensor.numel(), size
 
-    def add(self, tensor: torch.Tensor) -> int:
-        """Measure the tensor as it is now; return its row in the next `collect`."""
+    def _add(self, tensor: torch.Tensor) -> int:
         if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
             if row is not None:

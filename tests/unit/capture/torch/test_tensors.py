@@ -38,10 +38,8 @@ class Counting(TorchBatch):
         return super().add(tensor)
 
     def add_alike(self, tensor: torch.Tensor, alike: object) -> int:
-        before = self.added
-        row = super().add_alike(tensor, alike)
-        self.added = before + 1
-        return row
+        self.added += 1
+        return super().add_alike(tensor, alike)
 
 
 class Job:
