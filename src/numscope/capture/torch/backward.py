@@ -148,8 +148,8 @@ class NodeHook:
             recorder = watch.recorder
             epoch = recorder.epoch
             restless = watch.restless
-            objects = watch.tensors.objects
-            look_up = watch.tensors.look_up
+            tensors = watch.tensors
+            objects = tensors.objects
             gradients: list[Any] = [*grad_outputs, *grad_inputs]
             last = None
             seen: Any
@@ -181,7 +181,7 @@ class NodeHook:
                             last = gradient
                             continue
                     try:
-                        number = look_up(gradient)
+                        number = tensors.look_up(gradient)
                     except Unmeasured:
                         watch.show(order, slot, gradient, call.name)
                         continue

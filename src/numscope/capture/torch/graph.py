@@ -82,23 +82,23 @@ def attach(
         elif node is not only and node not in others:
             others.append(node)
     if others:
-        _walk(watch, None, call, [only, *others], targets, first)
-    elif only is not None and own is not None and not _leave(watch, own, only, call, targets, first):
-        _walk(watch, own, call, [only], targets, first)
+        _walk(watch, None, None, call, [only, *others], targets, first)
+    elif only is not None and own is not None and (inner := _leave(watch, own, only, call, targets, first)):
+        _walk(watch, own, only, call, inner, targets, first)
 
 
-def _leave(watch: Watch, own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> bool:
-    """Lead what leaves a call by the edges of its only output node; tell whether it has no other node."""
+def _leave(watch: Watch, own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> list[Node]:
+    """Lead what leaves a call by the edges of its only output node; return from where to walk on to its other nodes."""
     slots, has_leaf = targets
-    whole = True
+    inner: list[Node] = []
     if own.exits is not None and not has_leaf:
         for place, edge, following, number in own.exits:
             key: Any = (following, number) if number else following
             if key in slots:
                 _lead(own if place is None else _hook(watch, place), edge, call, slots, key)
-            elif whole and following._sequence_nr() >= first:
-                whole = False
-        return whole
+            elif following._sequence_nr() >= first:
+                inner.append(following)
+        return inner if len(inner) == 1 == len(own.exits) else [node] if inner else inner
     edges = node.next_functions
     edge = -1 - len(edges)
     for following, number in edges:
@@ -109,18 +109,18 @@ def _leave(watch: Watch, own: NodeHook, node: Node, call: BackwardCall, targets:
         elif type(following) is _AccumulateGrad:
             if has_leaf and (key := id(following.variable)) in slots:
                 _lead(own, edge, call, slots, key)
-        elif whole and following is not None and following._sequence_nr() >= first:
-            whole = False
-    return whole
+        elif following is not None and following._sequence_nr() >= first:
+            inner.append(following)
+    # Of an output node that has other edges, too, the walk notes those that leave.
+    return inner if len(inner) == 1 == len(edges) else [node] if inner else inner
 
 
 def _walk(
-    watch: Watch, own: NodeHook | None, call: BackwardCall, pending: list[Node], targets: Targets, first: int
-) -> None:
-    """Lead what leaves a call by the edges of its other nodes, from its output nodes on; `own`: the hook of the only one."""
+    watch: Watch, own: NodeHook | None, only: Node, call: BackwardCall, pending: list[Node], targets: Targets, first: int
+) -> None:  # fmt: skip
+    """Lead what leaves a call by the edges of its other nodes; `own`: the hook of its only output node, if that is one."""
     slots, has_leaf = targets
-    only = None if own is None else pending[0]
-    visited = set(pending)
+    visited = {only, *pending}
     exits: list[Exit] = []
     while pending:
         node = pending.pop()
@@ -152,11 +152,11 @@ def _walk(
             key = (following, number) if number else following
             if key in slots:
                 exits.append((owner, edge, following, number))
-            elif following in visited or following is None:
-                continue
             elif type(following) is _AccumulateGrad:
                 if not has_leaf or (key := id(following.variable)) not in slots:
                     continue
+            elif following is None or following in visited:
+                continue
             elif following._sequence_nr() >= first:
                 visited.add(following)
                 pending.append(following)
@@ -179,7 +179,9 @@ def _lead(hook: NodeHook, edge: int, call: BackwardCall, slots: dict[Any, Any], 
         outgoing = hook.outgoing
         if not outgoing:
             hook.outgoing = (edge, call, goal)
-        elif outgoing[-3] == edge and type(other := outgoing[-2]) is BackwardCall and other is not call:
+        elif (
+            outgoing[-3] == edge and type(other := outgoing[-2]) is BackwardCall and other is not call
+        ) or edge not in outgoing[::3]:
             hook.outgoing = (*outgoing, edge, call, goal)
         elif not hook.lead(edge, call, goal):
             return

@@ -21,9 +21,7 @@ from numscope.core.nonfinite import SKIPPED_STEP
 
 # The names of a parameter: its label, and its slots `parameters`, `parameters_grad` and `output`.
 _Names = tuple[str, int, int, int]
-_PART = (
-    16  # tensors that are looked up together: a call that has more has lists of them, for which nothing is in a hurry
-)
+_PART = 16  # tensors at a time: with more, `Watch.record` takes a way that is longer for those that were seen before
 
 
 class Optimizers:
