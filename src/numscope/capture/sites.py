@@ -21,6 +21,9 @@ _RUNPY = ("<frozen runpy>", runpy.__file__)  # how Python gets to the script
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
+_DEEP = (
+    200  # frames; a stack of more is not looked for as a tuple in a tuple in a tuple …: Python would not compare them
+)
 
 
 class Sites:
@@ -44,9 +47,8 @@ class Sites:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
         start = frame
         boundaries = self._boundaries if base >= 0 else ()
-        key: Any = (
-            base  # and around it, of each frame, the code's address (to hash a code is to hash all in it) and place
-        )
+        key: Any = base
+        # Around it, of each frame, the code's address (to hash a code is to hash all that is in it) and the place.
         while frame is not None:
             code = id(frame.f_code)
             if code in boundaries:
@@ -57,16 +59,21 @@ class Sites:
         return found if found is not None else self._add(key, base, start)
 
     def _add(self, key: Any, base: int, start: FrameType | None) -> int:
-        frames = list(self._frames[base]) if base >= 0 else []
-        rest = key
-        while rest != base:
-            assert start is not None
-            self._codes[id(start.f_code)] = start.f_code
-            start = start.f_back
-            rest = rest[0]
+        parts: list[tuple[int, int]] = []  # of the outermost frame first
         rest = key
         while rest != base:
             rest, code, place = rest
+            parts.append((code, place))
+        if len(parts) > _DEEP:
+            key = (base, tuple(parts))
+            if key in self._ids:
+                return self._ids[key]
+        for _ in parts:
+            assert start is not None
+            self._codes[id(start.f_code)] = start.f_code
+            start = start.f_back
+        frames = list(self._frames[base]) if base >= 0 else []
+        for code, place in parts:
             if frame := self._describe(self._codes[code], place):
                 frames.append(frame)
         user = next((index for index in range(len(frames) - 1, -1, -1) if is_user(frames[index]["file"])), None)

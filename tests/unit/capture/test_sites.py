@@ -24,3 +24,16 @@ def test_the_users_frame_is_the_innermost_one_outside_the_framework_and_us():
     assert frame["function"] == "test_the_users_frame_is_the_innermost_one_outside_the_framework_and_us"
     assert frame["code"] == "call(sites)"
     assert sites.take_new()["stack"] == []
+
+
+def test_a_stack_as_deep_as_python_allows_is_one_stack() -> None:
+    sites = Sites()
+
+    def deep(left: int) -> int:
+        return deep(left - 1) if left else sites.intern(sys._getframe(), -1)
+
+    depths = (10, 150, 300, 700)
+    numbers = [[deep(depth) for _ in range(3)] for depth in depths]
+    assert all(len(set(same)) == 1 for same in numbers)
+    assert len({same[0] for same in numbers}) == len(depths)
+    assert [len(sites.frames(same[0])) - len(sites.frames(numbers[0][0])) for same in numbers] == [0, 140, 290, 690]
