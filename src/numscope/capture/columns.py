@@ -18,6 +18,7 @@ AGAIN = (
     -2
 )  # in the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
+_PARTS = 3  # batches of a step are known to the next one up to this; those that follow have one place
 _Maker = Callable[[_Numbers], Any]
 _Words = np.ndarray[Any, np.dtype[np.int64]]  # the columns of fingerprints but the sketch, as bits
 _Sketches = np.ndarray[Any, np.dtype[np.float64]]
@@ -40,32 +41,32 @@ class Lasting:
 
 
 class _Repeated:
-    """The columns of one table. Steps mostly repeat each other: what is as in the batch before is not made again."""
+    """The columns of one table. Steps mostly repeat each other: what is as in the step before is not made again."""
 
     def __init__(self, width: int, makers: Mapping[str, tuple[int, _Maker]], sort: bool = False) -> None:
         self._makers = makers  # column → which of a row's numbers it is made of, and how
         self._width = width
         self._sort = sort  # by the first number
-        self._rows: Sequence[int] = ()
-        self._numbers: _Numbers = np.empty((width, 0), np.int32)
-        self._columns: dict[str, Any] = {}
+        # By the place of the batch in its step: its rows, as they came and as columns of numbers, and what was made of them.
+        self._last: dict[int, tuple[Sequence[int], _Numbers, dict[str, Any]]] = {}
 
-    def of(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return the columns of rows that follow each other; they belong to the next batch as well."""
+    def of(self, rows: Sequence[int], part: int) -> dict[str, Any]:
+        """Return the columns of rows that follow each other; they belong to later batches as well."""
+        part = min(part, _PARTS)
+        before, last, columns = self._last.get(part, ((), np.empty((self._width, 0), np.int32), {}))
         # To compare takes a third of the time that it takes to make an array of them. The size, because a thread that was
         # about to add to the rows when they were handed over may have done so since.
-        if not self._columns or len(rows) != self._numbers.size or rows != self._rows:
-            numbers = _array(rows, self._width)
-            if self._sort:
-                numbers = numbers.take(np.argsort(numbers[0], kind="stable"), axis=1)
-            new = np.ones(self._width, bool)
-            if self._columns and numbers.shape == self._numbers.shape:
-                new = (numbers != self._numbers).any(axis=1)
-            self._columns = {
-                name: make(numbers[at]) if new[at] else self._columns[name] for name, (at, make) in self._makers.items()
-            }
-            self._rows, self._numbers = rows, numbers
-        return self._columns
+        if columns and len(rows) == last.size and rows == before:
+            return columns
+        numbers = _array(rows, self._width)
+        if self._sort:
+            numbers = numbers.take(np.argsort(numbers[0], kind="stable"), axis=1)
+        same = np.zeros(self._width, bool)
+        if columns and numbers.shape == last.shape:
+            same = (numbers == last).all(axis=1)
+        made = {name: columns[name] if same[at] else make(numbers[at]) for name, (at, make) in self._makers.items()}
+        self._last[part] = rows, numbers, made
+        return made
 
 
 class Tables:
@@ -108,24 +109,25 @@ class Tables:
             },
         )
 
-    def calls(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
-        """Return the calls of a batch, in the order in which they began."""
-        return _of_step(step, self._calls.of(rows), "order")
+    def calls(self, step: int, part: int, rows: Sequence[int]) -> Mapping[str, Any]:
+        """Return the calls of a batch, the part-th of its step, in the order in which they began."""
+        return _of_step(step, self._calls.of(rows, part), "order")
 
-    def slots(self, step: int, rows: Sequence[int]) -> Mapping[str, Any]:
+    def slots(self, step: int, part: int, rows: Sequence[int]) -> Mapping[str, Any]:
         """Return the slots of a batch."""
-        return _of_step(step, self._slots.of(rows), "call")
+        return _of_step(step, self._slots.of(rows, part), "call")
 
     def tensors(
         self,
         step: int,
+        part: int,
         rows: Sequence[int],
         prints: Fingerprints | None,
         again: Sequence[Lasting] = (),
         lasting: Sequence[tuple[int, Lasting]] = (),
     ) -> Mapping[str, Any]:
         """Return the tensors of a batch; `lasting` takes the fingerprints that later steps may refer to."""
-        columns = _of_step(step, self._tensors.of(rows), "tensor")
+        columns = _of_step(step, self._tensors.of(rows, part), "tensor")
         row = columns.pop("row")
         if prints is None:
             return columns

@@ -84,6 +84,7 @@ class Recorder:
             self._add_alike is not None and kind.tensor is Recorder.tensor
         )  # one fingerprint for several tensors
         self._flushed = False  # a part of this step was handed over
+        self._parts = 0  # how many were
         self._handed_over = 0  # tensors with a smaller number are
 
     # What the hot path calls ------------------------------------------------------------------------------------
@@ -254,13 +255,14 @@ class Recorder:
             for number, (value, sampled) in data.items()
         }
 
-        tables = self._tables
+        tables, part = self._tables, self._parts
+        self._parts += 1
 
         def batch() -> Batch:
             return Batch(
-                calls=tables.calls(step, calls),
-                slots=tables.slots(step, slots),
-                tensors=tables.tensors(step, tensors, prints() if prints is not None else None, again, lasting),
+                calls=tables.calls(step, part, calls),
+                slots=tables.slots(step, part, slots),
+                tensors=tables.tensors(step, part, tensors, prints() if prints is not None else None, again, lasting),
                 stacks=stacks,
                 data=arrays,
             )
@@ -283,6 +285,7 @@ class Recorder:
         self.orders = itertools.count()
         self._tensor_numbers = itertools.count()
         self._handed_over = 0
+        self._parts = 0
 
     @property
     def has_content(self) -> bool:
