@@ -48,9 +48,10 @@ Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, 
 class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
-    __slots__ = ("aliases", "in_backward", "in_group", "kind", "out", "pending", "reads", "scaled", "writes")
+    __slots__ = ("aliases", "func", "in_backward", "in_group", "kind", "out", "pending", "reads", "scaled", "writes")
 
     def __init__(self, func: Any) -> None:
+        self.func = func  # whose id it is known by
         namespace, _, op = func._schema.name.partition("::")
         silent = op in _SILENT or namespace in _NO_MODEL
         self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
@@ -102,7 +103,7 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
-        self._operators: dict[Any, Operator] = {}
+        self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
         self._epoch = -1
 
@@ -116,9 +117,9 @@ class AtenMode(TorchDispatchMode):
         state = watch.thread.__dict__
         if state["busy"] or not watch.on:
             return func(*args, **kwargs)
-        operator = self._operators.get(func)
+        operator = self._operators.get(id(func))
         if operator is None:
-            operator = self._operators[func] = Operator(func)
+            operator = self._operators[id(func)] = Operator(func)
         if operator.silent or (operator.in_group and state["collective"]):
             return func(*args, **kwargs)
         guard = state["guard"]
