@@ -15,14 +15,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 Frame = dict[str, Any]
+_HERE = -1  # no code has this address
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNPY = ("<frozen runpy>", runpy.__file__)  # how Python gets to the script
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
-)
-_DEEP = (
-    200  # frames; a stack of more is not looked for as a tuple in a tuple in a tuple …: Python would not compare them
 )
 
 
@@ -30,7 +28,9 @@ class Sites:
     """The distinct stacks of one rank."""
 
     def __init__(self) -> None:
-        self._ids: dict[Any, int] = {}
+        # From the enclosing call's stack on: address of a frame's code → its instruction → the same of the frame around it
+        # …, and at the end the stack's number.
+        self._ids: dict[int, dict[int, Any]] = {}
         self._frames: list[list[Frame]] = []
         self._users: list[int | None] = []
         self._written = 0
@@ -47,40 +47,39 @@ class Sites:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
         start = frame
         boundaries = self._boundaries if base >= 0 else ()
-        key: Any = base
-        # Around it, of each frame, the code's address (to hash a code is to hash all that is in it) and the place.
-        while frame is not None:
-            code = id(frame.f_code)
-            if code in boundaries:
-                break
-            key = (key, code, frame.f_lasti)
-            frame = frame.f_back
-        found = self._ids.get(key)
-        return found if found is not None else self._add(key, base, start)
+        try:
+            node = self._ids[base]
+            while frame is not None:
+                code = id(frame.f_code)  # to hash a code object is to hash all its names and constants
+                if code in boundaries:
+                    break
+                node = node[code][frame.f_lasti]
+                frame = frame.f_back
+            found: int = node[_HERE]
+        except KeyError:
+            return self._add(start, base)
+        return found
 
-    def _add(self, key: Any, base: int, start: FrameType | None) -> int:
-        parts: list[tuple[int, int]] = []  # of the outermost frame first
-        rest = key
-        while rest != base:
-            rest, code, place = rest
-            parts.append((code, place))
-        if len(parts) > _DEEP:
-            key = (base, tuple(parts))
-            if key in self._ids:
-                return self._ids[key]
-        for _ in parts:
-            assert start is not None
-            self._codes[id(start.f_code)] = start.f_code
-            start = start.f_back
+    def _add(self, frame: FrameType | None, base: int) -> int:
+        node = self._ids.setdefault(base, {})
+        walked: list[tuple[CodeType, int]] = []
+        while frame is not None:
+            code = frame.f_code
+            if base >= 0 and id(code) in self._boundaries:
+                break
+            self._codes[id(code)] = code
+            walked.append((code, frame.f_lasti))
+            node = node.setdefault(id(code), {}).setdefault(frame.f_lasti, {})
+            frame = frame.f_back
         frames = list(self._frames[base]) if base >= 0 else []
-        for code, place in parts:
-            if frame := self._describe(self._codes[code], place):
-                frames.append(frame)
+        for code, lasti in reversed(walked):
+            if described := self._describe(code, lasti):
+                frames.append(described)
         user = next((index for index in range(len(frames) - 1, -1, -1) if is_user(frames[index]["file"])), None)
         number = len(self._frames)
         self._frames.append(frames)
         self._users.append(user)
-        self._ids[key] = number
+        node[_HERE] = number
         return number
 
     def _describe(self, code: CodeType, lasti: int) -> Frame | None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
-_VERSION = 64  # the bit from which on a place has its version
-_STORAGE = (1 << _VERSION) - 1  # the bits that have its storage
+VERSION = 64  # the bit from which on a place has its version
+_STORAGE = (1 << VERSION) - 1  # the bits that have its storage
 
 
 def place_of(storage: int, version: int) -> int:
     """Return the number under which what lies in a storage at a version is known."""
-    return storage + (version << _VERSION)
+    return storage + (version << VERSION)
 
 
 class Form:

@@ -17,12 +17,13 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import Form, form_of, order_of, place_of
+from numscope.capture.torch.forms import VERSION, Form, form_of, order_of, place_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.storages import Storages, address_of, version_of
 from numscope.capture.unmeasured import Unmeasured
 
+_ref = weakref.ref
 _FORMS = 10_000  # that are remembered from step to step
 
 
@@ -68,8 +69,10 @@ class Tensors(Storages):
             version = tensor._version
             if base is not None and not wrapped and untyped_storage(base)._cdata == address:
                 version = base._version
-            lies = None if tensor.is_contiguous() else tensor.stride()
-            form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset())
+            form = (
+                tensor.shape, None if tensor.is_contiguous() else tensor.stride(), tensor.dtype, tensor.device,
+                tensor.storage_offset(),
+            )  # fmt: skip
             known = self._forms.get(form) or self._learn(tensor, form)
             if known.may_put_off or self._complex:
                 known = known.put_off(tensor.is_conj(), tensor.is_neg())
@@ -79,7 +82,7 @@ class Tensors(Storages):
             raise Unmeasured(why(tensor, error)) from None
         place = self._keys.get(address, address) if self._keys else address
         if version:
-            place = place_of(place, version)
+            place += version << VERSION
         found = known.seen.get(place)
         trusted = True
         if self._untrusted or self._volatile:
@@ -88,9 +91,9 @@ class Tensors(Storages):
             if address not in self._storages:
                 self._storages[address] = storage._weak_ref()
             recorder = self._recorder
-            settled = self._settled.known.get(address) if self._settled.known else None
-            if settled is not None and trusted and settled.holds(tensor, form, version):
-                found = recorder.again(settled.lasting, known.dtype, known.shape, known.device)
+            settled = self._settled.known
+            if settled and trusted and (one := settled.get(address)) is not None and one.holds(tensor, form, version):
+                found = recorder.again(one.lasting, known.dtype, known.shape, known.device)
             elif trusted and recorder.shares:
                 found = recorder.view(known, place, tensor, placement)
             else:
@@ -99,7 +102,7 @@ class Tensors(Storages):
                 found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
         if trusted and not wrapped:
-            self.objects[id(tensor)] = (weakref.ref(tensor), version, data_ptr(tensor), found)
+            self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
         return found
 
     def settle(self, tensor: torch.Tensor, number: int) -> None:
