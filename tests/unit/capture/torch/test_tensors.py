@@ -143,3 +143,29 @@ def test_orders(one: Callable[[torch.Tensor], torch.Tensor], other: Callable[[to
     base = torch.arange(24).view(2, 3, 4)
     assert order_of(one(base)) == order_of(other(base))
     assert one(base).flatten().tolist() == other(base).flatten().tolist()
+
+
+def test_a_tensor_that_is_written_to_has_a_number_for_each_version_and_one_form() -> None:
+    job = Job()
+    parameter = torch.zeros(4, 3)
+    job.tensors.number(parameter)
+    forms = len(job.tensors._forms)
+    numbers = []
+    for _ in range(5):
+        with torch.no_grad():
+            parameter += 1
+        numbers += [job.tensors.number(parameter), job.tensors.number(parameter)]
+    assert numbers == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert len(job.tensors._forms) == forms
+
+
+def test_what_is_gone_is_forgotten_at_every_version() -> None:
+    job = Job()
+    kept, gone = torch.zeros(2), torch.zeros(2)
+    for tensor in (kept, gone):
+        job.tensors.number(tensor)
+        tensor += 1
+        job.tensors.number(tensor)
+    del tensor, gone
+    job.tensors.sweep()
+    assert [len(form.seen) for form in job.tensors._forms.values()] == [2]
