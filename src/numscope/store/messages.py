@@ -118,7 +118,8 @@ def _dtype(schema: pa.Schema, name: str) -> np.dtype[Any] | None:
     kind = schema.field(name).type
     if pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
-    return np.dtype(kind.to_pandas_dtype()) if pa.types.is_integer(kind) or pa.types.is_floating(kind) else None
+    letter = "f" if pa.types.is_floating(kind) else "i" if pa.types.is_signed_integer(kind) else "u"
+    return np.dtype(f"{letter}{kind.bit_width // 8}") if letter != "u" or pa.types.is_integer(kind) else None
 
 
 def _places(content: NDArray[np.uint8], schema: pa.Schema, names: Iterable[str]) -> Iterator[NDArray[Any]]:
