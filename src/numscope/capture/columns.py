@@ -18,7 +18,7 @@ AGAIN = (
     -2
 )  # in the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
-_PARTS = 3  # batches of a step are known to the next one up to this; those that follow have one place
+_PARTS = 6  # batches of a step are known to the next one up to this; those that follow have one place
 _Maker = Callable[[_Numbers], Any]
 _Words = np.ndarray[Any, np.dtype[np.int64]]  # the columns of fingerprints but the sketch, as bits
 _Sketches = np.ndarray[Any, np.dtype[np.float64]]

@@ -22,7 +22,7 @@ from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
 
-FLUSH_SLOTS = 16_000
+FLUSH_SLOTS = 8_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 _NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20

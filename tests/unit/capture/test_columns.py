@@ -78,10 +78,10 @@ def test_a_batch_like_the_one_before_has_the_same_columns_but_for_its_step() -> 
 
 def test_a_step_of_several_batches_repeats_each_of_them() -> None:
     tables = new_tables()
-    steps = [[tables.slots(step, part, [part, 1, 2, -1]) for part in range(6)] for step in range(2)]
-    for part in range(6):
+    steps = [[tables.slots(step, part, [part, 1, 2, -1]) for part in range(9)] for step in range(2)]
+    for part in range(9):
         assert steps[0][part]["call"].to_pylist() == steps[1][part]["call"].to_pylist() == [part]
-        assert (steps[0][part]["call"] is steps[1][part]["call"]) == (part < 3)
+        assert (steps[0][part]["call"] is steps[1][part]["call"]) == (part < 6)
 
 
 def test_a_row_that_came_after_its_batch_was_made_does_not_pass_for_one_of_it() -> None:
