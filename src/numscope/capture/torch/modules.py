@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,21 +16,19 @@ from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.graph import Targets, attach, targets_of
+from numscope.capture.torch.module_state import state_of, watch_gradient, written_by
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
-from numscope.capture.unmeasured import Unmeasured
 
 Module = torch.nn.Module
 _task = torch._C._current_graph_task_id
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
-_NormBase = torch.nn.modules.batchnorm._NormBase
 # A module as its calls are recorded: itself, its class, its path, the numbers of path and class, the names of its calls.
 Facts = tuple[weakref.ref[Module], type, str, int, int, Series]
-Tensors = Mapping[str, torch.Tensor | None]
 # A call that has begun: what is open, whether it is in scope, its name, its backward part, the versions of its buffers, where
 # the gradients of its inputs will go, and the first node that is its own.
 Begun = tuple[Open, bool, int, BackwardCall | None, dict[str, int | None] | None, Targets | None, int]
@@ -266,7 +263,7 @@ class Modules:
                 watch.arguments(positional, named) if positional or named else -1, site, recompute, -1,
                 thread if thread >= 0 else watch.thread_number(),
             ))  # fmt: skip
-            held = _state(watch, parameters, buffers) if self._shows_state and (parameters or buffers) else []
+            held = state_of(watch, parameters, buffers) if self._shows_state and (parameters or buffers) else []
             if watch.calm:
                 if held:
                     watch.take_state(order, held, rows)
@@ -308,57 +305,9 @@ class Modules:
         watch.record(order, as_output, name)
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
-        watch = self._watch
-        if not (watch.settings.parameters and watch.record_backward) or not parameter.requires_grad:
-            return
-        slot = watch.slot_id("parameters_grad", name)
-
-        backwards = self._backwards
-        recorder = watch.recorder
-
-        def accumulated(tensor: torch.Tensor) -> None:
-            state = watch.thread.__dict__
-            if not watch.on or state["busy"]:
-                return
-            call = backwards.get(path)
-            if call is None or not call.wanted:
-                return
-            state["busy"] = True
-            guard = state["guard"]
-            guard.__enter__()
-            try:
-                if (gradient := tensor.grad) is not None:
-                    order = call._order if call._epoch == recorder.epoch else call.begin()
-                    if watch.restless:
-                        watch.show(order, slot, gradient, call.name)
-                        return
-                    try:
-                        number = watch.tensors.look_up(gradient)  # its object is a new one, which tells nothing
-                        recorder.slot_rows.extend((order, slot, number, -1))
-                    except Unmeasured:
-                        watch.show(order, slot, gradient, call.name)
-            except Exception as error:
-                watch.fault("parameters_grad", error)
-            finally:
-                guard.__exit__(None, None, None)
-                state["busy"] = False
-
-        if parameter.is_leaf:
-            self._handles.append(parameter.register_post_accumulate_grad_hook(accumulated))
-
-
-def _state(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
-    """Return a module's own parameters and buffers with their slots."""
-    found: list[Slot] = []
-    known = watch.parameter_slots
-    for name, parameter in parameters.items():
-        if parameter is not None:
-            found.append((known.get(name) or watch.parameter_slot(name), parameter))
-    if buffers:
-        for name, buffer in buffers.items():
-            if buffer is not None:
-                found.append((watch.slot_id("buffers", name), buffer))
-    return found
+        handle = watch_gradient(self._watch, self._backwards, parameter, path, name)
+        if handle is not None:
+            self._handles.append(handle)
 
 
 def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
@@ -369,7 +318,7 @@ def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     if wanted:
         if watch.record_forward:
             has_buffers = module.__dict__.get("_buffers", True)
-            if has_buffers and (written := _written(watch, module, versions or {})):
+            if has_buffers and (written := written_by(watch, module, versions or {})):
                 watch.record(this.order, outputs + written, name)
             elif single:
                 watch.show(this.order, watch.first_output, result, name, False)
@@ -386,16 +335,3 @@ def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     recorder = watch.recorder
     if watch.keeps_some or len(recorder.slot_rows) > recorder.full:
         watch.flush_if_full()
-
-
-def _written(watch: Watch, module: Module, versions: dict[str, int | None]) -> list[Slot]:
-    """Return the buffers that a call has written to, as its outputs."""
-    # Normalisations write their running statistics without telling the version counter.
-    statistics = isinstance(module, _NormBase) and module.training
-    written = []
-    for name, buffer in module._buffers.items():
-        if buffer is not None and (statistics or version_of(buffer) != versions.get(name)):
-            if statistics:
-                watch.tensors.distrust(buffer)
-            written.append((watch.slot_id("output.buffers", name), buffer))
-    return written

@@ -1,0 +1,83 @@
+"""What a module has of its own: its parameters with the gradients that come to them, and its buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from numscope.capture.torch.backward import BackwardCall
+from numscope.capture.torch.storages import version_of
+from numscope.capture.torch.values import Slot
+from numscope.capture.torch.watch import Watch
+from numscope.capture.unmeasured import Unmeasured
+
+_NormBase = torch.nn.modules.batchnorm._NormBase
+Tensors = Mapping[str, torch.Tensor | None]
+
+
+def state_of(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
+    """Return a module's own parameters and buffers with their slots."""
+    found: list[Slot] = []
+    known = watch.parameter_slots
+    for name, parameter in parameters.items():
+        if parameter is not None:
+            found.append((known.get(name) or watch.parameter_slot(name), parameter))
+    if buffers:
+        for name, buffer in buffers.items():
+            if buffer is not None:
+                found.append((watch.slot_id("buffers", name), buffer))
+    return found
+
+
+def written_by(watch: Watch, module: torch.nn.Module, versions: dict[str, int | None]) -> list[Slot]:
+    """Return the buffers that a call has written to, as its outputs."""
+    # Normalisations write their running statistics without telling the version counter.
+    statistics = isinstance(module, _NormBase) and module.training
+    written = []
+    for name, buffer in module._buffers.items():
+        if buffer is not None and (statistics or version_of(buffer) != versions.get(name)):
+            if statistics:
+                watch.tensors.distrust(buffer)
+            written.append((watch.slot_id("output.buffers", name), buffer))
+    return written
+
+
+def watch_gradient(
+    watch: Watch, backwards: dict[str, BackwardCall], parameter: torch.nn.Parameter, path: str, name: str
+) -> Any:
+    """Show a parameter's gradient in the backward call of its module, whose path it is; return the hook's handle, or None."""
+    if not (watch.settings.parameters and watch.record_backward) or not parameter.requires_grad:
+        return None
+    slot = watch.slot_id("parameters_grad", name)
+    recorder = watch.recorder
+
+    def accumulated(tensor: torch.Tensor) -> None:
+        state = watch.thread.__dict__
+        if not watch.on or state["busy"]:
+            return
+        call = backwards.get(path)
+        if call is None or not call.wanted:
+            return
+        state["busy"] = True
+        guard = state["guard"]
+        guard.__enter__()
+        try:
+            if (gradient := tensor.grad) is not None:
+                order = call._order if call._epoch == recorder.epoch else call.begin()
+                if watch.restless:
+                    watch.show(order, slot, gradient, call.name)
+                    return
+                try:
+                    number = watch.tensors.look_up(gradient)  # its object is a new one, which tells nothing
+                    recorder.slot_rows.extend((order, slot, number, -1))
+                except Unmeasured:
+                    watch.show(order, slot, gradient, call.name)
+        except Exception as error:
+            watch.fault("parameters_grad", error)
+        finally:
+            guard.__exit__(None, None, None)
+            state["busy"] = False
+
+    return parameter.register_post_accumulate_grad_hook(accumulated) if parameter.is_leaf else None
