@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from numscope.store.batch import NULL_IF_NAN, Columns, is_wide, low_part, record_batch
 from numscope.store.schema import SKETCH
 
-_KNOWN = 4  # batches a step, at most, that are looked for in the next: as many as capture looks for
+_KNOWN = 7  # batches a step, at most, that are looked for in the next: as many as capture looks for
 _Key = tuple[Any, ...]
 
 
