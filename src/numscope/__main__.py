@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typing import Any, NoReturn
 
 from numscope import __version__
 from numscope.commands import available, module_of
-from numscope.core.errors import NumscopeError, SettingsError, describe
+from numscope.core.errors import NumscopeError, SettingsError, cure_of, describe
 
 ABOUT = "Find the first operator at which two runs of a model stop agreeing, and why."
 
@@ -35,6 +36,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; return its exit status."""
+    strictness = _show_what_can_be_shown(sys.stdout)
     arguments = list(sys.argv[1:] if argv is None else argv)
     own = next((i for i, argument in enumerate(arguments) if not argument.startswith("-")), len(arguments))
     debug = "--debug" in arguments[:own]
@@ -56,6 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NumscopeError as error:
         return _fail(error, debug)
     try:
+        if name == "run" and strictness:
+            _show_what_can_be_shown(sys.stdout, strictness)  # the stream is the script's from here on
         status = int(command.run(options))
         sys.stdout.flush()  # a reader that went away shows here, not after main
         return status
@@ -68,6 +72,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except Exception as error:
         return _fail(error, debug)
+
+
+def _show_what_can_be_shown(stream: Any, errors: str = "replace") -> str | None:
+    """Let a stream that is not UTF-8 show ? for what it cannot show; return what it would have done instead."""
+    if not isinstance(stream, io.TextIOWrapper) or stream.encoding.lower().replace("-", "") == "utf8":
+        return None
+    before = stream.errors
+    stream.reconfigure(errors=errors)
+    return before
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -106,7 +119,7 @@ def _fail(error: Exception, debug: bool) -> int:
         return 2
     if isinstance(error, NumscopeError):
         message = str(error)
-    elif isinstance(error, OSError) and error.filename:
+    elif isinstance(error, OSError) and (error.filename or cure_of(error)):
         message = describe(error)
     else:
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -55,9 +55,7 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
     finally:
         capture.close()
     if "guard" not in settings and not _is_of(out):
-        print(
-            f"numscope: nothing was recorded into {out}: no call of {' or '.join(FRAMEWORKS)} was seen", file=sys.stderr
-        )
+        print(f"numscope: nothing was recorded into {out}{capture.why_nothing()}", file=sys.stderr)
     return 0
 
 
@@ -119,6 +117,12 @@ class _Job:
             for place, argument in self._also.items():
                 module, _, function = place.partition(":")
                 getattr(importlib.import_module(module), function)(argument)
+
+    def why_nothing(self) -> str:
+        """Return why nothing was recorded, as the end of a sentence; empty where it was said already."""
+        if self._capture is None:
+            return f": the script loaded neither {' nor '.join(FRAMEWORKS)}"
+        return str(self._capture.why_nothing())
 
     def finish(self) -> None:
         """The script has ended well: a guard may still find something on a device."""
@@ -208,7 +212,7 @@ def _own_in_one_line(usual: Any) -> Any:
 
     def shown(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
         if str(message).startswith("numscope"):
-            return f"{str(message) if str(message).startswith('numscope:') else f'numscope: {message}'}\n"
+            return f"numscope: {str(message).removeprefix('numscope').lstrip(': ')}\n"
         return str(usual(message, category, filename, lineno, line))
 
     return shown

@@ -125,6 +125,8 @@ class Capture:
         self._grafts_told: list[dict[str, Any]] = []  # in the manifest
         self._described = False  # modules.json is written
         self._dead = False  # the writer failed; nothing more is recorded
+        self._told = False  # why something was not recorded
+        self._watched = False  # in at least one step
 
     # The user's side ----------------------------------------------------------------------------------------------
 
@@ -158,6 +160,7 @@ class Capture:
         self._unwatch()
         self._end_step()
         if (complaint := self._frontend.complaint()) is not None:
+            self._told = True
             warnings.warn(f"numscope: {complaint}", stacklevel=2)
         if self._recorder.opened:
             self._guarded(self._recorder.settle)
@@ -197,6 +200,14 @@ class Capture:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def why_nothing(self) -> str:
+        """Return why a run may have stayed empty, where nothing has been said of it yet; else an empty text."""
+        if self._told:
+            return ""
+        if not self._watched:
+            return ": no step that ran was asked for (steps, ranks, control)"
+        return f": no call of {self._frontend.name} was seen"
 
     # Ours -----------------------------------------------------------------------------------------------------------
 
@@ -248,7 +259,7 @@ class Capture:
         if self._begun != self._step:
             self._begun = self._step
             self._recorder.begin_step(self._step)
-        self._touched = True
+        self._touched = self._watched = True
         if not self._watching:
             self._frontend.start()
             self._watching = True
@@ -289,8 +300,11 @@ class Capture:
         except Exception as error:
             if self.settings.on_error == "raise":
                 raise
-            self._dead = True
+            known, self._dead = self._dead, True
             self._unwatch()
+            if known:
+                return  # what fails after that, at the end, has the same cause
+            self._told = True
             text = str(error) if isinstance(error, NumscopeError) else f"{type(error).__name__}: {error}"
             warnings.warn(f"numscope stopped recording into {self.path}: {text}; training goes on", stacklevel=3)
 

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     from numscope.check.checking import check
     from numscope.core.report import plain
     from numscope.report import check as report
-    from numscope.report.files import check_output
+    from numscope.report.files import check_output, output
     from numscope.report.lines import print_lines
     from numscope.store.reader import open_run
 
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.operators:
         told += report.operator_lines(shape["operators"])
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(plain(shape), file, indent=1, ensure_ascii=False)
+        with output(args.json) as file:
+            file.write_text(json.dumps(plain(shape), indent=1, ensure_ascii=False), encoding="utf-8")
     print_lines(told)
     return 1 if found.found else 0

@@ -15,7 +15,7 @@ from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
 
-from numscope.core.errors import CaptureError, SettingsError
+from numscope.core.errors import CaptureError, SettingsError, writing
 
 HELP = "see it work: a small GPT, one wrong line, found"
 
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     out: Path = args.out
     require_torch()
-    reference, ported = copy_script("reference.py", out), copy_script("ported.py", out)
+    with writing(out):
+        reference, ported = copy_script("reference.py", out), copy_script("ported.py", out)
     target_run, reference_run = out / "runs" / "target", out / "runs" / "reference"
     report = out / "report.html"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from numscope.core.errors import RunError, SettingsError
+from numscope.core.errors import RunError, SettingsError, writing
 
 HELP = "write a run in another tool's format"
 FORMATS = ("msprobe", "ptdbg", "npy", "csv", "parquet")
@@ -45,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         raise RunError(f"{destination} is there already: give a folder that is new or empty")
     if args.format == "npy" and not other_exports.kept(source):
         raise RunError(f"{args.run} keeps no tensors: capture it with keep='tensors' or tensors=[…]")
-    count = writers[args.format](source, destination)
+    with writing(destination):
+        count = writers[args.format](source, destination)
     print(f"{destination}: {count} files")
     return 0

@@ -13,6 +13,9 @@ NumscopeError                 one line: what is wrong, and how to put it right
 from __future__ import annotations
 
 import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _CURES = {
@@ -27,11 +30,29 @@ _CURES = {
 }
 
 
+def cure_of(error: OSError) -> str | None:
+    """Return how to put right what the system would not do, where that is known."""
+    return _CURES.get(error.errno or 0)
+
+
 def describe(error: OSError) -> str:
     """Return what the system would not do, and how to put it right."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    cure = _CURES.get(error.errno or 0)
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    cure = cure_of(error)
     return f"{what}: {cure}" if cure else what
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Say which place could not be written where the system's own error does not: a disk that is full has no name."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename:
+            raise
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        cure = cure_of(error) or "choose another place"
+        raise RunError(f"{os.fspath(path)} could not be written ({reason}): {cure}") from error
 
 
 class NumscopeError(Exception):

@@ -33,6 +33,7 @@ from numscope.diagnose.explain import groups
 from numscope.diagnose.group import Group
 from numscope.diagnose.pairing import Pairing, pairing
 from numscope.diagnose.recorded import Record
+from numscope.store import rundir
 
 Tell = Callable[[str], None]
 SUSPECTS = 3
@@ -129,6 +130,9 @@ class Bisection:
             f", about {spoken_time(left * sum(self._seconds) / len(self._seconds))} left" if self._seconds else ""
         )
         self._tell(f"{place}  {folder}: {what} ({shlex.join(item.command)}{estimate})")
+        rundir.check(
+            self._out / folder, 0, overwrite=True
+        )  # a folder of that name that is no run is not ours to remove
         shutil.rmtree(self._out / folder, ignore_errors=True)
         also = ["--also", f"numscope.diagnose.axes:install={item.side.install}"] if item.side.install else []
         line = [sys.executable, "-m", "numscope", "run", *options, *self._options, *also]
@@ -140,7 +144,8 @@ class Bisection:
             status = subprocess.run(line, stdout=stream, stderr=subprocess.STDOUT, env=environment).returncode
         if status:
             tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise CaptureError(f"the {item.name} ended with status {status} (see {log}): {''.join(tail)}")
+            why = tail[0] if tail else "it wrote nothing there; is the disk full?"
+            raise CaptureError(f"the {item.name} ended with status {status} (see {log}): {why}")
         self._seconds.append(time.monotonic() - began)
         self._state[folder] = order
         (self._out / "bisect.json").write_text(json.dumps(self._state, indent=1))

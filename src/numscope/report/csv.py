@@ -7,13 +7,13 @@ import os
 import pyarrow as pa
 
 from numscope.compare.spool import Rows
-from numscope.report.files import check_output
+from numscope.report.files import output
 
 
 def write_csv(pairs: pa.Table | Rows, path: str | os.PathLike[str]) -> None:
     """Write the table of pairs."""
     import pyarrow.csv as arrow_csv
 
-    with arrow_csv.CSVWriter(str(check_output(path)), pairs.schema) as writer:
+    with output(path) as file, arrow_csv.CSVWriter(str(file), pairs.schema) as writer:
         for part in pairs.batches() if isinstance(pairs, Rows) else [pairs]:
             writer.write_table(part)

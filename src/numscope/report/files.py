@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import SettingsError, writing
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
@@ -22,3 +24,11 @@ def check_output(path: str | os.PathLike[str]) -> Path:
     if not os.access(place, os.W_OK):
         raise SettingsError(f"{target} cannot be written: no permission: check it, or name another file")
     return target
+
+
+@contextmanager
+def output(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give the path of an output file to what writes it; a disk that is full is told with the file's name."""
+    target = check_output(path)
+    with writing(target):
+        yield target

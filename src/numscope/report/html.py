@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from numscope.core.report import plain
 from numscope.report import story, summary
+from numscope.report.files import output
 from numscope.report.side import Side
 from numscope.report.tables import Filter, IndexedTable
 
@@ -33,7 +34,9 @@ _DIFFERENT = ("origin", "inherited", "unmatched")
 
 def write_html(comparison: Comparison, path: str | Path) -> None:
     """Write the report of a comparison as one HTML file."""
-    Path(path).write_text(render(comparison), encoding="utf-8")
+    text = render(comparison)
+    with output(path) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def render(comparison: Comparison) -> str:

@@ -6,10 +6,11 @@ import json
 import os
 
 from numscope.core.report import Report
-from numscope.report.files import check_output
+from numscope.report.files import output
 
 
 def write_json(report: Report, path: str | os.PathLike[str]) -> None:
     """Write a report as strict JSON."""
     text = json.dumps(report.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-    check_output(path).write_text(text + "\n", encoding="utf-8")
+    with output(path) as file:
+        file.write_text(text + "\n", encoding="utf-8")

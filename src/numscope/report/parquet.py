@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from numscope.compare.spool import Rows
 from numscope.core.report import Report
-from numscope.report.files import check_output
+from numscope.report.files import output
 
 
 def write_parquet(pairs: pa.Table | Rows, report: Report, path: str | os.PathLike[str]) -> None:
@@ -18,6 +18,6 @@ def write_parquet(pairs: pa.Table | Rows, report: Report, path: str | os.PathLik
 
     text = json.dumps(report.to_dict(), ensure_ascii=False)
     schema = pairs.schema.with_metadata({"numscope.report": text})
-    with arrow_parquet.ParquetWriter(str(check_output(path)), schema, compression="zstd") as writer:
+    with output(path) as file, arrow_parquet.ParquetWriter(str(file), schema, compression="zstd") as writer:
         for part in pairs.batches() if isinstance(pairs, Rows) else [pairs]:
             writer.write_table(part.cast(schema))

@@ -144,7 +144,9 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
     if not table.num_rows:
         return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
     name_width = max(24, width - 50)
-    header = f"  {'worst pairs (relative L2, cosine, max abs)' if sort == 'error' else 'pairs':<{name_width}}"
+    title = "worst pairs (relative L2, cosine, max abs)" if sort == "error" else "pairs"
+    title = title if len(title) < name_width else title.partition(" (")[0]
+    header = f"  {title:<{name_width}}"
     told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
     for row in table.to_pylist():
         mark = "~" if _estimated(row) else " "

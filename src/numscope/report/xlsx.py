@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 from typing import Any
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from numscope.compare.comparison import Comparison
 from numscope.core.errors import MissingExtraError
-from numscope.report.files import check_output
+from numscope.report.files import output
 
 _FILL = {
     "identical": "#E3F4E3",
@@ -28,13 +29,15 @@ def write_xlsx(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         import xlsxwriter
     except ImportError as error:
         raise MissingExtraError("xlsxwriter", "xlsx", "compare --xlsx") from error
-    target = check_output(path)
-    with xlsxwriter.Workbook(str(target), {"constant_memory": True, "nan_inf_to_errors": False}) as book:
+    memory = io.BytesIO()  # a workbook that cannot be written to its end would complain again when it is collected
+    with xlsxwriter.Workbook(memory, {"constant_memory": True, "nan_inf_to_errors": False}) as book:
         styles = {name: book.add_format({"bg_color": colour}) for name, colour in _FILL.items()}
         header = book.add_format({"bold": True, "bg_color": "#D9E1EA", "bottom": 1})
         _summary(book, comparison, header)
         _sheet(book, "pairs", comparison.pairs, styles, header)
         _sheet(book, "calls", comparison.calls, styles, header)
+    with output(path) as target:
+        target.write_bytes(memory.getbuffer())
 
 
 def _summary(book: Any, comparison: Comparison, header: Any) -> None:

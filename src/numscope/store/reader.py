@@ -122,6 +122,10 @@ class Run:
         """Return the steps that this rank completed."""
         return sorted({line.step for line in self._rank(rank).lines})
 
+    def written_steps(self, rank: int) -> list[int]:
+        """Return the steps of which something was written by this rank: those that were cut off, too."""
+        return sorted({*self.rank_steps(rank), *(step for other, step in self.incomplete if other == rank)})
+
     def step_tables(self, step: int, rank: int) -> StepTables:
         """Return the tables of one step of one rank as they are on disk."""
         tables = self._rank(rank)

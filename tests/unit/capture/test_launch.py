@@ -64,7 +64,7 @@ def test_a_script_that_calls_no_framework_is_said_to_have_left_nothing(here: Pat
     command = [sys.executable, "-m", "numscope", "run", "--out", "r", "--", "train.py"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n")
-    assert done.stderr == "numscope: nothing was recorded into r: no call of torch or paddle was seen\n"
+    assert done.stderr == "numscope: nothing was recorded into r: the script loaded neither torch nor paddle\n"
 
 
 def test_an_older_run_is_not_taken_for_what_was_recorded(here: Path) -> None:
@@ -75,3 +75,20 @@ def test_an_older_run_is_not_taken_for_what_was_recorded(here: Path) -> None:
         assert done.returncode == 0
         assert done.stderr.startswith(says)
         assert bool(done.stderr) is bool(says)
+
+
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("--steps=50", ": no step that ran was asked for (steps, ranks, control)"),
+        ("--scope=zzz", ""),
+        ("--level=mix", ": no call of torch was seen"),
+    ],
+)
+def test_the_reason_why_nothing_was_recorded_is_the_true_one(here: Path, option: str, why: str) -> None:
+    body = "import torch\n" + ("" if "mix" in option else "torch.ones(2) + 1\n")
+    (here / "train.py").write_text(body)
+    command = [sys.executable, "-m", "numscope", "run", "--out", "r", option, "--", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == f"numscope: nothing was recorded into r{why}"
+    assert ("the scope zzz matched none of" in done.stderr) == (option == "--scope=zzz")

@@ -80,3 +80,9 @@ def test_what_is_missing_is_said_before_the_work(
     assert not Path("x.json").exists()
     assert main(["diagnose", "run", "run"]) == 2
     assert "which is not installed here: pip install torch" in capsys.readouterr().err
+
+
+def test_steps_that_were_cut_off_are_exported_as_they_are_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run/rank0/steps.jsonl").write_text("")
+    assert main(["export", "run", "out", "--format", "npy"]) == 0
+    assert len(list(Path("out/step0/rank0").glob("*.npy"))) > 0

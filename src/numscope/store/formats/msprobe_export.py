@@ -31,7 +31,7 @@ def export(run: Run, destination: Path) -> int:
     )
     count = 0
     for rank in run.ranks:
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             folder = destination / f"step{step}" / (f"rank{rank}" if world > 1 else "rank")
             count += write_step(run, step, rank, folder, task, level)
     return count

@@ -25,7 +25,7 @@ def export_ptdbg(run: Run, destination: Path) -> int:
     stamp = time.strftime("%Y%m%d_%H%M%S")
     count = 0
     for rank in run.ranks:
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             folder = destination / f"rank{rank}"
             folder.mkdir(parents=True, exist_ok=True)
             calls = [call for call in step_calls(run, step, rank) if call.kind in ("api", "collective", "aten")]
@@ -79,7 +79,7 @@ def export_npy(run: Run, destination: Path) -> int:
     """Write `step{N}/rank{R}/{tensor name}.npy` for each kept tensor, and index.json with what .npy cannot say."""
     count = 0
     for rank in run.ranks:
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             folder = destination / f"step{step}" / f"rank{rank}"
             index: dict[str, Any] = {}
             for call in step_calls(run, step, rank):
