@@ -15,86 +15,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.interned import Series
 from numscope.capture.torch.blank import record_results
-from numscope.capture.torch.collectives import METHODS
 from numscope.capture.torch.left import Stepping
-from numscope.capture.torch.names import Api
+from numscope.capture.torch.operators import Operator
+from numscope.capture.torch.plain import PLAIN, data_ptr
 from numscope.capture.torch.storages import version_of
-from numscope.capture.torch.thread import OwnWork
-from numscope.capture.torch.values import Slot
+from numscope.capture.torch.thread import Open, OwnWork, State
+from numscope.capture.torch.values import NUMBERS, Slot
 from numscope.capture.torch.watch import Watch
+from numscope.capture.unmeasured import Unmeasured
 
-_SILENT = {
-    "detach",
-    "alias",
-    "lift_fresh",
-    "is_same_size",
-    "_local_scalar_dense",
-    "sym_size",
-    "sym_numel",
-    "sym_stride",
-    "barrier",
-    "monitored_barrier_",
-    "check_for_nan",
-    "_wrap_tensor_autograd",
-}
-_NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
-_NONE: set[int] = set()
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
+_functions = torch._C._len_torch_function_stack
+_grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
+_Tensor = torch.Tensor
 Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
-
-
-class Operator(Api):
-    """What numscope knows of one operator, from its name and its schema."""
-
-    __slots__ = ("aliases", "func", "in_backward", "in_group", "kind", "out", "pending", "reads", "scaled", "writes")
-
-    def __init__(self, func: Any) -> None:
-        self.func = func  # whose id it is known by
-        namespace, _, op = func._schema.name.partition("::")
-        silent = op in _SILENT or namespace in _NO_MODEL
-        self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
-        collective = self.in_group or namespace.startswith("_c10d_functional")
-        if namespace == "aten" or collective:
-            super().__init__("Distributed" if collective else "Aten", op, func, silent)
-        else:
-            super().__init__("Ops", f"{namespace}.{op}", func, silent)
-        self.kind = "collective" if collective else "aten"
-        self.in_backward: Series | None = None  # the names of its calls in backward; `series` has those in forward
-        self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
-        self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
-        self.views = self.views or self.aliases
-        arguments = list(enumerate(func._schema.arguments))
-        self.out = {item.name for _, item in arguments if item.is_out}  # written to and never read
-        self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
-        self.writes = [(place, item.name) for place, item in arguments if item.alias_info and item.alias_info.is_write]
-        if self.in_group and op.rstrip("_") in METHODS:
-            _, self.reads, written = METHODS[op.rstrip("_")]
-            self.writes = [(place, "") for place in written]
-        self.writes_untold = self.writes_untold and not (self.writes or op.startswith("_fused_"))
-        # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
-        self.scaled = (
-            [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
-        )
-
-    def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Return those arguments that the operator reads."""
-        if self.reads is not None:
-            args = [args[place] for place in self.reads if place < len(args)]
-        if self.out:
-            kwargs = {name: value for name, value in kwargs.items() if name not in self.out}
-        return args, kwargs
-
-    def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
-        """Return those arguments that the operator may write to."""
-        return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
-
-    def spared(self, args: Any, kwargs: dict[str, Any]) -> set[int]:
-        """Return the ids of those tensors among them that it has only read."""
-        if not self.scaled or kwargs.get("grad_scale") is not None:
-            return _NONE
-        return {id(tensor) for place in self.scaled if place < len(args) for tensor in args[place]}
 
 
 class AtenMode(TorchDispatchMode):
@@ -103,32 +39,147 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
+        self._kind = watch.kinds["aten"]
         self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
         self._epoch = -1
+        self._outside = Open(-1, watch.no_text, watch.no_text, "", -1, "", None)  # what is in no call
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # the mode is off wherever dynamo is on, see `compiled.py`: nothing needs to be switched at each operator
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
         watch = self._watch
         state = watch.thread.__dict__
-        if state["busy"] or not watch.on:
-            return func(*args, **kwargs)
-        operator = self._operators.get(id(func))
-        if operator is None:
-            operator = self._operators[id(func)] = Operator(func)
-        if operator.silent or (operator.in_group and state["collective"]):
-            return func(*args, **kwargs)
+        operator = self._operators.get(id(func)) or self._know(func)
+        if operator.silent or state["busy"] or not watch.on or (operator.in_group and state["collective"]):
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if (
+            not operator.ordinary or types or not watch.calm or watch.asks or watch.tensors.blanks
+            or state["stepping"] is not None or not watch.forward_on or _functions()
+        ):  # fmt: skip
+            return self._any(operator, func, state, args, kwargs or {}, sys._getframe().f_back)
+        # Most of them: nothing is to be done but to write down what goes in and what comes out.
+        order = self._begin(operator, state, args, kwargs, sys._getframe().f_back)
+        result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+        if order >= 0:
+            self._end(operator, state, order, args, result)
+        return result
+
+    def _know(self, func: Any) -> Operator:
+        operator = self._operators[id(func)] = Operator(func)
+        operator.slots = [slot if shown else -1 for slot, shown in zip(self._watch.inputs, operator.shows)]
+        return operator
+
+    def _begin(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> int:
+        """Record an ordinary operator and its inputs; return its order, or -1 where it is not to be recorded.
+
+        No function mode is on, and plain tensors need no guard against others' functions: what is none is looked at inside it.
+        """
+        watch = self._watch
+        state["busy"] = True
+        try:
+            recorder = watch.recorder
+            epoch = recorder.epoch
+            if self._epoch != epoch:
+                self._begin_step(epoch)
+            in_forward = _task() == -1
+            if in_forward:
+                phase = watch.forward_phase
+                series = operator.series or self._learn(operator, "forward")
+                names = series.forward
+            elif watch.record_backward:
+                phase = watch.backward_phase
+                series = operator.in_backward or self._learn(operator, "backward")
+                names = series.backward
+            else:
+                return -1
+            step, numbers, back = series.now
+            number = next(numbers) if step == epoch and not back else series.next(epoch)
+            name = names[number] if number < len(names) else series.name(number, watch.phase_names[phase])
+            order = next(recorder.orders)
+            thread = state["number"]
+            if thread < 0:
+                thread = watch.thread_number()
+            if in_forward:
+                self._owners.setdefault((thread, _sequence() - 1), order)
+                traced, forward = watch.stacks, -1
+            else:
+                traced, forward = watch.stacks and _grad_is_on(), self._link(order, thread)
+            rows: list[int] = []
+            others: list[tuple[str, Any]] = []
+            tensors = watch.tensors
+            objects = tensors.objects
+            for value, slot, place in zip(args, operator.slots, NUMBERS):
+                if slot < 0:
+                    others.append((place, value))
+                    continue
+                if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
+                    seen, version, address, tensor = known
+                    if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
+                        rows += (order, slot, tensor, -1)
+                        continue
+                if type(value) in PLAIN:
+                    try:
+                        rows += (order, slot, tensors.look_up(value), -1)
+                    except Unmeasured as why:
+                        rows += (order, slot, -1, watch.unmeasured(why))
+                else:
+                    with state["guard"]:
+                        rows += watch.rows(order, watch.flatten_one("input", int(place), value, others))
+            if kwargs:
+                named: list[tuple[str, Any]] = []
+                with state["guard"]:
+                    rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
+                arguments = watch.arguments(others, named)
+            else:
+                arguments = watch.positional(others) if others else -1
+            stack = state["stack"]
+            parent = stack[-1] if stack else self._outside
+            recorder.call_rows.extend((
+                order, name, self._kind, parent.module, parent.module_class, phase, parent.order, forward, arguments,
+                watch.intern(frame, parent.site) if traced else -1, False, -1, thread,
+            ))  # fmt: skip
+            recorder.slot_rows.extend(rows)
+            return order
+        except Exception as error:
+            watch.fault(operator.head, error)
+            return -1
+        finally:
+            state["busy"] = False
+
+    def _end(self, operator: Operator, state: State, order: int, args: Any, result: Any) -> None:
+        """Record what an ordinary operator has returned."""
+        watch = self._watch
+        state["busy"] = True
+        try:
+            base = args[0] if operator.aliases else None
+            recorder = watch.recorder
+            if type(result) is _Tensor and (base is None or type(base) in PLAIN):
+                try:
+                    recorder.slot_rows.extend((order, watch.first_output, watch.tensors.look_up(result, base), -1))
+                except Unmeasured as why:
+                    recorder.slot_rows.extend((order, watch.first_output, -1, watch.unmeasured(why)))
+            else:
+                with state["guard"]:
+                    watch.record(order, watch.flatten_output(result), -1, base=base)
+            if len(recorder.slot_rows) > recorder.full:
+                watch.flush_if_full()
+        except Exception as error:
+            watch.fault(operator.head, error)
+        finally:
+            state["busy"] = False
+
+    def _any(self, operator: Operator, func: Any, state: State, args: Any, kwargs: Any, frame: Any) -> Any:
+        """Run an operator of any kind, and record it."""
+        watch = self._watch
         guard = state["guard"]
         row: Row | None = None
         stepping: Stepping | None = state["stepping"]
         state["busy"] = True
         guard.__enter__()
         try:
-            frame = sys._getframe().f_back  # there is none where autograd works in a thread of its own
             if stepping is not None and not stepping.covers(frame):
                 stepping = None
             if watch.forward_on:
@@ -172,11 +223,12 @@ class AtenMode(TorchDispatchMode):
                     wrote(tensor)
         return written
 
-    def _before(self, operator: Operator, state: dict[str, Any], args: Any, kwargs: Any, frame: Any) -> Row | None:
+    def _before(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> Row | None:
         watch = self._watch
         recorder = watch.recorder
-        node = _node()
-        in_forward = node is None and _task() == -1  # DDP's reducer works between the nodes
+        if self._epoch != recorder.epoch:
+            self._begin_step(recorder.epoch)
+        in_forward = _task() == -1  # no node runs outside of the engine
         stack = state["stack"]
         parent = stack[-1] if stack else None
         if in_forward:
@@ -201,12 +253,14 @@ class AtenMode(TorchDispatchMode):
         thread = state["number"]
         if thread < 0:
             thread = watch.thread_number()
+        if in_forward:
+            self._owners.setdefault((thread, _sequence() - 1), order)
+        outer = parent or self._outside
         watch.call_row((
-            order, name, watch.kinds[operator.kind],
-            parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
-            watch.phases[phase], parent.order if parent else -1, self._link(order, node, thread),
+            order, name, watch.kinds[operator.kind], outer.module, outer.module_class, watch.phases[phase], outer.order,
+            -1 if in_forward else self._link(order, thread),
             watch.arguments(positional, named) if positional or named else -1,
-            watch.site_in(stack, frame) if in_forward or torch.is_grad_enabled() else -1, False, -1, thread,
+            watch.site_in(stack, frame) if in_forward or _grad_is_on() else -1, False, -1, thread,
         ))  # fmt: skip
         # They are asked for only where memory that holds nothing yet is about.
         versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.blanks else None
@@ -225,19 +279,20 @@ class AtenMode(TorchDispatchMode):
             operator.in_backward = series
         return series
 
-    def _link(self, order: int, node: Any, thread: int) -> int:
-        """Return the forward operator that a backward one belongs to; remember a forward one."""
-        epoch = self._watch.recorder.epoch
-        if self._epoch != epoch:
-            self._epoch = epoch
-            self._owners.clear()
-        if node is not None:
-            if torch.is_grad_enabled():  # a checkpoint runs it again, and makes a node of its own
-                self._owners.setdefault((thread, _sequence() - 1), order)
-            number = node._sequence_nr()
-            return self._owners.get((thread, number), self._owners.get((0, number), -1))
-        self._owners.setdefault((thread, _sequence() - 1), order)
-        return -1
+    def _begin_step(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._owners.clear()
+
+    def _link(self, order: int, thread: int) -> int:
+        """Return the forward operator that one inside the engine belongs to; remember one that makes a node of its own."""
+        node = _node()
+        if node is None or _grad_is_on():  # DDP's reducer works between the nodes; a checkpoint runs the forward again
+            self._owners.setdefault((thread, _sequence() - 1), order)
+            if node is None:
+                return -1
+        number = node._sequence_nr()
+        found = self._owners.get((thread, number), -1)
+        return found if found >= 0 else self._owners.get((0, number), -1)
 
     def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot]) -> None:
         watch = self._watch

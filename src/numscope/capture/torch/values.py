@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,6 +140,17 @@ class Values:
                 self._argument_ids[key[1:]] = found  # what is not told apart by itself is no value that is asked for so
         return found
 
+    def positional(self, values: list[tuple[str, Any]]) -> int:
+        """Return the same of an operator's positional arguments alone: numbers and lists of them, most of the time."""
+        try:
+            key = _bytes_of(values, 2)  # which tells types and signs apart; what it can't hold it refuses
+        except ValueError:
+            return self.arguments(values, [])
+        found = self._argument_ids.get(key)
+        if found is None:
+            found = self._argument_ids[key] = self.arguments(values, [])
+        return found
+
     def parameter_slot(self, name: str) -> int:
         """Return the slot of a module's parameter of this name."""
         found = self.parameter_slots[name] = self.slot_id("parameters", name)
@@ -177,6 +189,7 @@ _EXACT = {
     torch.device,
     torch.memory_format,
 }  # equal values are described alike
+_bytes_of = marshal.dumps
 POSITIONS = 16
 NUMBERS = [str(index) for index in range(POSITIONS)]
 

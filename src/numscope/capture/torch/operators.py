@@ -1,0 +1,100 @@
+"""What is known of an operator from its name and its schema: what it reads, what it writes to, where its tensors are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numscope.capture.interned import Series
+from numscope.capture.torch.collectives import METHODS
+from numscope.capture.torch.names import Api
+from numscope.capture.torch.values import POSITIONS
+
+_SILENT = {
+    "detach",
+    "alias",
+    "lift_fresh",
+    "is_same_size",
+    "_local_scalar_dense",
+    "sym_size",
+    "sym_numel",
+    "sym_stride",
+    "barrier",
+    "monitored_barrier_",
+    "check_for_nan",
+    "_wrap_tensor_autograd",
+}
+_NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
+_NONE: set[int] = set()
+_STRAIGHT = torch._ops.OpOverload.__call__.__code__.co_names == ("_op",)  # to call an operator is to call this, no more
+
+
+class Operator(Api):
+    """What numscope knows of one operator, from its name and its schema."""
+
+    __slots__ = (
+        "aliases", "call", "func", "in_backward", "in_group", "kind", "ordinary", "out", "pending", "reads", "scaled",
+        "shows", "slots", "writes",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # whose id it is known by
+        self.call = (
+            func._op if _STRAIGHT and type(func) is torch._ops.OpOverload else func
+        )  # the same, without a frame of Python
+        namespace, _, op = func._schema.name.partition("::")
+        silent = op in _SILENT or namespace in _NO_MODEL
+        self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
+        collective = self.in_group or namespace.startswith("_c10d_functional")
+        if namespace == "aten" or collective:
+            super().__init__("Distributed" if collective else "Aten", op, func, silent)
+        else:
+            super().__init__("Ops", f"{namespace}.{op}", func, silent)
+        self.kind = "collective" if collective else "aten"
+        self.in_backward: Series | None = None  # the names of its calls in backward; `series` has those in forward
+        self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
+        self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
+        self.views = self.views or self.aliases
+        arguments = list(enumerate(func._schema.arguments))
+        self.out = {item.name for _, item in arguments if item.is_out}  # written to and never read
+        self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
+        self.writes = [(place, item.name) for place, item in arguments if item.alias_info and item.alias_info.is_write]
+        if self.in_group and op.rstrip("_") in METHODS:
+            _, self.reads, written = METHODS[op.rstrip("_")]
+            self.writes = [(place, "") for place in written]
+        self.writes_untold = self.writes_untold and not (self.writes or op.startswith("_fused_"))
+        # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
+        self.scaled = (
+            [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
+        )
+
+        # Torch's own, writes to nothing, fills what it returns, and has its tensors in places of their own: those it shows.
+        kinds = [str(item.type) for _, item in arguments]
+        self.shows = [kind in ("Tensor", "Optional[Tensor]") for kind in kinds]
+        self.ordinary = (
+            namespace == "aten"
+            and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
+            and all(shown or "Tensor" not in kind for shown, kind in zip(self.shows, kinds))
+            and len(kinds) <= POSITIONS
+            and (not self.aliases or self.shows[0])
+        )
+        self.slots: list[int] = []  # of the positional arguments that are tensors; -1 for another
+
+    def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return those arguments that the operator reads."""
+        if self.reads is not None:
+            args = [args[place] for place in self.reads if place < len(args)]
+        if self.out:
+            kwargs = {name: value for name, value in kwargs.items() if name not in self.out}
+        return args, kwargs
+
+    def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """Return those arguments that the operator may write to."""
+        return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
+
+    def spared(self, args: Any, kwargs: dict[str, Any]) -> set[int]:
+        """Return the ids of those tensors among them that it has only read."""
+        if not self.scaled or kwargs.get("grad_scale") is not None:
+            return _NONE
+        return {id(tensor) for place in self.scaled if place < len(args) for tensor in args[place]}
