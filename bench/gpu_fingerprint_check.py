@@ -215,9 +215,10 @@ def check_streams_and_order(batch: TorchBatch) -> list[str]:
         failures.append("rows were lost or mixed when the buffers turned over")
     sizes = [3, 64, 1000, 70_001, 300_000, 2_000_000] * 60
     mixed = [torch.randn(size, device=DEVICE).to((torch.float32, torch.bfloat16)[size % 2]) for size in sizes]
-    alone = [batch.add(tensor) for tensor in mixed]
+    for _ in range(2):
+        alone = [batch.add_alike(tensor, (tensor.dtype, tensor.numel())) for tensor in mixed]
     with batch.together():
-        together = [batch.add(tensor) for tensor in mixed]
+        together = [batch.add_alike(tensor, (tensor.dtype, tensor.numel())) for tensor in mixed]
     both = batch.collect()
     if (both.hash[alone] != both.hash[together]).any() or (both.sketch[alone] != both.sketch[together]).any():
         failures.append("measured together, tensors are not what they are alone")

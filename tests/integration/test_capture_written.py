@@ -71,3 +71,18 @@ def test_an_operator_that_writes_to_its_arguments_is_recorded_with_what_it_wrote
         "Aten.exp.0.forward.input.0": 3, "Aten.exp.0.forward.output.0": pytest.approx(20.0855, rel=1e-4),
         "Aten.view.1.forward.input.0": None, "Aten.view.1.forward.output.0": None,
     }  # fmt: skip
+
+
+def test_tensors_that_cannot_be_trusted_are_measured_one_by_one_though_they_are_alike(tmp_path):
+    first, second = torch.zeros(3), torch.zeros(3)
+    seen = [first.numpy(), second.numpy()]
+    with ns.capture(tmp_path / "run", None, on_error="raise"):
+        for number in range(3):  # of which torch knows nothing
+            seen[0][:] = number + 1
+            seen[1][:] = 10 * (number + 1)
+            torch.add(first.data, second.data)
+    run = ns.open_run(tmp_path / "run")
+    means = {row["name"]: row["mean"] for row in run.tensors.to_pylist()}
+    for number in range(3):
+        assert means[f"Torch.add.{number}.forward.input.0"] == number + 1
+        assert means[f"Torch.add.{number}.forward.input.1"] == 10 * (number + 1)

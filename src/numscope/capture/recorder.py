@@ -152,7 +152,8 @@ class Recorder:
     def view(self, form: Form, place: int, tensor: Any, placement: int) -> int:
         """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
 
-        `place` says where it lies; for `placement` see `tensor`. To be asked only where `shares` says so.
+        `place` says where it lies, or is -1 where that can't be trusted; for `placement` see `tensor`. To be asked only where
+        `shares` says so.
         """
         assert self._add_alike is not None
         rows = form.rows
@@ -161,7 +162,8 @@ class Recorder:
             batch, row = rows.get(place, _NOWHERE)
             if batch != self._batch:
                 row = self._add_alike(tensor, form)
-                rows[place] = self._batch, row
+                if place >= 0:
+                    rows[place] = self._batch, row
             self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
         return number
 

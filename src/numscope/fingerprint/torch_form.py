@@ -24,6 +24,7 @@ from numscope.fingerprint.torch_ops import DeviceBatch
 
 if TYPE_CHECKING:
     from numscope.fingerprint.triton_form import CudaBatch
+    from numscope.fingerprint.triton_stream import Job
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _data_ptr = torch._C.TensorBase.data_ptr  # torch's own, whatever others put in its place on `Tensor`
@@ -44,7 +45,7 @@ class TorchBatch:
         self._large = Large(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
         self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
-        self._later: dict[int, tuple[list[int], list[torch.Tensor]]] | None = None  # put off, by device
+        self._later: dict[int, list[Job]] | None = None  # put off, by device
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
         self._held: dict[torch.dtype, torch.Tensor] = {}  # copies of what does not lie in order, a few chunks at a time
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
@@ -64,32 +65,26 @@ class TorchBatch:
         """
         way = self._ways.get(alike)
         if way is not None:
-            row = self._add_known(tensor, alike, way)
-            if row is not None:
+            try:
+                address = _data_ptr(tensor)
+            except RuntimeError:  # batched and functional ones have no storage
+                address = 0
+            if address:
+                with self._lock:
+                    rows = self._rows
+                    row: int = rows.count
+                    rows.count = row + 1
+                    if isinstance(way, tuple):
+                        block, count, elements, size = way
+                        place = self._arena.take(block, row, count, elements)
+                        memmove(block.address + place * block.stride, address, size)
+                    elif self._later is None:
+                        way.add_alike(row, tensor, address, alike)
+                    else:
+                        self._later.setdefault(way.index, []).append((row, tensor, address, alike))
                 return row
         row = self._add(tensor)
         self._learn(tensor, alike)
-        return row
-
-    def _add_known(self, tensor: torch.Tensor, alike: Any, way: CudaBatch | tuple[Block, int, int, int]) -> int | None:
-        """Measure a tensor in the way of those like it; None where that can't be done."""
-        try:
-            address = _data_ptr(tensor)
-        except RuntimeError:  # batched and functional ones have no storage
-            return None
-        if address == 0:
-            return None
-        with self._lock:
-            row = self._rows.count
-            self._rows.count = row + 1
-            if isinstance(way, tuple):
-                block, count, elements, size = way
-                place = self._arena.take(block, row, count, elements)
-                memmove(block.address + place * block.stride, address, size)
-            elif self._later is None:
-                way.add_alike(row, tensor, address, alike)
-            else:
-                self._put_off(way, row, tensor)
         return row
 
     def _learn(self, tensor: torch.Tensor, alike: Any) -> None:
@@ -165,8 +160,8 @@ class TorchBatch:
             yield
         finally:
             later, self._later = self._later, None
-            for index, (rows, tensors) in later.items():
-                self._cuda[index].add_many(rows, tensors)
+            for index, jobs in later.items():
+                self._cuda[index].add_many(jobs)
 
     def _add_cuda(self, tensor: torch.Tensor) -> int | None:
         """Measure a tensor of a CUDA device that has Triton; None where that is not so, or where it has no data."""
@@ -185,14 +180,8 @@ class TorchBatch:
             if self._later is None:
                 cuda.add(row, tensor, address)
             else:
-                self._put_off(cuda, row, tensor)
+                self._later.setdefault(cuda.index, []).append((row, tensor, address, None))
         return row
-
-    def _put_off(self, cuda: CudaBatch, row: int, tensor: torch.Tensor) -> None:
-        assert self._later is not None
-        rows, tensors = self._later.setdefault(cuda.index, ([], []))
-        rows.append(row)
-        tensors.append(tensor)
 
     def _add_any(self, tensor: torch.Tensor) -> int:
         why = refuse(tensor)

@@ -11,7 +11,7 @@ import torch
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF
-from numscope.fingerprint.triton_stream import Finish, StreamBatch
+from numscope.fingerprint.triton_stream import Finish, Job, StreamBatch
 from numscope.fingerprint.triton_tables import TILE, tables_of
 
 Tensor = torch.Tensor
@@ -45,9 +45,12 @@ class CudaBatch:
         once = len(tensors)
         rows = Rows()
         rows.count = 2 * once
+        batch = self._current()
         for row, tensor in enumerate(tensors):
             self.add(row, tensor)
-        self.add_many(range(once, 2 * once), tensors)
+            batch.learn(tensor, row)
+        self.add_many([(once + row, tensor, tensor.data_ptr(), row) for row, tensor in enumerate(tensors)])
+        batch.alike.clear()
         self.begin()(rows)
         found = rows.hand_over()
         for row, tensor in enumerate(tensors * 2):
@@ -83,15 +86,15 @@ class CudaBatch:
             return
         plan = batch.alike.get(alike)
         if plan is not None:
-            batch.launch(plan, row, tensor, address)
+            batch.launch(plan, row, address)
             return
         batch.add(row, tensor, address)
         batch.learn(tensor, alike)
 
-    def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
+    def add_many(self, many: Sequence[Job]) -> None:
         """Launch what measures the tensors, on the current stream: one launch for many small ones."""
         with torch.cuda.device(self.index):
-            self._current().add_many(rows, tensors)
+            self._current().add_many(many)
 
     def _current(self) -> StreamBatch:
         if _capturing():

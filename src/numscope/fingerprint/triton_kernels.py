@@ -18,12 +18,12 @@ import triton.language as tl
 
 from numscope.fingerprint.triton_elements import FLOAT64, hash_of_elements, offset, value
 from numscope.fingerprint.triton_fast import fast_sums, places, row_offset
+from numscope.fingerprint.triton_jobs import JOB
 from numscope.fingerprint.triton_launch import gdc_wait
 
 RECORD = 80  # numbers of a record, as int64 bits: 61 (of 64) of the sketch, then
 MIN, MAX, SUM, SUM_BIG, SQUARES, SQUARES_BIG, SQUARES_SMALL = range(64, 71)
 NAN, POSINF, NEGINF, ZERO, HASH = range(71, 76)
-JOB = 6  # numbers that say what one program of `measure_many` does
 BIG = 600  # sums "big" are of numbers above 2**400, times 2**-600; "small" below 2**-400, times 2**600
 
 _AT_A_TIME = tl.constexpr(128)  # records: the more are asked for at once, the less often it waits for the memory

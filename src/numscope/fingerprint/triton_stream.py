@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 
 from numscope.fingerprint import triton_kernels as kernels
 from numscope.fingerprint import triton_transposed as transposing
+from numscope.fingerprint.constants import BUCKETS
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
+from numscope.fingerprint.triton_jobs import Small, table_of
 from numscope.fingerprint.triton_launch import Launch, launch_of
 from numscope.fingerprint.triton_lines import write_lines
 from numscope.fingerprint.triton_shapes import (
@@ -39,11 +41,16 @@ RECORDS = 32768
 LINES = 4096
 _SPREAD = 10_000  # shapes with strides that are remembered
 COPIED = 1 << 24  # elements copied at a time where the strides are worse than a copy
+_KEPT = 1 << 26  # bytes of the memory for straight copies that is kept for the next one
+_FEW = (
+    BUCKETS  # programs: contents that have more are launched by themselves, which costs less than their part of a table
+)
 
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Finish = Callable[[Rows], None]
+Job = tuple[int, Tensor, int, Any]  # row, tensor, where it lies, and what all that are like it have in common, or None
 
 
 class Turn(NamedTuple):
@@ -51,6 +58,7 @@ class Turn(NamedTuple):
 
     start: Launch
     programs: int
+    size: int  # of the copy, in bytes
     tail: tuple[int, ...]
 
 
@@ -67,6 +75,7 @@ class Plan(NamedTuple):
     kind: Kind
     per: int
     turn: Turn | None
+    flat: bool  # they lie in one piece
 
 
 class StreamBatch:
@@ -82,6 +91,9 @@ class StreamBatch:
         self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
         self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
         self.alike: dict[Any, Plan] = {}  # of those of which a caller says that they are alike
+        self.straight: Tensor | None = (
+            None  # memory for copies of what lies transposed: each is read before the next is made
+        )
         self.known = 0  # size of the tables when `plans` was begun
         self.used = 0  # records in the ring
         self.at = 0  # lines in `out`
@@ -98,7 +110,7 @@ class StreamBatch:
         """Launch what measures the tensor, which lies at that address."""
         plan = self._known(tensor)
         if plan is not None and not address & 15 and not tensor.is_neg() and not tensor.is_conj():
-            self.launch(plan, row, tensor, address)
+            self.launch(plan, row, address)
         elif elements := tensor.numel():
             with torch.no_grad():
                 self._add_any(row, tensor.detach(), elements)
@@ -114,11 +126,11 @@ class StreamBatch:
         if plan is not None and len(self.alike) < _SPREAD:
             self.alike[alike] = plan
 
-    def launch(self, plan: Plan, row: int, tensor: Tensor, address: int) -> None:
+    def launch(self, plan: Plan, row: int, address: int) -> None:
         """Launch what measures a tensor by its plan; its address is a multiple of 16."""
-        call, before, head, tail, programs, elements, count, _, _, turn = plan
+        call, before, head, tail, programs, elements, count, _, _, turn, _ = plan
         if turn is not None:
-            straight = self._turned(tensor, turn)  # held until the launch below: its memory is this stream's
+            straight = self._turned(address, turn)  # held until the launch below: its memory is this stream's
             address = straight.data_ptr()
         at, used = self.at, self.used
         if used + programs > RECORDS or at == LINES:
@@ -129,45 +141,34 @@ class StreamBatch:
         self.at = at + 1
         self.used = used + programs
 
-    def add_many(self, rows: Sequence[int], tensors: Sequence[Tensor]) -> None:
+    def add_many(self, many: Sequence[Job]) -> None:
         """Measure many tensors, those that are small and lie in one piece with few launches."""
-        groups: dict[tuple[Kind, int], list[tuple[int, int, int, int, int]]] = {}
-        for row, tensor in zip(rows, tensors):
-            elements, address = tensor.numel(), tensor.data_ptr()
-            plan = self.plans.get((tensor.dtype, elements))
-            if plan is None or not plan.per or plan.programs > MOST_PROGRAMS // 2 or not tensor.is_contiguous():
-                self.add(row, tensor, address)  # and if it was the first of its kind, there is a plan from now on
-                continue
-            if address & 15 or tensor.is_neg() or tensor.is_conj():
+        groups: dict[tuple[str, int], tuple[Kind, list[Small]]] = {}
+        for row, tensor, address, alike in many:
+            plan = None if alike is None or address & 15 else self.alike.get(alike)
+            if plan is None:
                 self.add(row, tensor, address)
-                continue
-            jobs = groups.setdefault((plan.kind, plan.per), [])
-            jobs.append((row, elements, plan.real, address, plan.programs))
-        for (kind, per), jobs in groups.items():
+                if alike is not None:
+                    self.learn(tensor, alike)
+            elif plan.programs > _FEW or not plan.flat or not plan.per:
+                self.launch(plan, row, address)
+            else:
+                _, jobs = groups.setdefault((plan.kind.name, plan.per), (plan.kind, []))
+                jobs.append(Small(row, plan.elements, plan.real, address, plan.programs))
+        for (_, per), (kind, jobs) in groups.items():
             begin = programs = 0
             for end, job in enumerate(jobs):
-                if programs + job[4] > MOST_PROGRAMS or end - begin == LINES:
+                if programs + job.programs > MOST_PROGRAMS or end - begin == LINES:
                     self._launch_jobs(kind, per, jobs[begin:end], programs)
                     begin, programs = end, 0
-                programs += job[4]
+                programs += job.programs
             self._launch_jobs(kind, per, jobs[begin:], programs)
 
-    def _launch_jobs(self, kind: Kind, per: int, jobs: list[tuple[int, int, int, int, int]], programs: int) -> None:
+    def _launch_jobs(self, kind: Kind, per: int, jobs: list[Small], programs: int) -> None:
         if self.used + programs > RECORDS or self.at + len(jobs) > LINES:
             self._make_room(len(jobs))
-        row, elements, count, address, share = np.array(jobs, np.int64).T
-        first = np.cumsum(share) - share  # the program with which each content begins
-        table = np.empty((programs, kernels.JOB), np.int64)
-        table[:, 0], table[:, 1], table[:, 3] = (
-            np.repeat(address, share),
-            np.repeat(count, share),
-            np.repeat(share, share),
-        )
-        table[:, 2] = np.arange(programs) - np.repeat(first, share)
-        table[:, 4] = np.repeat(self.at + np.arange(len(jobs)), share)
-        table[:, 5] = np.repeat(self.used + first, share)
-        self._launch_many(kind, per, table)
-        self.lines.extend(zip(row.tolist(), elements.tolist(), count.tolist()))
+        self._launch_many(kind, per, table_of(jobs, programs, self.at, self.used))
+        self.lines.extend((job.row, job.elements, job.real) for job in jobs)
         self.at += len(jobs)
         self.used += programs
 
@@ -189,7 +190,7 @@ class StreamBatch:
             matrix = turned(tensor, parts)
             if matrix is not None:
                 turn = self._turn(kind, tensor, matrix)
-                self._whole((row, elements, count), kind, self._turned(tensor, turn), None, per)
+                self._whole((row, elements, count), kind, self._turned(tensor.data_ptr(), turn), None, per)
                 self._plan(tensor, kind, elements, count, None, per, turn)
                 return
             rows = in_rows(tensor, parts, per) if per else None
@@ -220,7 +221,8 @@ class StreamBatch:
         start = self._starter(kind, per, dims, aligned=True)
         programs = programs_for(tiles, self.tables.at_once[per])
         before = programs, 1, 1, self.stream, *start.fixed
-        plan = Plan(start.call, before, head, tail, programs, elements, count, kind, per, turn)
+        flat = shape is None and turn is None
+        plan = Plan(start.call, before, head, tail, programs, elements, count, kind, per, turn, flat)
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
         elif len(self.spread) < _SPREAD:
@@ -303,12 +305,18 @@ class StreamBatch:
         if key not in compiled:
             compiled[key] = self._compile_transposed(kind, even)
         squares = -(-rows // transposing.SQUARE) * -(-columns // transposing.SQUARE)
-        return Turn(compiled[key], planes * squares, (*matrix[1:], even))
+        return Turn(compiled[key], planes * squares, tensor.numel() * kind.size, (*matrix[1:], even))
 
-    def _turned(self, tensor: Tensor, turn: Turn) -> Tensor:
-        with torch.no_grad():
-            straight = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)  # of this stream
-        turn.start(turn.programs, self.stream, tensor.data_ptr(), straight.data_ptr(), *turn.tail)
+    def _turned(self, address: int, turn: Turn) -> Tensor:
+        """Return memory of this stream in which a straight copy will lie."""
+        straight = self.straight
+        if straight is None or straight.numel() < turn.size:
+            straight = torch.empty(turn.size, dtype=torch.uint8, device=self.tables.device)
+            if type(straight) is not Tensor:
+                raise TypeError("a mode of the job's makes tensors that have no memory")
+            if turn.size <= _KEPT:
+                self.straight = straight
+        turn.start(turn.programs, self.stream, address, straight.data_ptr(), *turn.tail)
         return straight
 
     def _compile_transposed(self, kind: Kind, even: int) -> Launch:

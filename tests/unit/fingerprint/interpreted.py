@@ -75,18 +75,17 @@ class Interpreted(triton_stream.StreamBatch):
             source = self.seen[address]
             bits = _BITS[kind.size]
             whole = torch.empty(0, dtype=torch.uint8).set_(source.untyped_storage())
-            straight = torch.empty(self.straight.numel(), dtype=bits).set_(self.straight.untyped_storage())
+            straight = torch.empty(0, dtype=bits).set_(self.straight.untyped_storage())
             triton_transposed.transposed[(programs,)](
                 whole[source.storage_offset() * source.element_size() :].view(bits), straight, *numbers
             )
 
         return Launch(start, ())
 
-    def _turned(self, tensor: torch.Tensor, turn: triton_stream.Turn) -> torch.Tensor:
-        self.straight = torch.empty(tensor.shape, dtype=tensor.dtype)
-        self.seen[self.straight.data_ptr()] = self.straight
-        turn.start(turn.programs, 0, tensor.data_ptr(), self.straight.data_ptr(), *turn.tail)
-        return self.straight
+    def _turned(self, address: int, turn: triton_stream.Turn) -> torch.Tensor:
+        straight = super()._turned(address, turn)
+        self.seen[straight.data_ptr()] = straight
+        return straight
 
     def _launch_many(self, kind: Kind, per: int, table: np.ndarray) -> None:
         code, values = self.tables.code(kind)
@@ -122,7 +121,12 @@ def check(tensors: list[torch.Tensor], *, again: bool = True) -> int:
         batch.add(row, tensor, tensor.data_ptr())
     together = tensors if again else []
     rows.count = len(one_by_one) + len(together)
-    batch.add_many(range(len(one_by_one), rows.count), together)
+    jobs: list[triton_stream.Job] = []
+    for row, tensor in enumerate(together, len(one_by_one)):
+        put_off = tensor.is_conj() or tensor.is_neg()
+        batch.learn(tensor, row)
+        jobs.append((row, tensor, tensor.data_ptr(), None if put_off else row))
+    batch.add_many(jobs)
     batch.begin()(rows)
     result = rows.hand_over()
     for row, tensor in enumerate(one_by_one + together):

@@ -94,12 +94,13 @@ class Tensors(Storages):
             settled = self._settled.known
             if settled and trusted and (one := settled.get(address)) is not None and one.holds(tensor, form, version):
                 found = recorder.again(one.lasting, known.dtype, known.shape, known.device)
-            elif trusted and recorder.shares:
-                found = recorder.view(known, place, tensor, placement)
             else:
-                if known.rows:
+                if not trusted and known.rows:
                     known.rows.pop(place, None)
-                found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
+                if recorder.shares:
+                    found = recorder.view(known, place if trusted else -1, tensor, placement)
+                else:
+                    found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
         if trusted and not wrapped:
             self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
