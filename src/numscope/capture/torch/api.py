@@ -13,11 +13,12 @@ from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall, running
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
-from numscope.capture.torch.graph import Targets, attach, targets_of
+from numscope.capture.torch.graph import attach, attach_one
+from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
-from numscope.capture.torch.values import Slot
+from numscope.capture.torch.values import POSITIONS, Slot
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
 
@@ -26,6 +27,7 @@ _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
 _NONE: list[tuple[str, Any]] = []
+_NO_SLOTS: list[Slot] = []
 
 # A call that has begun: its row, its input tensors and their rows, its series and number there, what it runs in, the versions
 # of its inputs where they are asked, and where their gradients will go.
@@ -166,26 +168,38 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         intern = watch.intern
         site = intern(frame, base) if watch.stacks else -1
         positional: list[tuple[str, Any]] = []
-        calm = watch.calm and not api.may_write
-        if calm:
-            slots, rows = watch.take(order, args, positional)
+        named: list[tuple[str, Any]] = _NONE
+        slots: list[Slot] = _NO_SLOTS
+        rows: list[int] = []
+        targets: Targets | None = {} if watch.record_backward and _grad_is_on() else None
+        # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
+        versions: list[int | None] | None = None
+        asks_versions = api.asks_versions or watch.tensors.blanks
+        if watch.calm and not (asks_versions or api.may_write) and len(args) <= POSITIONS:  # most calls
+            take(watch, order, "input", args, watch.places, positional, rows, targets)
+            if kwargs:
+                named = []
+                take(watch, order, "kwargs", kwargs.values(), watch.keywords(kwargs), named, rows, targets)
         else:
             slots = watch.flatten("input", args, positional)
-        if kwargs:
-            named: list[tuple[str, Any]] = []
-            keywords = watch.flatten_named("kwargs", kwargs, named)
-            arguments = watch.arguments(positional, named)
-            slots += keywords
-            if calm and keywords:
-                rows += watch.rows(order, keywords)
-        else:
-            arguments = watch.arguments(positional, _NONE) if positional else -1
-        if not calm:
+            if kwargs:
+                named = []
+                slots += watch.flatten_named("kwargs", kwargs, named)
             if api.may_write:
                 for _, tensor in slots:
                     watch.tensors.unsettle(tensor)
                     watch.tensors.doubt_others(tensor)
-            rows = watch.rows(order, slots, api.overwrites) if watch.record_forward else []
+            if watch.record_forward:
+                rows = watch.rows(order, slots, api.overwrites)
+            if targets is not None:
+                aim(watch, targets, slots)
+            if asks_versions:
+                versions = [version_of(tensor) for _, tensor in slots]
+        arguments = -1
+        if named:
+            arguments = watch.arguments(positional, named)
+        elif positional:
+            arguments = watch.positional(positional)
         if recompute:  # it has the name of its first execution
             found = watch.executions.find(series, rows[2::4])
             number, first_order = found or (series.next(recorder.epoch), -1)
@@ -196,11 +210,6 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             watch.executions.note(series, number, order, rows[2::4])
         if watch.keeps_some and rows:
             watch.keep(slots, rows, name)
-        # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
-        versions: list[int | None] | None = None
-        if api.asks_versions or watch.tensors.blanks:
-            versions = [version_of(tensor) for _, tensor in slots]
-        targets = targets_of(watch, slots) if watch.record_backward and _grad_is_on() else None
         thread = state["number"]
         if thread < 0:
             thread = watch.thread_number()
@@ -210,7 +219,9 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         else:
             row = (order, name, watch.api_kind, parent.module, parent.module_class, phase, parent.order, first_order,
                    arguments, site, recompute, -1, thread)  # fmt: skip
-        return row, slots, rows, series, number, parent, versions, targets, -1 if targets is None else _sequence()
+        if not targets:
+            return row, slots, rows, series, number, parent, versions, None, -1
+        return row, slots, rows, series, number, parent, versions, targets, _sequence()
     except Exception as error:
         watch.fault(api.head, error)
         return None
@@ -246,13 +257,12 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
             tensors = watch.tensors
             try:
                 number = tensors.number(result) if id(result) in tensors.objects else tensors.look_up(result)
-                rows.extend((row[0], watch.first_output, number, -1))
+                rows += (row[0], watch.first_output, number, -1)
             except Unmeasured as why:
-                rows.extend((row[0], watch.first_output, -1, watch.unmeasured(why)))
+                rows += (row[0], watch.first_output, -1, watch.unmeasured(why))
             recorder.slot_rows.extend(rows)
-            if targets is not None and result.requires_grad:
-                outputs = [(watch.first_output, result)]
-                attach(watch, backward or _backward(watch, begun), outputs, targets, first)
+            if targets is not None and (node := result.grad_fn) is not None and node._sequence_nr() >= first:
+                attach_one(watch, backward or _backward(watch, begun), result, node, targets, first)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
             return

@@ -15,11 +15,12 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.torch.backward import BackwardCall
 from numscope.capture.torch.compiled import is_tracing
-from numscope.capture.torch.graph import Targets, attach, targets_of
+from numscope.capture.torch.graph import attach, attach_one
+from numscope.capture.torch.inputs import Targets, aim, take, take_state
 from numscope.capture.torch.module_state import state_of, watch_gradient, written_by
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State, Undo
-from numscope.capture.torch.values import Slot
+from numscope.capture.torch.values import POSITIONS, Slot
 from numscope.capture.torch.watch import Watch
 
 Module = torch.nn.Module
@@ -217,10 +218,14 @@ class Modules:
         is_root = parent is None and not recompute and watch.record_forward
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
-        calm = watch.calm and not is_root and not kwargs
-        if calm:
+        slots: list[Slot] = []
+        rows: list[int] = []
+        targets: Targets | None = {} if watch.record_backward and _grad_is_on() else None
+        if watch.calm and not is_root and len(args) <= POSITIONS:
             order = next(recorder.orders)
-            slots, rows = watch.take(order, args, positional)
+            take(watch, order, "input", args, watch.places, positional, rows, targets)
+            if kwargs:
+                take(watch, order, "kwargs", kwargs.values(), watch.keywords(kwargs), named, rows, targets)
         else:
             slots = watch.flatten("input", args, positional)
             if kwargs:
@@ -230,7 +235,10 @@ class Modules:
                 if watch.settings.parameters and not watch.asks:
                     watch.measure_ahead(module)
             order = next(recorder.orders)
-            rows = watch.rows(order, slots) if watch.record_forward else []
+            if watch.record_forward:
+                rows = watch.rows(order, slots)
+            if targets is not None:
+                aim(watch, targets, slots)
         number = first_order = -1
         if recompute:
             number, first_order = watch.executions.find(series, rows[2::4]) or (-1, -1)
@@ -266,7 +274,7 @@ class Modules:
             held = state_of(watch, parameters, buffers) if self._shows_state and (parameters or buffers) else []
             if watch.calm:
                 if held:
-                    watch.take_state(order, held, rows)
+                    take_state(watch, order, held, rows)
                 recorder.slot_rows.extend(rows)
             else:
                 if watch.keeps_some:
@@ -277,9 +285,6 @@ class Modules:
         versions = None
         if buffers:
             versions = {name: version_of(item) for name, item in buffers.items() if item is not None}
-        targets = None
-        if watch.record_backward and _grad_is_on():
-            targets = targets_of(watch, slots) or ({}, False)
         return this, wanted, name, backward, versions, targets, _sequence()
 
     def _record_data(self, path: str, class_name: str, slots: list[Slot], site: int) -> None:
@@ -314,17 +319,26 @@ def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     """Record the outputs of a call, and watch for the gradients."""
     this, wanted, name, backward, versions, targets, first = begun
     single = type(result) is _Tensor
-    outputs = [(watch.first_output, result)] if single else watch.flatten_output(result)
+    outputs: list[Slot] | None = None if single else watch.flatten_output(result)
     if wanted:
         if watch.record_forward:
             has_buffers = module.__dict__.get("_buffers", True)
             if has_buffers and (written := written_by(watch, module, versions or {})):
-                watch.record(this.order, outputs + written, name)
+                watch.record(
+                    this.order, (outputs if outputs is not None else [(watch.first_output, result)]) + written, name
+                )
             elif single:
                 watch.show(this.order, watch.first_output, result, name, False)
             elif outputs:
                 watch.record(this.order, outputs, name)
-        if targets is not None and backward is not None:
+        if targets is None or backward is None:
+            pass
+        elif outputs is None:
+            if result.requires_grad:
+                backward.attached = True
+                if (node := result.grad_fn) is not None and node._sequence_nr() >= first:
+                    attach_one(watch, backward, result, node, targets, first)
+        else:
             for _, tensor in outputs:
                 if tensor.requires_grad:
                     backward.attached = True

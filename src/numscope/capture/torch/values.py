@@ -13,14 +13,17 @@ from numscope.capture.arguments import describe, key_of
 from numscope.capture.interned import Strings
 
 Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
+Place = tuple[
+    int, int, str
+]  # of a value among a call's arguments: its slot, that of its gradient in backward, its name
 
 
 class Values:
     """Finds and names the values of calls; what it has learned of names it keeps."""
 
     __slots__ = (
-        "_argument_ids", "_positions", "_slot_ids", "_strings", "first_output", "gradient_in", "gradient_out", "inputs",
-        "parameter_slots",
+        "_argument_ids", "_keywords", "_positions", "_slot_ids", "_strings", "first_gradient", "first_output", "gradient_in",
+        "gradient_out", "inputs", "parameter_slots", "places",
     )  # fmt: skip
 
     def __init__(self, strings: Strings) -> None:
@@ -32,7 +35,10 @@ class Values:
         self.gradient_in: dict[int, int] = {}
         self.gradient_out: dict[int, int] = {}
         self.first_output = self.slot_id("output", 0)
+        self.first_gradient = self.incoming_slot(self.first_output)
         self.inputs = self._learn_positions("input")  # the slots of the first positional arguments
+        self.places = [self._place("input", name) for name in NUMBERS]  # … and all that is known of them
+        self._keywords: dict[tuple[str, ...], list[Place]] = {}
 
     def slot_id(self, group: str, index: int | str) -> int:
         """Return the interned slot name `group.index`."""
@@ -58,7 +64,19 @@ class Values:
                 found += self.flatten_one(group, index, value, others)
         return found
 
-    def flatten_one(self, group: str, index: int, value: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+    def keywords(self, values: dict[str, Any]) -> list[Place]:
+        """Return the places of keyword arguments."""
+        names = tuple(values)
+        found = self._keywords.get(names)
+        if found is None:
+            found = self._keywords[names] = [self._place("kwargs", name) for name in names]
+        return found
+
+    def _place(self, group: str, name: str) -> Place:
+        slot = self.slot_id(group, name)
+        return slot, self.gradient_slot(slot), name
+
+    def flatten_one(self, group: str, index: int | str, value: Any, others: list[tuple[str, Any]]) -> list[Slot]:
         """Return the tensors in one of these values."""
         if isinstance(value, torch.Tensor):
             return [(self.slot_id(group, index), value)]

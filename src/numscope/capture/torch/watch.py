@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import torch
 
@@ -16,7 +15,7 @@ from numscope.capture.torch.plain import data_ptr
 from numscope.capture.torch.recompute import Executions
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.torch.thread import Open, ThreadState
-from numscope.capture.torch.values import NUMBERS, POSITIONS, SIMPLE, Slot, Values
+from numscope.capture.torch.values import Slot, Values
 from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
 
@@ -161,7 +160,7 @@ class Watch(Values):
         that holds nothing yet, nothing is measured. `base`: what they are new views of, see `Tensors.look_up`.
         """
         rows: list[int] = []
-        if len(slots) > _LIST:
+        if len(slots) > LIST:
             with self.recorder.together():
                 self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
@@ -185,52 +184,6 @@ class Watch(Values):
         except Unmeasured:
             self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
         return rows
-
-    def take(self, order: int, values: Sequence[Any], others: list[tuple[str, Any]]) -> tuple[list[Slot], list[int]]:
-        """Return the tensors among a call's positional values with their slots, and their rows, as `flatten` and `rows` do.
-
-        To be asked only where `calm` says so, and of a call that does not write to them.
-        """
-        slots: list[Slot] = []
-        rows: list[int] = []
-        if len(values) > POSITIONS:
-            slots = self.flatten("input", values, others)
-            return slots, self.rows(order, slots)
-        tensors = self.tensors
-        objects = tensors.objects
-        for value, slot, name in zip(values, self.inputs, NUMBERS):
-            kind = type(value)
-            if kind is _Tensor or kind is _Parameter:
-                slots.append((slot, value))
-                if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
-                    seen, version, address, number = known
-                    if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
-                        rows.extend((order, slot, number, -1))
-                        continue
-                try:
-                    rows.extend((order, slot, tensors.look_up(value), -1))
-                except Unmeasured as why:
-                    rows.extend((order, slot, -1, self.unmeasured(why)))
-            elif kind in SIMPLE:
-                others.append((name, value))
-            else:
-                found = self.flatten_one("input", int(name), value, others)
-                slots += found
-                rows += self.rows(order, found)
-        return slots, rows
-
-    def take_state(self, order: int, slots: list[Slot], rows: list[int]) -> None:
-        """Add the rows of a module's own tensors to those of its inputs; to be asked only where `calm` says so."""
-        if len(slots) > _LIST:
-            rows += self.rows(order, slots)
-            return
-        objects = self.tensors.objects
-        look_up, number = self.tensors.look_up, self.tensors.number
-        for slot, tensor in slots:
-            try:
-                rows.extend((order, slot, number(tensor) if id(tensor) in objects else look_up(tensor), -1))
-            except Unmeasured as why:
-                rows.extend((order, slot, -1, self.unmeasured(why)))
 
     def unmeasured(self, why: Unmeasured) -> int:
         """Count a tensor that can't be measured; return the note that stands in its place."""
@@ -385,7 +338,5 @@ class Watch(Values):
             self._counts = [0, 0]
 
 
-_Tensor = torch.Tensor
-_Parameter = torch.nn.Parameter
-_LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
+LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
