@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+import pyarrow.compute as pc
+import pytest
+import torch
+
+import numscope as ns
+from numscope.capture.sites import is_user
+from numscope.core.errors import RunError, SettingsError
+from numscope.store.writer import RunWriter
+from tests.unit.store.batches import arrays_of, batch_of
 
 FULL = """
 import resource, signal, torch, warnings
@@ -28,3 +39,72 @@ def test_a_disk_that_is_full_is_told_once_and_the_job_goes_on(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(FULL)], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "['numscope stopped recording into run']\n", done.stdout
+
+
+def test_a_job_whose_run_another_has_overwritten_leaves_that_one_alone(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    model = torch.nn.Linear(4, 4)
+    first = RunWriter(path, rank=0, manifest={})
+    first.write(batch_of(0, arrays_of(0)))
+    first.end_step(0, {})
+    first.flush()
+    with ns.capture(path, model, keep="tensors", overwrite=True) as cap:
+        model(torch.randn(2, 4)).sum().backward()
+        cap.step()
+        first.write(batch_of(1, arrays_of(1)))
+        with pytest.raises(
+            RunError, match=r"run could not be written \(it was removed, or overwritten by another job\)"
+        ):
+            first.flush()
+        with pytest.raises(RunError, match="overwritten by another job"):
+            first.close()
+    names = set(ns.open_run(path).calls["name"].to_pylist())
+    assert "Functional.linear.0.forward" in names
+    assert ns.compare(path, path).verdict == "identical"
+    assert not list((path / "rank0").glob("*.arrows"))
+
+
+def test_what_is_typed_has_its_own_line() -> None:
+    assert is_user("<stdin>")
+    assert is_user("<ipython-input-3-0a1b2c>")
+    assert not is_user("<frozen importlib._bootstrap>")
+    assert not is_user("<eval_with_key>.0")
+
+
+def test_a_script_on_stdin_has_its_lines_in_the_run(tmp_path: Path) -> None:
+    job = "import torch\nimport numscope as ns\nwith ns.capture('run', None):\n    torch.ones(2).exp()\n"
+    subprocess.run([sys.executable, "-"], input=job, text=True, cwd=tmp_path, check=True)
+    calls = ns.open_run(tmp_path / "run").calls
+    row = calls.filter(pc.equal(calls["name"], "Tensor.exp.0.forward")).to_pylist()[0]
+    assert (row["source_file"], row["source_line"]) == ("<stdin>", 4)
+
+
+def test_a_warning_of_capture_names_the_line_of_the_job(tmp_path: Path) -> None:
+    with (
+        pytest.warns(UserWarning, match="the scope nowhere matched none") as told,
+        ns.capture(tmp_path / "run", None, scope="nowhere"),
+    ):
+        torch.ones(2).exp()
+    assert told[0].filename == __file__
+
+
+@pytest.mark.parametrize("setting", [{"scope": 3}, {"tensors": 5}, {"exclude": 1.5}])
+def test_a_pattern_that_is_none_is_a_settings_error(tmp_path: Path, setting: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="give a pattern, or a list of them"):
+        ns.capture(tmp_path / "run", torch.nn.Linear(2, 2), **setting)
+
+
+def test_a_path_that_is_not_in_utf8_is_told(tmp_path: Path) -> None:
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/l\xe4uft")
+    for work in (lambda: ns.capture(path, torch.nn.Linear(2, 2)), lambda: ns.open_run(path)):
+        with pytest.raises(RunError, match=r"l\\xe4uft is not in UTF-8: rename it"):
+            work()
+
+
+def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
+    says = r"nothing was recorded into .*run: steps='4-10:2', and 2 steps ran"
+    with pytest.warns(UserWarning, match=says) as told, ns.capture(tmp_path / "run", None, steps="4-10:2") as cap:
+        for _ in range(2):
+            torch.ones(2).exp()
+            cap.step()
+    assert told[0].filename == __file__

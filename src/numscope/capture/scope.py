@@ -114,6 +114,8 @@ def _items(patterns: Any) -> list[Any]:
     if patterns is None:
         return []
     single = isinstance(patterns, (str, re.Pattern, type, slice)) or callable(patterns)
+    if not single and not isinstance(patterns, Iterable):
+        raise SettingsError(f"scope {patterns!r}: give a pattern, or a list of them")
     return [patterns] if single else list(patterns)
 
 

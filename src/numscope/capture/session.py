@@ -77,6 +77,7 @@ class Frontend(Protocol):
         """Return a context in which work of our own is not recorded."""
 
 
+_OWN = str(Path(__file__).parents[1]) + os.sep
 _TABLES = 64 << 20  # bytes of rows that may wait to be written, where no data does
 _active: Capture | None = None
 
@@ -161,7 +162,7 @@ class Capture:
         self._end_step()
         if (complaint := self._frontend.complaint()) is not None:
             self._told = True
-            warnings.warn(f"numscope: {complaint}", stacklevel=2)
+            warnings.warn(f"numscope: {complaint}", stacklevel=_users_level())
         if self._recorder.opened:
             self._guarded(self._recorder.settle)
 
@@ -175,6 +176,14 @@ class Capture:
     def close(self) -> None:
         """Stop, and close the run for good."""
         self.stop()
+        if not (self._watched or self._told or self._closed or self._job) and self.settings.steps is not None:
+            self._told = True
+            if self._control is None and self._wants_rank(ranks.current()[0]):
+                warnings.warn(
+                    f"numscope: nothing was recorded into {self.path}: steps={self.settings.steps!r}, and {self._step} "
+                    "steps ran; cap.step() ends a step",
+                    stacklevel=_users_level(),
+                )
         atexit.unregister(self.close)  # it would hold all names and stacks of the run until the job ends
         if self._recorder.opened and not self._closed:
             self._closed = True
@@ -306,7 +315,17 @@ class Capture:
                 return  # what fails after that, at the end, has the same cause
             self._told = True
             text = str(error) if isinstance(error, NumscopeError) else f"{type(error).__name__}: {error}"
-            warnings.warn(f"numscope stopped recording into {self.path}: {text}; training goes on", stacklevel=3)
+            warnings.warn(
+                f"numscope stopped recording into {self.path}: {text}; training goes on", stacklevel=_users_level()
+            )
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` by which a warning of the caller's names the line of the user's that led to it."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _frontend(session: Capture, model: Any) -> Frontend:

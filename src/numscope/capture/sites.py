@@ -19,6 +19,8 @@ _HERE = -1  # no code has this address
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNPY = ("<frozen runpy>", runpy.__file__)  # how Python gets to the script
+# What the names of code begin with that a user typed or sent: `python -c`, a script on stdin, consoles, notebooks, exec.
+_TYPED = ("<stdin", "<string", "<console", "<input", "<python-input", "<ipython-input")
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
@@ -127,7 +129,7 @@ def _line(code: CodeType, lasti: int) -> int:
 def is_user(file: str) -> bool:
     """Tell whether a file is the user's own: not the framework's, not the standard library's, not ours."""
     if file.startswith(("<", _OWN)):
-        return False
+        return file.startswith(_TYPED)
     parts = file.replace("\\", "/").split("/")
     if "site-packages" in parts or "dist-packages" in parts:
         place = parts.index("site-packages") if "site-packages" in parts else parts.index("dist-packages")

@@ -75,7 +75,10 @@ class CaptureSettings:
         for key in ("tensors", "exclude"):
             if key in merged:
                 value = merged[key] if merged[key] is not None else ()
-                merged[key] = (value,) if isinstance(value, (str, re.Pattern)) else tuple(value)
+                single = isinstance(value, (str, re.Pattern, type)) or callable(value)
+                if not single and not isinstance(value, Iterable):
+                    raise SettingsError(f"{key}={value!r}: give a pattern, or a list of them")
+                merged[key] = (value,) if single else tuple(value)
         if "sample" in merged:
             merged["sample"] = _sample(merged["sample"])
         return cls(**merged)

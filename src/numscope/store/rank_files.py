@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -66,6 +67,7 @@ class RankFiles:
 
     def begin(self, batch: Batch) -> Begun:
         """Begin to write the data of a batch; its rows come with `finish`, in the order of the batches."""
+        self._check_ours()
         try:
             given = {name: getattr(batch, name) for name in _ORDER}
             filled = {name for name, columns in given.items() if _has_rows(columns)}
@@ -88,6 +90,7 @@ class RankFiles:
         """Wait for the data of a batch, and write its rows."""
         for job in begun.jobs:
             job.wait()
+        self._check_ours()
         for name, message in begun.tables.items():
             self._segment.append(name, message)
         self._begun -= 1
@@ -135,16 +138,24 @@ class RankFiles:
     def next_segment(self) -> None:
         """Close the segment and begin another, unless a step is under way: its rows must be in one piece."""
         if self._segment.bytes and self._segment.rows == self._begin:
+            self._check_ours()
             self._segment.close()
             self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
             self._begin = dict(self._segment.rows)
 
     def close(self) -> None:
         try:
+            self._check_ours()
             self._segment.close()
         finally:
+            self._segment.let_go()
             self._shards.close()
             os.close(self._steps)
+
+    def _check_ours(self) -> None:
+        """Refuse to touch files by their names once the run was removed or overwritten: they are another job's."""
+        if os.fstat(self._steps).st_nlink == 0:
+            raise OSError(errno.ESTALE, "it was removed, or overwritten by another job")
 
 
 def _has_rows(columns: Columns) -> bool:

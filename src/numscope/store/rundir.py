@@ -35,6 +35,7 @@ def check(path: Path, rank: int, overwrite: bool) -> None:
     """Say early why a run could not be written to a directory; nothing is made or deleted."""
     if is_url(f"{path}".replace(":/", "://", 1)):  # pathlib has made one slash of two
         raise RunError(f"{path}: a run is written to a directory: give one, and copy it there when it is complete")
+    _check_name(path)
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose a directory for the run")
     place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
@@ -49,6 +50,14 @@ def check(path: Path, rank: int, overwrite: bool) -> None:
         raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
     if (path / f"rank{rank}").exists() and not overwrite:
         raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")
+
+
+def _check_name(path: Path) -> None:
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # pyarrow takes paths in UTF-8 alone
+        name = os.fsencode(path).decode(errors="backslashreplace")
+        raise RunError(f"the path {name} is not in UTF-8: rename it, or choose another directory") from None
 
 
 def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
@@ -103,6 +112,7 @@ def _is_run(path: Path) -> bool:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return a run's manifest, or say why the path is no run that can be read."""
+    _check_name(path)
     try:
         content = (path / MANIFEST).read_bytes()
     except (FileNotFoundError, NotADirectoryError):

@@ -64,23 +64,28 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Turn the streams into Parquet."""
+        tables = list(self._files)
         for fd in self._files.values():
             write_all(fd, [_END_OF_STREAM])
-            os.close(fd)
-        if not self._files:
+        self.let_go()
+        if not tables:
             return
         waiting = self._directory / f"{self.segment:06d}.tmp"
         try:
             waiting.mkdir()
-            for table in self._files:
+            for table in tables:
                 _to_parquet(stream_path(self._directory, self.segment, table), waiting / f"{table}.parquet")
             waiting.rename(self._directory / f"{self.segment:06d}")
         except BaseException:
             shutil.rmtree(waiting, ignore_errors=True)  # the streams stay, and hold everything
             raise
-        for table in self._files:
+        for table in tables:
             stream_path(self._directory, self.segment, table).unlink()
-        self._files = {}
+
+    def let_go(self) -> None:
+        """Close the streams as they are."""
+        while self._files:
+            os.close(self._files.popitem()[1])
 
 
 def _to_parquet(stream: Path, path: Path) -> None:

@@ -10,6 +10,7 @@ A fault in the thread surfaces as a RunError at the next call of the writer. Wha
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import threading
@@ -165,7 +166,10 @@ class RunWriter:
             return
         if isinstance(error, OSError):
             reason = error.strerror or error
-            raise RunError(f"{self.path} could not be written ({reason}): free space or choose another") from error
+            cure = (
+                "make room, or choose another directory" if error.errno != errno.ESTALE else "choose another directory"
+            )
+            raise RunError(f"{self.path} could not be written ({reason}): {cure}") from error
         raise RunError(f"{self.path}: a batch could not be written ({error})") from error
 
     def _work(self) -> None:

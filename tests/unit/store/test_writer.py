@@ -178,7 +178,7 @@ def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = with_a_full_disk(tmp_path, monkeypatch, "numscope.store.segments.write_all")
-    with pytest.raises(RunError, match=r"No space left on device.*free space"):
+    with pytest.raises(RunError, match=r"No space left on device.*make room"):
         writer.flush()
     with pytest.raises(RunError, match="No space left"):
         writer.write(batch_of(2, arrays_of(2)))  # it stays full
