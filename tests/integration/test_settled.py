@@ -57,7 +57,15 @@ def referred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(number)
         return number
 
+    plain_many = Recorder.many
+
+    def many(recorder: Recorder, tensors: Any, forms: Any, places: Any, lasting: Any) -> list[int]:
+        numbers = plain_many(recorder, tensors, forms, places, lasting)
+        found.extend(number for number, one in zip(numbers, lasting or ()) if one is not None)
+        return numbers
+
     monkeypatch.setattr(Recorder, "again", again)
+    monkeypatch.setattr(Recorder, "many", many)
     return found
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ FLUSH_SLOTS = 8_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 _NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
+_described = attrgetter("dtype", "shape", "device")
 
 
 class Form(Protocol):
@@ -83,6 +85,7 @@ class Recorder:
         self.shares = (
             self._add_alike is not None and kind.tensor is Recorder.tensor
         )  # one fingerprint for several tensors
+        self.takes_many = kind.tensor is Recorder.tensor and (measure is None or self.shares)
         self._flushed = False  # a part of this step was handed over
         self._parts = 0  # how many were
         self._handed_over = 0  # tensors with a smaller number are
@@ -176,13 +179,57 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, -1))
         return number
 
-    def lasting(self, number: int) -> Lasting | None:
-        """Return what a later step can refer to for this tensor's fingerprint, or None where it is too late for that."""
+    def many(
+        self,
+        tensors: Sequence[Any],
+        forms: Sequence[Form],
+        places: Sequence[int] | None,
+        lasting: Sequence[Lasting | None] | None,
+    ) -> list[int]:
+        """Number many tensors not seen before, as `view`, `tensor` and `again` do; to be asked only where `takes_many` says so.
+
+        Without `places` each is measured, whatever was. `lasting`: what an earlier step has measured, and is still the same.
+        """
         with self._lock:
-            if self._measure is None or number < self._handed_over:
-                return None
-            found = Lasting()
-            self._lasting.append((number, found))
+            rows: Any = itertools.repeat(-1)
+            if self._measure is not None:
+                rows = self._rows_of(tensors, forms, places, lasting)
+            numbers = list(itertools.islice(self._tensor_numbers, len(tensors)))
+            columns = zip(numbers, *zip(*map(_described, forms)), rows, itertools.repeat(-1))
+            self._tensors.extend(itertools.chain.from_iterable(columns))
+        return numbers
+
+    def _rows_of(
+        self, tensors: Any, forms: Any, places: Sequence[int] | None, lasting: Sequence[Lasting | None] | None
+    ) -> Sequence[int]:
+        """Return where the fingerprints of many tensors are, measuring them where need be."""
+        add, batch, again = self._add_alike, self._batch, self._again
+        assert add is not None
+        if places is None:
+            return list(map(add, tensors, forms))
+        if lasting is not None and None not in lasting:
+            first = AGAIN - len(again)
+            again.extend(lasting)  # type: ignore[arg-type]
+            return range(first, first - len(lasting), -1)
+        rows: list[int] = []
+        for tensor, form, place, known in zip(tensors, forms, places, lasting or itertools.repeat(None)):
+            if known is not None:
+                rows.append(AGAIN - len(again))
+                again.append(known)
+                continue
+            measured, row = form.rows.get(place, _NOWHERE)
+            if measured != batch:
+                row = add(tensor, form)
+                form.rows[place] = batch, row
+            rows.append(row)
+        return rows
+
+    def lasting(self, numbers: Sequence[int]) -> list[Lasting | None]:
+        """Return what a later step can refer to for the fingerprints of tensors, or None where it is too late for that."""
+        with self._lock:
+            first = self._handed_over
+            found = [Lasting() if number >= first else None for number in numbers]
+            self._lasting.extend(itertools.compress(zip(numbers, found), found))  # type: ignore[arg-type]
             return found
 
     @contextmanager

@@ -217,10 +217,11 @@ class AtenMode(TorchDispatchMode):
         written = self._watch.flatten("output", operator.written(args, kwargs), [])
         if not operator.pending:
             spared = operator.spared(args, kwargs)
-            wrote = self._watch.tensors.overwritten if stepping is None else stepping.wrote
-            for _, tensor in written:
-                if id(tensor) not in spared:
-                    wrote(tensor)
+            found = [tensor for _, tensor in written if id(tensor) not in spared]
+            if stepping is not None:
+                stepping.wrote(found)
+            else:
+                self._watch.tensors.were_overwritten(found)
         return written
 
     def _before(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> Row | None:

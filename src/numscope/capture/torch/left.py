@@ -10,23 +10,30 @@ no code but torch's own, so no closure, no hook, no step of a class that is deri
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
 from types import CodeType
 from typing import Any
 
 import torch
 
-from numscope.capture.torch.tensors import Tensors
+from numscope.capture.torch.lists import Lists
+from numscope.capture.torch.thread import ThreadState
+
+_version = attrgetter("_version")
 
 
 class Stepping:
     """The step of an optimizer that runs in a thread."""
 
-    __slots__ = ("_code", "_rising", "_tensors")
+    __slots__ = ("_code", "_rising", "_tensors", "_thread", "_versions")
 
-    def __init__(self, tensors: Tensors, code: CodeType) -> None:
+    def __init__(self, tensors: Lists, thread: ThreadState, code: CodeType) -> None:
         self._tensors = tensors
+        self._thread = thread
         self._code = code  # that calls the hooks around the step, and the step
-        self._rising: list[tuple[torch.Tensor, int]] = []  # versions that may rise when the mode has returned
+        self._rising: list[torch.Tensor] = []  # whose versions may rise when the mode has returned
+        self._versions: list[int] = []  # and what they are before
 
     def covers(self, frame: Any) -> bool:
         """Tell whether an operator that this frame calls is one of the step's; if not, nothing is known any more."""
@@ -41,15 +48,25 @@ class Stepping:
     def go_on(self, sure: bool) -> None:
         """Take over the versions of what was written last: only its operator's own end can have raised them."""
         rising, self._rising = self._rising, []
+        versions, self._versions = self._versions, []
         if not sure:
             self._tensors.forget_left()
+            self._thread.asked = None
             return
-        for tensor, version in rising:
-            if tensor._version != version:
-                self._tensors.has_risen(tensor)
+        if self._thread.asked is None:
+            self._thread.asked = {}
+        if list(map(_version, rising)) != versions:
+            for tensor, version in zip(rising, versions):
+                if tensor._version != version:
+                    self._tensors.has_risen(tensor)
 
-    def wrote(self, tensor: torch.Tensor) -> None:
-        """Know that an operator of the step has just written to a tensor."""
-        if not tensor.is_inference():
-            self._tensors.overwritten(tensor, by_optimizer=True)
-            self._rising.append((tensor, tensor._version))
+    def wrote(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Know that an operator of the step has just written to tensors."""
+        versions = self._tensors.all_overwritten(tensors, by_optimizer=True) if len(tensors) > 1 else None
+        if versions is None:
+            tensors = [tensor for tensor in tensors if not tensor.is_inference()]
+            versions = [tensor._version for tensor in tensors]
+            for tensor in tensors:
+                self._tensors.overwritten(tensor, by_optimizer=True)
+        self._rising += tensors
+        self._versions += versions

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import attrgetter, is_, itemgetter
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
@@ -19,9 +20,19 @@ from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 from numscope.core.nonfinite import SKIPPED_STEP
 
-# The names of a parameter: its label, and its slots `parameters`, `parameters_grad` and `output`.
-_Names = tuple[str, int, int, int]
-_PART = 16  # tensors at a time: with more, `Watch.record` takes a way that is longer for those that were seen before
+_tensor = itemgetter(1)  # of a slot
+_version = attrgetter("_version")
+_gradient = attrgetter("grad")
+_requires_grad = attrgetter("requires_grad")
+
+
+class _Names(NamedTuple):
+    """What an optimizer's parameters are called: their labels, and their slots before the step and after it."""
+
+    labels: Sequence[str]
+    parameters: Sequence[int]
+    gradients: Sequence[int]
+    outputs: Sequence[int]
 
 
 class Optimizers:
@@ -33,7 +44,7 @@ class Optimizers:
         self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
         # id of the optimizer → the ids of its parameters, how many parameters had names then, and the names of its own
-        self._names: dict[int, tuple[list[list[int]], int, list[_Names]]] = {}
+        self._names: dict[int, tuple[list[list[int]], int, _Names]] = {}
         self._stepped = False
 
     def install(self) -> Undo:
@@ -65,9 +76,9 @@ class Optimizers:
         wanted = watch.on and watch.settings.optimizer
         stepping = None
         if watch.settings.level == "aten" and watch.thread.entered and len(args) == 1 and not kwargs:
-            stepping = Stepping(watch.tensors, sys._getframe(1).f_code)
+            stepping = Stepping(watch.tensors, watch.thread, sys._getframe(1).f_code)
         with OwnWork(watch, "optimizer"), torch.no_grad():
-            watch.thread.stepping = None
+            watch.thread.stepping = watch.thread.asked = None
             watch.tensors.forget_left()
             if watch.tensors.any_settled:
                 self._unsettle(optimizer)
@@ -81,8 +92,7 @@ class Optimizers:
     def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
         watch = self._watch
-        for group in optimizer.param_groups:
-            watch.tensors.unsettle(*group["params"])
+        watch.tensors.unsettle(*chain.from_iterable(group["params"] for group in optimizer.param_groups))
         if not watch.thread.entered:
             watch.tensors.unsettle(*_state(optimizer))
 
@@ -108,52 +118,58 @@ class Optimizers:
         # The state that a step starts from is what the step before has left; only the first one must be looked at.
         with_state = self._followed.get(id(optimizer)) != recorder.step - 1
         self._followed[id(optimizer)] = recorder.step
-        before: list[Slot] = []
-        parameters = self._parameters(optimizer)
-        for (label, slot, gradient_slot, _), parameter in parameters:
-            before.append((slot, parameter))
-            if (gradient := parameter.grad) is not None:
-                before.append((gradient_slot, gradient))
-            if with_state:
-                for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, torch.Tensor):
-                        before.append((watch.slot_id(f"state.{label}", key), value))
+        names, parameters = self._parameters(optimizer)
+        before = _before_step(names, parameters)
+        if with_state:
+            before = list(self._with_state(optimizer, names, parameters))
         rows = self._show(order, before, name)
         if stepping is not None and self._is_last(optimizer):
-            for (_, tensor), number in zip(before, rows[2::4]):
-                watch.tensors.vouch(tensor, number)
-        versions = {id(parameter): parameter._version for _, parameter in parameters}
+            watch.tensors.vouch(list(map(_tensor, before)), rows[2::4])
+        versions = dict(zip(map(id, parameters), map(_version, parameters)))
         self._open[id(optimizer)] = (order, name, versions)
 
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[_Names, torch.Tensor]]:
+    def _with_state(
+        self, optimizer: torch.optim.Optimizer, names: _Names, parameters: Sequence[torch.Tensor]
+    ) -> Iterator[Slot]:
+        """Return parameters and gradients with their slots, each with the state that the optimizer has of it."""
+        for label, slot, gradient_slot, _, parameter in zip(*names, parameters):
+            yield slot, parameter
+            if (gradient := parameter.grad) is not None:
+                yield gradient_slot, gradient
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield self._watch.slot_id(f"state.{label}", key), value
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> tuple[_Names, Sequence[torch.Tensor]]:
         """Return the parameters that a step may write to, with their names, which are made once."""
         groups = [group["params"] for group in optimizer.param_groups]
         ids = [list(map(id, group)) for group in groups]
         known = self._names.get(id(optimizer))
         if known is None or known[0] != ids or known[1] != self._modules.named:
             slot = self._watch.slot_id
-            names: list[_Names] = []
-            for group_index, group in enumerate(groups):
-                for index, parameter in enumerate(group):
-                    label = self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
-                    of_gradient = slot("parameters_grad", label)
-                    names.append((label, slot("parameters", label), of_gradient, slot("output", label)))
+            labels = [
+                self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
+                for group_index, group in enumerate(groups)
+                for index, parameter in enumerate(group)
+            ]
+            kinds = ("parameters", "parameters_grad", "output")
+            names = _Names(labels, *([slot(kind, label) for label in labels] for kind in kinds))
             known = self._names[id(optimizer)] = ids, self._modules.named, names
-        both = zip(known[2], itertools.chain.from_iterable(groups))
-        return [(names, one) for names, one in both if one.requires_grad or one.grad is not None]
+        names, parameters = known[2], list(chain.from_iterable(groups))
+        if not all(map(_requires_grad, parameters)):
+            wanted = [one.requires_grad or one.grad is not None for one in parameters]
+            names = _Names._make(list(compress(column, wanted)) for column in names)
+            parameters = list(compress(parameters, wanted))
+        return names, parameters
 
     def _show(self, order: int, slots: list[Slot], name: int) -> list[int]:
         """Record tensors, all at once where their device gains by it; return their rows."""
-        watch = self._watch
-        rows: list[int] = []
-        with watch.recorder.together():
-            for first in range(0, len(slots), _PART):
-                rows += watch.record(order, slots[first : first + _PART], name)
-        return rows
+        with self._watch.recorder.together():
+            return self._watch.record(order, slots, name)
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
-        stepping = watch.thread.stepping
+        stepping, asked = watch.thread.stepping, watch.thread.asked
         watch.thread.end_quiet()
         opened = self._open.pop(id(optimizer), None)
         if not watch.on or watch.thread.busy:
@@ -161,36 +177,40 @@ class Optimizers:
         with OwnWork(watch, "optimizer"), torch.no_grad():
             tensors = watch.tensors
             if stepping is not None:
+                watch.thread.asked = asked
                 stepping.go_on(self._is_first(optimizer))
+            if watch.thread.asked is None:
+                watch.thread.asked = {}
             if opened is not None:
                 self._record_results(optimizer, *opened)
             else:
-                tensors.written_unseen(*[parameter for _, parameter in self._parameters(optimizer)])
+                tensors.written_unseen(self._parameters(optimizer)[1])
+            state = _state(optimizer)
             if tensors.any_left:
-                for tensor in _state(optimizer):
-                    number = tensors.left(tensor)
-                    if number < 0:
-                        tensors.written_unseen(tensor)
-                    elif watch.recorder.measures:
-                        tensors.settle(tensor, number)
+                numbers = tensors.left(state, watch.thread.asked)
+                tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
+                if watch.recorder.measures:
+                    tensors.settle(state, numbers, watch.thread.asked)
                 tensors.forget_left()
             else:
-                tensors.written_unseen(*_state(optimizer))
+                tensors.written_unseen(state)
             watch.flush_if_full()
+            watch.thread.asked = None
 
     def _record_results(
         self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
     ) -> None:
         watch = self._watch
         tensors = watch.tensors
-        outputs = [(names[3], parameter) for names, parameter in self._parameters(optimizer)]
+        names, parameters = self._parameters(optimizer)
         # Fused kernels write without telling: measure anew.
-        untold = [parameter for _, parameter in outputs if versions.get(id(parameter)) == parameter._version]
-        tensors.distrust(*[one for one in untold if not tensors.is_left(one)] if tensors.any_left else untold)
-        rows = self._show(order, outputs, name)
+        before = list(map(versions.get, map(id, parameters)))
+        now = list(map(_version, parameters))
+        untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
+        tensors.distrust_all(tensors.not_left(untold))
+        rows = self._show(order, list(zip(names.outputs, parameters)), name)
         if watch.sees_exposures and watch.thread.entered and watch.recorder.measures:
-            for (_, parameter), number in zip(outputs, rows[2::4]):
-                tensors.settle(parameter, number)  # what writes to it from here on is seen
+            tensors.settle(parameters, rows[2::4], watch.thread.asked)  # what writes to it from here on is seen
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""
@@ -211,14 +231,20 @@ def _is_next_to(ours: Any, hooks: Iterator[Any]) -> bool:
     return False
 
 
+def _before_step(names: _Names, parameters: Sequence[torch.Tensor]) -> list[Slot]:
+    """Return parameters and their gradients with their slots."""
+    gradients = list(map(_gradient, parameters))
+    slots = chain.from_iterable(zip(zip(names.parameters, parameters), zip(names.gradients, gradients)))
+    if any(map(is_, gradients, repeat(None))):
+        return [slot for slot in slots if slot[1] is not None]
+    return list(slots)
+
+
 def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    return [
-        value
-        for values in optimizer.state.values()
-        if isinstance(values, dict)
-        for value in values.values()
-        if isinstance(value, torch.Tensor)
-    ]
+    own: Iterable[Any] = chain.from_iterable(
+        values.values() for values in optimizer.state.values() if isinstance(values, dict)
+    )
+    return [value for value in own if isinstance(value, torch.Tensor)]
 
 
 def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:

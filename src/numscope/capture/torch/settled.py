@@ -9,7 +9,11 @@ was seen to write to, to expose or to hand to a collective. Everything else is m
 from __future__ import annotations
 
 import weakref
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from itertools import compress, repeat
+from operator import attrgetter, is_
+from typing import Any
 
 import torch
 
@@ -19,6 +23,14 @@ from numscope.capture.torch.plain import data_ptr, untyped_storage
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2  # the tensor, and the Python object of the storage that is asked
+_ref = weakref.ref
+_address = attrgetter("_cdata")
+_version = attrgetter("_version")
+_is_cpu = attrgetter("is_cpu")
+_resizable = torch.UntypedStorage.resizable
+_is_shared = torch.UntypedStorage.is_shared  # with another process
+# A tensor as it was measured: itself, its form, its version, the address of its data, and its fingerprint.
+Known = tuple[weakref.ref[torch.Tensor], Any, int, int, Lasting]
 
 
 def is_shared(storage: Any) -> bool | None:
@@ -26,19 +38,15 @@ def is_shared(storage: Any) -> bool | None:
     return None if _use_count is None else _use_count(storage._cdata) > _ALONE
 
 
-class _Known(NamedTuple):
-    """A tensor as it was measured."""
+def are_alone(addresses: Sequence[int]) -> bool:
+    """Tell whether no two tensors look at one of these storages, whose Python objects must be there when it is asked."""
+    return _use_count is not None and max(map(_use_count, addresses), default=0) <= _ALONE
 
-    tensor: weakref.ref[torch.Tensor]
-    form: Any
-    version: int
-    address: int  # of its data
-    lasting: Lasting
 
-    def holds(self, tensor: torch.Tensor, form: Any, version: int) -> bool:
-        """Tell whether a tensor is this one, and still the same."""
-        same = self.version == version and self.tensor() is tensor and self.form == form
-        return same and self.address == data_ptr(tensor)
+def holds(known: Known, tensor: torch.Tensor, form: Any, version: int) -> bool:
+    """Tell whether a tensor is the known one, and still the same."""
+    same = known[2] == version and known[0]() is tensor and known[1] == form
+    return same and known[3] == data_ptr(tensor)
 
 
 class Settled:
@@ -47,43 +55,68 @@ class Settled:
     __slots__ = ("_coming", "known")
 
     def __init__(self) -> None:
-        self._coming: dict[int, _Known] = {}  # of the running step, for the next one
-        self.known: dict[int, _Known] = {}  # of the steps before
+        self._coming: dict[int, Known] = {}  # of the running step, for the next one
+        self.known: dict[int, Known] = {}  # of the steps before
 
     def __bool__(self) -> bool:
         return bool(self.known or self._coming)
 
-    def add(self, recorder: Recorder, tensor: torch.Tensor, form: Any, number: int) -> bool:
-        """Remember a tensor as it is now, measured under this number of the running step; tell whether it can be."""
-        storage = untyped_storage(tensor)
-        if is_shared(storage) is not False or not storage.resizable():
-            return False
-        if tensor.is_conj() or (tensor.is_cpu and storage.is_shared()):
-            return False
-        lasting = recorder.lasting(number)
-        if lasting is None:
-            return False
-        self._coming[storage._cdata] = _Known(weakref.ref(tensor), form, tensor._version, data_ptr(tensor), lasting)
-        return True
+    def add(
+        self, recorder: Recorder, tensors: Sequence[torch.Tensor], forms: Sequence[Any], numbers: Sequence[int]
+    ) -> None:
+        """Remember tensors as they are now, measured under these numbers of the running step, where they can be."""
+        storages = list(map(untyped_storage, tensors))
+        addresses = list(map(_address, storages))
+        if not (are_alone(addresses) and _are_own(tensors, storages)):
+            if len(tensors) > 1:  # those that can be are found one by one
+                for tensor, form, number in zip(tensors, forms, numbers):
+                    self.add(recorder, (tensor,), (form,), (number,))
+            return
+        lasting = recorder.lasting(numbers)
+        known = zip(map(_ref, tensors), forms, map(_version, tensors), map(data_ptr, tensors), lasting)
+        self._coming.update(compress(zip(addresses, known), lasting))  # type: ignore[arg-type]
+
+    def those(
+        self, tensors: Sequence[torch.Tensor], addresses: Sequence[int], versions: Sequence[int],
+        places: Sequence[int], forms: Sequence[Any],
+    ) -> Sequence[Lasting | None]:  # fmt: skip
+        """Return what was measured of those tensors that are known, and still the same; the columns are tuples."""
+        known: list[Any] = list(map(self.known.get, addresses))
+        if None not in known:  # most of the time all of them are
+            references, of_forms, of_versions, of_places, lasting = zip(*known)
+            same = of_versions == versions and of_places == places and of_forms == forms
+            if same and all(map(is_, [one() for one in references], tensors)):
+                return lasting
+        columns = zip(known, tensors, forms, versions)
+        return [one[4] if one is not None and holds(one, *rest) else None for one, *rest in columns]
 
     def discard(self, address: int) -> None:
         """Measure what lies in this storage anew."""
         self.known.pop(address, None)
         self._coming.pop(address, None)
 
+    def discard_all(self, addresses: Collection[int | None]) -> None:
+        """Measure what lies in these storages anew."""
+        both: tuple[dict[Any, Any], ...] = (self.known, self._coming)
+        for known in both:
+            if known:
+                deque(map(known.pop, addresses, repeat(None)), 0)  # which only calls it, for each
+
     def clear(self) -> None:
         """Measure everything anew."""
         self.known.clear()
         self._coming.clear()
 
-    def new_step(self) -> set[int]:
+    def new_step(self) -> Collection[int]:
         """Begin a step; return the storages of what it can refer to."""
         known = {**self.known, **self._coming}
         self._coming = {}
-        self.known = {address: one for address, one in known.items() if one.tensor() is not None}
-        return set(self.known)
+        for address in [address for address, one in known.items() if one[0]() is None]:
+            del known[address]
+        self.known = known
+        return known.keys()
 
-    def forget_those(self, storages: set[int]) -> None:
-        """Forget what lay in storages that are gone."""
-        for address in storages:
-            self.discard(address)
+
+def _are_own(tensors: Iterable[torch.Tensor], storages: Iterable[Any]) -> bool:
+    """Tell whether nobody else has the memory of these storages: no numpy array, and no other process."""
+    return all(map(_resizable, storages)) and not any(map(_is_shared, compress(storages, map(_is_cpu, tensors))))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from numscope.capture.interned import Strings
 from numscope.capture.torch.plain import PLAIN, untyped_storage, unwrap
-from numscope.capture.torch.settled import Settled, is_shared
+from numscope.capture.torch.settled import Settled, are_alone, is_shared
 from numscope.capture.unmeasured import Unmeasured
 
 _KEYS = itertools.count(1, 2)  # no storage has one of these: an address is even
 _ANY = -1  # the version of a storage's tensors, whatever it is
+_address = attrgetter("_cdata")
+_version = attrgetter("_version")
+_weak_ref = torch.UntypedStorage._weak_ref
 
 
 class Storages:
@@ -52,6 +58,23 @@ class Storages:
             elif storage.nbytes() == 0 and tensor.numel():
                 self._volatile[address] = version_of(tensor)
                 self.blanks.add(address)
+
+    def distrust_all(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Do the same as `distrust` for many tensors, with one question at a time for all of them."""
+        try:
+            storages = list(map(untyped_storage, tensors))
+        except (RuntimeError, NotImplementedError):
+            self.distrust(*tensors)
+            return
+        addresses = list(map(_address, storages))
+        self._know_all(addresses, storages)
+        self._untrusted.update(addresses)
+        self.blanks.difference_update(addresses)
+        self._settled.discard_all(addresses)
+        if self._left:
+            _drop(self._left, addresses)
+        if addresses:
+            self.objects.clear()
 
     def _distrust(self, storage: Any) -> int:
         address: int = storage._cdata
@@ -114,6 +137,36 @@ class Storages:
             self.objects.clear()
             self.doubt_others(tensor)
 
+    def all_overwritten(self, tensors: Sequence[torch.Tensor], by_optimizer: bool = False) -> Sequence[int] | None:
+        """Do the same as `overwritten` for many tensors; return their versions, or None where each must be told of."""
+        if not PLAIN.issuperset(map(type, tensors)):
+            return None
+        try:
+            storages = list(map(untyped_storage, tensors))
+            versions = list(map(_version, tensors))
+        except (RuntimeError, NotImplementedError):
+            return None
+        addresses = list(map(_address, storages))
+        if not are_alone(addresses):
+            return None
+        self._know_all(addresses, storages)
+        self._settled.discard_all(addresses)
+        self._renew_all(addresses)
+        self.blanks.difference_update(addresses)
+        if by_optimizer:
+            self._left.update(zip(addresses, versions))
+            _drop(self._volatile, addresses)
+        else:
+            self._volatile.update(zip(addresses, versions))
+            _drop(self._left, addresses)
+        _drop(self.objects, map(id, tensors))
+        return versions
+
+    def _renew_all(self, addresses: Collection[int]) -> None:
+        """Know nothing any more of what lies in these storages."""
+        self._past.update(map(self._keys.get, addresses, addresses))
+        self._keys.update(zip(addresses, _KEYS))
+
     def _renew(self, address: int) -> None:
         """Know nothing any more of what lies in a storage."""
         self._past.add(self._keys.get(address, address))
@@ -124,13 +177,24 @@ class Storages:
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
 
-    def written_unseen(self, *tensors: torch.Tensor) -> None:
+    def _know_all(self, addresses: Sequence[int], storages: Sequence[Any]) -> None:
+        """Hold the addresses of these storages."""
+        found = dict(zip(addresses, storages))
+        new = found.keys() - self._storages.keys()
+        self._storages.update(zip(new, map(_weak_ref, map(found.__getitem__, new))))
+
+    def written_unseen(self, tensors: Sequence[torch.Tensor]) -> None:
         """Something may have written to these tensors that tells no versions."""
-        addresses = _addresses_of(tensors)
+        addresses = addresses_of(tensors)
         if self._storages.keys().isdisjoint(addresses):  # nothing is known of them
             return
-        for tensor, address in zip(tensors, addresses):
-            if address in self._storages:
+        known = self._storages
+        self.were_overwritten([tensor for tensor, address in zip(tensors, addresses) if address in known])
+
+    def were_overwritten(self, tensors: Sequence[torch.Tensor]) -> None:
+        """A call has written to these tensors: see `overwritten`."""
+        if len(tensors) < 2 or self.all_overwritten(tensors) is None:
+            for tensor in tensors:
                 self.overwritten(tensor)
 
     def doubt_others(self, tensor: torch.Tensor) -> None:
@@ -178,25 +242,18 @@ class Storages:
         """Tell whether an optimizer's operators are known to have written to anything."""
         return bool(self._left)
 
-    def is_left(self, tensor: torch.Tensor) -> bool:
-        """Tell whether an optimizer's operator was the last to write to this tensor."""
-        return bool(self._left) and self._left.get(address_of(tensor) or 0) == tensor._version
-
     def forget_left(self) -> None:
         """Measure anew what an optimizer's operators have left."""
         if self._left:
-            for address, version in self._left.items():
-                self._renew(address)
-                self._volatile.setdefault(address, version)
+            self._renew_all(self._left)
+            self._volatile = {**self._left, **self._volatile}
             self._left.clear()
             self.objects.clear()
 
     def unsettle(self, *tensors: torch.Tensor) -> None:
         """Measure what lies in the memory of these tensors anew in the next step: it is written to, or may be."""
         if self._settled:
-            for tensor in tensors:
-                if (address := address_of(tensor)) is not None:
-                    self._settled.discard(address)
+            self._settled.discard_all(addresses_of(tensors))
 
     def unsettle_all(self) -> None:
         """Measure everything anew in the next step."""
@@ -212,10 +269,10 @@ def address_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _addresses_of(tensors: Sequence[torch.Tensor]) -> Sequence[int | None]:
+def addresses_of(tensors: Sequence[torch.Tensor]) -> Sequence[int | None]:
     """Return the same of several tensors."""
     try:
-        return [untyped_storage(tensor)._cdata for tensor in tensors]
+        return list(map(_address, map(untyped_storage, tensors)))
     except (RuntimeError, NotImplementedError):
         return [address_of(tensor) for tensor in tensors]
 
@@ -226,3 +283,9 @@ def version_of(tensor: torch.Tensor) -> int | None:
         return tensor._version
     except RuntimeError:
         return None
+
+
+def _drop(known: dict[int, Any], keys: Iterable[int]) -> None:
+    """Forget what is known under these keys."""
+    if known:
+        deque(map(known.pop, keys, repeat(None)), 0)  # which only calls it, for each

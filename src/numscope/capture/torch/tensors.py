@@ -3,7 +3,8 @@
 Identity is storage + view + version. A storage is known by its address in the framework, and a weak reference held until
 the step ends keeps that address from being given to another storage; it keeps no data alive. Where a version cannot be
 trusted (inference tensors, storages written through `.data` or numpy), the tensor is measured again every time. What an
-optimizer has left at the end of a step is known in the next one, where that can be trusted: see `settled.py`.
+optimizer has left at the end of a step is known in the next one, where that can be trusted: see `settled.py`. Many
+tensors at once are looked up in `lists.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import torch
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import VERSION, Form, form_of, order_of, place_of
+from numscope.capture.torch.forms import VERSION, Form, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
-from numscope.capture.torch.storages import Storages, address_of, version_of
+from numscope.capture.torch.settled import holds
+from numscope.capture.torch.storages import Storages, address_of
 from numscope.capture.unmeasured import Unmeasured
 
 _ref = weakref.ref
@@ -92,8 +94,8 @@ class Tensors(Storages):
                 self._storages[address] = storage._weak_ref()
             recorder = self._recorder
             settled = self._settled.known
-            if settled and trusted and (one := settled.get(address)) is not None and one.holds(tensor, form, version):
-                found = recorder.again(one.lasting, known.dtype, known.shape, known.device)
+            if settled and trusted and (one := settled.get(address)) is not None and holds(one, tensor, form, version):
+                found = recorder.again(one[4], known.dtype, known.shape, known.device)
             else:
                 if not trusted and known.rows:
                     known.rows.pop(place, None)
@@ -105,45 +107,6 @@ class Tensors(Storages):
         if trusted and not wrapped:
             self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
         return found
-
-    def settle(self, tensor: torch.Tensor, number: int) -> None:
-        """Let the next step refer to what was measured under this number, if the tensor is the same then."""
-        if type(tensor) in PLAIN and number >= 0 and not tensor.is_neg():
-            self._settled.add(self._recorder, tensor, form_of(tensor), number)
-
-    def left(self, tensor: torch.Tensor) -> int:
-        """Return under which number a tensor was measured after the optimizer's operator that wrote to it last, or -1."""
-        address = address_of(tensor)
-        if address is None or self._left.get(address) != tensor._version or tensor.is_conj() or tensor.is_neg():
-            return -1
-        known = self._forms.get(form_of(tensor))
-        return known.seen.get(place_of(self._keys[address], tensor._version), -1) if known is not None else -1
-
-    def vouch(self, tensor: torch.Tensor, number: int) -> None:
-        """Know a tensor by this number, under which it was just measured, though its version says nothing."""
-        address = address_of(tensor) or 0
-        if number < 0 or type(tensor) not in PLAIN or self._volatile.get(address) != version_of(tensor):
-            return
-        known = self._forms.get(form_of(tensor))
-        if known is None or address in self._untrusted or tensor.is_conj() or tensor.is_neg():
-            return
-        self._renew(address)
-        known.seen[place_of(self._keys[address], tensor._version)] = number
-        self._left[address] = tensor._version
-        del self._volatile[address]
-
-    def has_risen(self, tensor: torch.Tensor) -> None:
-        """Know a tensor that was left by its next version, too: the rise was its operator's own."""
-        address = address_of(tensor) or 0
-        before = self._left.get(address)
-        if before is None or tensor._version != before + 1:
-            return
-        self._left[address] = before + 1
-        self._volatile[address] = before
-        known = self._forms.get(form_of(tensor))
-        if known is not None and not (tensor.is_conj() or tensor.is_neg()):
-            key = self._keys[address]
-            known.hand_on(place_of(key, before), place_of(key, before + 1))
 
     def doubt_everything(self) -> None:
         """Measure everything anew: what has run may have written to any memory."""
@@ -232,7 +195,7 @@ class Tensors(Storages):
         past |= dead | {self._keys.pop(address) for address in dead & self._keys.keys()}
         self._untrusted -= dead
         self.blanks -= dead
-        self._settled.forget_those(dead)
+        self._settled.discard_all(dead)
         for address in dead:
             self._volatile.pop(address, None)
             self._left.pop(address, None)
@@ -258,7 +221,8 @@ class Tensors(Storages):
         self._sampled.clear()
         lasting = self._settled.new_step()
         storages = self._storages
-        self._storages = {address: storages.pop(address) for address in lasting if address in storages}
+        kept = storages.keys() & lasting
+        self._storages = dict(zip(kept, map(storages.pop, kept)))
         deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)  # which only calls it, for each
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:

@@ -39,6 +39,7 @@ class ThreadState(threading.local):
         self.guard = torch._C.DisableTorchFunction()  # around it; it is never inside itself
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
         self.stepping: Any = None  # … the same step, where nothing but its operators writes to what it works on
+        self.asked: Any = None  # what torch has told of tensors while only its own code and ours runs, see `lists.py`
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.switches = 0  # how often dynamo has switched itself in that frame
@@ -55,7 +56,7 @@ class ThreadState(threading.local):
 
     def end_quiet(self) -> None:
         """Let modes see again."""
-        self.stepping = None
+        self.stepping = self.asked = None
         if self.quiet is not None:
             self.quiet.__exit__(None, None, None)
             self.quiet = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from itertools import chain, repeat
 from types import FrameType
 
 import torch
@@ -11,9 +12,9 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
 from numscope.capture.scope import Call, Scope, any_of
+from numscope.capture.torch.lists import Lists
 from numscope.capture.torch.plain import data_ptr
 from numscope.capture.torch.recompute import Executions
-from numscope.capture.torch.tensors import Tensors
 from numscope.capture.torch.thread import Open, ThreadState
 from numscope.capture.torch.values import Slot, Values
 from numscope.capture.unmeasured import Unmeasured
@@ -39,7 +40,7 @@ class Watch(Values):
         self.on = False  # calls are recorded
         self.forward_on = True  # … forward calls too
         self.thread = ThreadState()
-        self.tensors = Tensors(recorder, None, settings.keep != "structure")
+        self.tensors = Lists(recorder, None, settings.keep != "structure")
         self.executions = Executions()
         self._threads = 0
         self._warned: set[str] = set()
@@ -162,6 +163,11 @@ class Watch(Values):
         rows: list[int] = []
         if len(slots) > LIST:
             with self.recorder.together():
+                if base is None and not (self._restricted or (overwritten and self.tensors.blanks)):
+                    names, many = zip(*slots)
+                    numbers = self.tensors.numbers(many, self.thread.asked)
+                    if numbers is not None:
+                        return list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
                 self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
         if overwritten or self._restricted or base is not None:
@@ -217,7 +223,7 @@ class Watch(Values):
         first = next(model.parameters(), None)
         if first is not None and first.is_cuda:  # elsewhere it gains nothing
             with self.recorder.together():
-                self._add_rows([], 0, [(0, parameter) for parameter in model.parameters()], False, False)
+                self.rows(0, [(0, parameter) for parameter in model.parameters()])
 
     def call_row(self, row: tuple[int, ...]) -> None:
         """Record a call from the thirteen numbers that `Recorder.call` takes."""
