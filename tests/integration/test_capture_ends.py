@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -62,6 +63,15 @@ def test_a_job_whose_run_another_has_overwritten_leaves_that_one_alone(tmp_path:
     assert "Functional.linear.0.forward" in names
     assert ns.compare(path, path).verdict == "identical"
     assert not list((path / "rank0").glob("*.arrows"))
+
+
+def test_a_run_may_be_removed_once_its_capture_was_stopped(tmp_path: Path) -> None:
+    cap = ns.capture(tmp_path / "run", None, on_error="raise")
+    cap.start()
+    torch.ones(2).exp()
+    cap.stop()
+    shutil.rmtree(tmp_path / "run")
+    cap.close()
 
 
 def test_what_is_typed_has_its_own_line() -> None:

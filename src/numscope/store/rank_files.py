@@ -145,8 +145,9 @@ class RankFiles:
 
     def close(self) -> None:
         try:
-            self._check_ours()
-            self._segment.close()
+            if self._segment.bytes:  # else all is in its final form, and the run may be gone by now
+                self._check_ours()
+                self._segment.close()
         finally:
             self._segment.let_go()
             self._shards.close()
