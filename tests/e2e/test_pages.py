@@ -342,3 +342,15 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_small_screen(browser: Any, com
             outside = page.evaluate(OUTSIDE, width) if wide > width else ""
             assert wide <= width, f"{where or 'answer'} is {wide} wide in a window of {width}: {outside}"
         context.close()
+
+
+def test_a_call_that_one_run_alone_has_shows_its_own_tensors(go: Any, compared: str, comparison: Any) -> None:
+    row = comparison.calls["target_name"].to_pylist().index("Torch.clamp.0.forward")
+    page = go(compared, f"tensor/{row}")
+    page.wait_for_selector("[data-testid=lone]")
+    assert "Only the target has this call" in page.inner_text("[data-testid=lone]")
+    statistics = page.inner_text("[data-testid=statistics]")
+    assert "float32" in statistics
+    assert "Reference" not in statistics
+    page.wait_for_selector("[data-testid=values] td")  # the data of the one side
+    assert page.locator("[data-testid=not-kept]").count() == 0

@@ -53,7 +53,8 @@ export function Tensor() {
   if (fault) return <Main><div class="error">{fault}</div></Main>;
   if (!detail || detail.row !== row) return <Main><p class="quiet">…</p></Main>;
   const { call } = detail;
-  const slots = detail.slots;
+  const lone = comparing.value && !(call['target_name'] && call['reference_name']) ? (call['target_name'] ? 'target' : 'reference') : null;
+  const slots = lone && !detail.slots.length ? ownSlots(detail, lone) : detail.slots;
   const chosen = slots.find((slot) => slot['slot'] === slotNow) ?? firstSlot(slots);
   return (
     <Main>
@@ -78,10 +79,11 @@ export function Tensor() {
       )}
       <div class="columns">
         <div class="stack-y">
-          {chosen ? <SlotCards key={`${row}/${chosen['slot']}`} row={row} slot={chosen} detail={detail} /> : <div class="note">{t('This call has no tensors.')}</div>}
+          {lone && <div class="note" data-testid="lone">{t(lone === 'target' ? 'Only the target has this call: there is nothing to compare it with.' : 'Only the reference has this call: there is nothing to compare it with.')}</div>}
+          {chosen ? <SlotCards key={`${row}/${chosen['slot']}`} row={row} slot={chosen} detail={detail} lone={lone} /> : !lone && <div class="note">{t('This call has no tensors.')}</div>}
         </div>
         <div class="stack-y">
-          {chosen && comparing.value && <Errors slot={chosen} />}
+          {chosen && comparing.value && !lone && <Errors slot={chosen} />}
           <Arguments detail={detail} />
           <StackCard title={comparing.value ? t('Stack of the target') : t('Call stack')} record={detail.target} />
           {comparing.value && !detail.target?.frames.length && <StackCard title={t('Stack of the reference')} record={detail.reference} />}
@@ -90,6 +92,19 @@ export function Tensor() {
       </div>
     </Main>
   );
+}
+
+/** The slots of a call that one run alone has, in the shape of the slots of a pair. */
+export function ownSlots(detail: CallDetail, side: 'target' | 'reference'): Record<string, Cell>[] {
+  return (detail[side]?.slots ?? []).map(({ slot, tensor }) => {
+    const known: Record<string, Cell> = { slot };
+    if (tensor) {
+      const { dtype, min, max, mean, l2, nan, zero } = tensor;
+      const facts = { dtype, shape: `[${tensor.shape.join(', ')}]`, min, max, mean, l2, nan, inf: tensor.posinf + tensor.neginf, zero };
+      for (const [name, value] of Object.entries(facts)) known[`${side}_${name}`] = value ?? null;
+    }
+    return known;
+  });
 }
 
 function firstSlot(slots: Record<string, Cell>[]): Record<string, Cell> | undefined {
@@ -123,7 +138,7 @@ function CallFacts({ call }: { call: Record<string, Cell> }) {
   );
 }
 
-function SlotCards({ row, slot, detail }: { row: number; slot: Record<string, Cell>; detail: CallDetail }) {
+function SlotCards({ row, slot, detail, lone }: { row: number; slot: Record<string, Cell>; detail: CallDetail; lone: 'target' | 'reference' | null }) {
   const from = source.value!;
   const name = String(slot['slot']);
   const [about, setAbout] = useState<TensorAbout | null>(null);
@@ -139,9 +154,9 @@ function SlotCards({ row, slot, detail }: { row: number; slot: Record<string, Ce
   }, [Boolean(data)]);
   return (
     <>
-      <Statistics slot={slot} detail={detail} />
+      <Statistics slot={slot} detail={detail} lone={lone} />
       {fault && <div class="error">{fault}</div>}
-      {about && !(about.target && (about.reference || !comparing.value)) && <NotKept about={about} call={String(detail.call['target_name'] ?? detail.call['reference_name'])} />}
+      {about && !(lone ? about[lone] : about.target && (about.reference || !comparing.value)) && <NotKept about={about} call={String(detail.call['target_name'] ?? detail.call['reference_name'])} />}
       {about?.sampled && <div class="note">{t('Only a sample of the tensor was kept: its pictures are of the sample, as one row.')}</div>}
       {data && <HistogramCard row={row} slot={name} />}
       {data && about.shape.every((n) => n > 0) && (

@@ -8,10 +8,10 @@ import { Badge } from '../verdict';
 
 const STATISTICS = ['dtype', 'shape', 'min', 'max', 'mean', 'std', 'l2', 'nan', 'inf', 'zero'];
 
-export function Statistics({ slot, detail }: { slot: Record<string, Cell>; detail: CallDetail }) {
+export function Statistics({ slot, detail, lone }: { slot: Record<string, Cell>; detail: CallDetail; lone: 'target' | 'reference' | null }) {
   const record = (side: 'target' | 'reference'): TensorRecord | null => detail[side]?.slots.find((item) => item.slot === slot['slot'])?.tensor ?? null;
-  const two = comparing.value;
-  const sides = two ? (['target', 'reference'] as const) : (['target'] as const);
+  const two = comparing.value && !lone;
+  const sides = two ? (['target', 'reference'] as const) : ([lone ?? 'target'] as const);
   const value = (side: string, name: string): Cell => slot[`${side}_${name}`] ?? null;
   const show = (cell: Cell) => (typeof cell === 'string' && !/^(nan|-?inf)$/.test(cell) ? cell : <span title={exact(cell as Numeric)}>{short(cell as Numeric) || '—'}</span>);
   const gap = (name: string): string => {
@@ -30,7 +30,7 @@ export function Statistics({ slot, detail }: { slot: Record<string, Cell>; detai
               <th />
               {sides.map((side) => (
                 <th key={side} class="number">
-                  {t(side === 'target' ? (two ? 'Target' : 'Run') : 'Reference')}
+                  {t(side === 'reference' ? 'Reference' : comparing.value ? 'Target' : 'Run')}
                 </th>
               ))}
               {two && <th class="number">{t('difference')}</th>}
@@ -65,7 +65,7 @@ export function Statistics({ slot, detail }: { slot: Record<string, Cell>; detai
           </tbody>
         </table>
       </div>
-      {!two && slot['headroom'] !== null && slot['headroom'] !== undefined && (
+      {!comparing.value && slot['headroom'] !== null && slot['headroom'] !== undefined && (
         <p class="small quiet" style={{ marginTop: '8px' }}>
           {t('Headroom: {0} doublings below the largest {1}.', short(slot['headroom'] as Numeric), String(slot['target_dtype']))}
         </p>

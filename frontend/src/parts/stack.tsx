@@ -26,7 +26,7 @@ export function Stack({ frames, user, most = 99 }: { frames: Frames[]; user?: nu
       </div>
       {hidden > 0 && own.length > 0 && (
         <button class="tool small" onClick={() => setWhole(!whole)}>
-          {whole ? t('Show fewer frames') : t('Show {0} more frames', hidden)}
+          {whole ? t('Show fewer frames') : hidden === 1 ? t('Show 1 more frame') : t('Show {0} more frames', hidden)}
         </button>
       )}
     </>

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare import operators as op
-from numscope.compare.findings import FAILED, INHERITED, ORIGIN, PLAIN, RIGHT, TAINTED, Finding, or_zero
+from numscope.compare.findings import EQUIVALENT, FAILED, INHERITED, ORIGIN, PLAIN, RIGHT, TAINTED, Finding, or_zero
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Floats, distinct
@@ -72,6 +72,12 @@ class Leaves:
             ledger.inherit(pair, cause)
             ledger.cause_of[blamed] = cause
             ledger.verdict[blamed] = ORIGIN
+        follows = self._cause_of_forward(pair) if np.isinf(out) and ledger.verdict[pair] == EQUIVALENT else None
+        if follows is not None:
+            ledger.verdict[pair] = (
+                INHERITED  # a NaN on one side alone is not rounding, whatever its forward call was given
+            )
+            ledger.cause_of[pair] = follows
 
     def _unseen(self, pair: int) -> tuple[int, str] | None:
         """Return the pair that first made what differs by an unknown amount, though it was given the same; or the one
@@ -110,6 +116,13 @@ class Leaves:
         if wrong is None and ledger.follows_unseen(pair) and ledger.anything_wrong():
             return ledger.first_cause()
         return wrong
+
+    def _cause_of_forward(self, pair: int) -> int | None:
+        """Return the cause from which the forward call of a backward call follows."""
+        ledger = self.ledger
+        forward = int(ledger.a.calls.forward[int(ledger.alignment.target[pair])])
+        found = np.flatnonzero(ledger.alignment.target == forward).tolist() if forward >= 0 else []
+        return ledger.cause_of.get(found[0]) if found else None
 
     def _inherit(self, pair: int, cause: int, out: float) -> None:
         ledger = self.ledger

@@ -72,6 +72,8 @@ def lines(
     table = chosen_pairs(comparison.pair_rows, top, only, sort)
     if report.verdict == "incomparable":
         table = table.slice(0, 0)
+    elif only == "unmatched":  # a call without a counterpart is in no pair of tensors
+        found += ["", *_unmatched(comparison, top, paint, width)]
     else:
         found += ["", *_worst(table, paint, width, only, sort)]
     found += ["", *_coverage(comparison, paint, width)]
@@ -143,17 +145,33 @@ def _graft(graft: dict[str, Any], paint: Paint, width: int) -> list[str]:
 def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: str) -> list[str]:
     if not table.num_rows:
         return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
-    name_width = max(24, width - 50)
+    rows = table.to_pylist()
+    places = {(row["step"], row["rank"]) for row in rows}
+    name_width = max(24, width - 50 - 8 * (len(places) > 1) - 8 * any(rank for _, rank in places))
     title = "worst pairs (relative L2, cosine, max abs)" if sort == "error" else "pairs"
     title = title if len(title) < name_width else title.partition(" (")[0]
     header = f"  {title:<{name_width}}"
     told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
-    for row in table.to_pylist():
+    for row in rows:
         mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
         verdict = paint(f"{row['verdict'] or '':<10}", _CALL_COLOURS.get(row["verdict"], ""))
-        told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}")
+        at = f" step {row['step']}" + (f", rank {row['rank']}" if row["rank"] else "") if len(places) > 1 else ""
+        told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}{at}")
     return told
+
+
+def _unmatched(comparison: Comparison, top: int, paint: Paint, width: int) -> list[str]:
+    """Return the first calls that one run alone has, in the order of running."""
+    columns = ["verdict", "step", "target_name", "reference_name", "source_file", "source_line"]
+    told: list[str] = []
+    for part in comparison.call_rows.batches(columns):
+        for row in part.filter(pc.equal(part["verdict"], "unmatched")).slice(0, top - len(told)).to_pylist():
+            side = "target" if row["target_name"] else "reference"
+            place = f"  {os.path.basename(row['source_file'])}:{row['source_line']}" if row["source_file"] else ""
+            call = f"{row['target_name'] or row['reference_name']}, step {row['step']}{place}"
+            told.append(f"  {paint(f'only in the {side:<9}', _CALL_COLOURS['unmatched'])}  {_cut(call, width - 25)}")
+    return told or ["  no call is unmatched"]
 
 
 def _estimated(row: dict[str, Any]) -> bool:
