@@ -23,10 +23,10 @@ class Form:
     each step.
     """
 
-    __slots__ = ("_put_off", "device", "dtype", "may_put_off", "rows", "seen", "shape")
+    __slots__ = ("_put_off", "device", "dtype", "is_complex", "may_put_off", "rows", "seen", "shape")
 
     def __init__(
-        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]]
+        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]], is_complex: bool
     ) -> None:
         self.dtype = dtype
         self.shape = shape
@@ -34,6 +34,7 @@ class Form:
         self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
         self.seen: dict[int, int] = {}  # place → number
         self.rows = rows  # place → where it is measured; shared with the forms of other shape that show the same
+        self.is_complex = is_complex  # no other is conjugated
         self._put_off: dict[tuple[bool, bool], Form] = {}
 
     def put_off(self, conjugation: bool, negation: bool) -> Form:
@@ -42,7 +43,9 @@ class Form:
             return self
         found = self._put_off.get((conjugation, negation))
         if found is None:
-            found = self._put_off[conjugation, negation] = Form(self.dtype, self.shape, self.device, True, {})
+            found = self._put_off[conjugation, negation] = Form(
+                self.dtype, self.shape, self.device, True, {}, self.is_complex
+            )
         return found
 
     def hand_on(self, place: int, later: int) -> None:

@@ -144,7 +144,9 @@ class Lists(Tensors):
             known = [self._forms.get(form) or self._learn(tensor, form) for tensor, form in zip(tensors, forms)]
         if self._complex or any(map(_may_put_off, known)):
             known = [
-                form.put_off(tensor.is_conj(), tensor.is_neg()) if form.may_put_off or self._complex else form
+                form.put_off(form.is_complex and tensor.is_conj(), tensor.is_neg())
+                if form.may_put_off or self._complex
+                else form
                 for tensor, form in zip(tensors, known)
             ]
         self._know_all(addresses, storages)

@@ -62,22 +62,21 @@ class Tensors(Storages):
         `base`: what the tensor is a new view of; it gets that one's version only when a dispatch mode has returned.
         """
         placement = -1
-        wrapped = type(tensor) not in PLAIN
-        if wrapped:
+        if wrapped := type(tensor) not in PLAIN:
             tensor, placement = unwrap(tensor, self._recorder.strings)
         try:
             storage = untyped_storage(tensor)
             address = storage._cdata
             version = tensor._version
-            if base is not None and not wrapped and untyped_storage(base)._cdata == address:
-                version = base._version
+            if base is not None and not wrapped and (latest := base._version) != version:
+                version = latest if untyped_storage(base)._cdata == address else version
             form = (
                 tensor.shape, None if tensor.is_contiguous() else tensor.stride(), tensor.dtype, tensor.device,
                 tensor.storage_offset(),
             )  # fmt: skip
             known = self._forms.get(form) or self._learn(tensor, form)
             if known.may_put_off or self._complex:
-                known = known.put_off(tensor.is_conj(), tensor.is_neg())
+                known = known.put_off(known.is_complex and tensor.is_conj(), tensor.is_neg())
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
@@ -94,7 +93,7 @@ class Tensors(Storages):
                 self._storages[address] = storage._weak_ref()
             recorder = self._recorder
             settled = self._settled.known
-            if settled and trusted and (one := settled.get(address)) is not None and holds(one, tensor, form, version):
+            if address in settled and trusted and holds(one := settled[address], tensor, form, version):
                 found = recorder.again(one[4], known.dtype, known.shape, known.device)
             else:
                 if not trusted and known.rows:
@@ -134,7 +133,7 @@ class Tensors(Storages):
         # or, on the way there, all parts of a complex tensor, which was seen then.
         self._complex = self._complex or tensor.is_complex()
         may_put_off = form[1] is not None or tensor.numel() < 2
-        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), may_put_off, rows)
+        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), may_put_off, rows, tensor.is_complex())
         return known
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
