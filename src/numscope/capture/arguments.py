@@ -10,6 +10,7 @@ from numscope.core.report import plain
 
 _SIMPLE = (int, float, bool, str, type(None))
 _INTEGERS = frozenset({int})
+LONGEST = 64  # list or dictionary that is described whole
 _DEEPEST = 3  # level of nested lists that are told apart item by item
 
 
@@ -44,9 +45,9 @@ def describe(value: Any, depth: int = 0) -> Any:
     if depth > 4:
         return f"<{type(value).__name__}>"
     if isinstance(value, (list, tuple)):
-        return [describe(item, depth + 1) for item in value[:64]]
+        return [describe(item, depth + 1) for item in value[:LONGEST]]
     if isinstance(value, dict):
-        return {str(key): describe(item, depth + 1) for key, item in list(value.items())[:64]}
+        return {str(key): describe(item, depth + 1) for key, item in list(value.items())[:LONGEST]}
     if isinstance(value, slice):
         return {"slice": [describe(part, depth + 1) for part in (value.start, value.stop, value.step)]}
     if value is Ellipsis:

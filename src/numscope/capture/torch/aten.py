@@ -8,15 +8,15 @@ torch raises the versions of those tensors only when the mode has returned.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numscope.capture.interned import Series
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.left import Stepping
-from numscope.capture.torch.operators import Operator
+from numscope.capture.torch.operators import Names, Operator
 from numscope.capture.torch.plain import PLAIN, data_ptr
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
@@ -39,10 +39,13 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
+        watch.tensors.follows_views = True
         self._kind = watch.kinds["aten"]
         self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
         self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
+        self._names: dict[str, Names] = {}
         self._epoch = -1
+        self._lock = threading.Lock()
         self._outside = Open(-1, watch.no_text, watch.no_text, "", -1, "", None)  # what is in no call
 
     @classmethod
@@ -53,72 +56,56 @@ class AtenMode(TorchDispatchMode):
         watch = self._watch
         state = watch.thread.__dict__
         operator = self._operators.get(id(func)) or self._know(func)
-        if operator.silent or state["busy"] or not watch.on or (operator.in_group and state["collective"]):
+        if operator.silent or state["busy"] or not watch.on:
             return func(*args, **kwargs) if kwargs else func(*args)
+        tensors = watch.tensors
         if (
-            not operator.ordinary or types or not watch.calm or watch.asks or watch.tensors.blanks
-            or state["stepping"] is not None or not watch.forward_on or _functions()
+            not operator.ordinary or types or watch.asks or tensors.blanks or state["stepping"] is not None
+            or not watch.forward_on or _functions()
         ):  # fmt: skip
             return self._any(operator, func, state, args, kwargs or {}, sys._getframe().f_back)
-        # Most of them: nothing is to be done but to write down what goes in and what comes out.
-        order = self._begin(operator, state, args, kwargs, sys._getframe().f_back)
-        result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
-        if order >= 0:
-            self._end(operator, state, order, args, result)
-        return result
 
-    def _know(self, func: Any) -> Operator:
-        operator = self._operators[id(func)] = Operator(func)
-        operator.slots = [slot if shown else -1 for slot, shown in zip(self._watch.inputs, operator.shows)]
-        return operator
-
-    def _begin(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> int:
-        """Record an ordinary operator and its inputs; return its order, or -1 where it is not to be recorded.
-
-        No function mode is on, and plain tensors need no guard against others' functions: what is none is looked at inside it.
-        """
-        watch = self._watch
+        # Most of them: nothing is to be done but to write down what goes in and what comes out. It is done here, at once. No
+        # function mode is on, and plain tensors need no guard against others' functions: what is none is looked at inside it.
+        order = -1
+        recorder = watch.recorder
         state["busy"] = True
         try:
-            recorder = watch.recorder
-            epoch = recorder.epoch
-            if self._epoch != epoch:
-                self._begin_step(epoch)
-            in_forward = _task() == -1
-            if in_forward:
-                phase = watch.forward_phase
-                series = operator.series or self._learn(operator, "forward")
-                names = series.forward
-            elif watch.record_backward:
-                phase = watch.backward_phase
-                series = operator.in_backward or self._learn(operator, "backward")
-                names = series.backward
-            else:
-                return -1
-            step, numbers, back = series.now
-            number = next(numbers) if step == epoch and not back else series.next(epoch)
-            name = names[number] if number < len(names) else series.name(number, watch.phase_names[phase])
-            order = next(recorder.orders)
+            if self._epoch != recorder.epoch:
+                self._begin_step(recorder.epoch)
             thread = state["number"]
             if thread < 0:
                 thread = watch.thread_number()
-            if in_forward:
+            stack = state["stack"]
+            parent = stack[-1] if stack else self._outside
+            if _task() == -1:
+                name = next(operator.forward.coming, -1)
+                if name < 0:
+                    name = operator.forward.next()
+                order = next(recorder.orders)
+                phase, forward = watch.forward_phase, -1
                 self._owners.setdefault((thread, _sequence() - 1), order)
-                traced, forward = watch.stacks, -1
+                site = watch.intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
             else:
-                traced, forward = watch.stacks and _grad_is_on(), self._link(order, thread)
+                name = next(operator.backward.coming, -1)
+                if name < 0:
+                    name = operator.backward.next()
+                order = next(recorder.orders)
+                phase, forward = watch.backward_phase, self._link(order, thread)
+                site = -1
+                if _grad_is_on() and watch.stacks:
+                    site = watch.intern(sys._getframe().f_back, parent.site)
             rows: list[int] = []
             others: list[tuple[str, Any]] = []
-            tensors = watch.tensors
             objects = tensors.objects
             for value, slot, place in zip(args, operator.slots, NUMBERS):
                 if slot < 0:
                     others.append((place, value))
                     continue
                 if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
-                    seen, version, address, tensor = known
+                    seen, version, address, number = known
                     if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
-                        rows += (order, slot, tensor, -1)
+                        rows += (order, slot, number, -1)
                         continue
                 if type(value) in PLAIN:
                     try:
@@ -135,44 +122,63 @@ class AtenMode(TorchDispatchMode):
                 arguments = watch.arguments(others, named)
             else:
                 arguments = watch.positional(others) if others else -1
-            stack = state["stack"]
-            parent = stack[-1] if stack else self._outside
             recorder.call_rows.extend((
-                order, name, self._kind, parent.module, parent.module_class, phase, parent.order, forward, arguments,
-                watch.intern(frame, parent.site) if traced else -1, False, -1, thread,
+                order, name, self._kind, parent.module, parent.module_class, phase, parent.order, forward, arguments, site,
+                False, -1, thread,
             ))  # fmt: skip
             recorder.slot_rows.extend(rows)
-            return order
         except Exception as error:
+            order = -1
             watch.fault(operator.head, error)
-            return -1
         finally:
             state["busy"] = False
-
-    def _end(self, operator: Operator, state: State, order: int, args: Any, result: Any) -> None:
-        """Record what an ordinary operator has returned."""
-        watch = self._watch
+        result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+        if order < 0:
+            return result
         state["busy"] = True
         try:
-            base = args[0] if operator.aliases else None
-            recorder = watch.recorder
-            if type(result) is _Tensor and (base is None or type(base) in PLAIN):
-                try:
-                    recorder.slot_rows.extend((order, watch.first_output, watch.tensors.look_up(result, base), -1))
-                except Unmeasured as why:
-                    recorder.slot_rows.extend((order, watch.first_output, -1, watch.unmeasured(why)))
+            if (single := type(result) is _Tensor) and not operator.aliases:
+                recorder.slot_rows.extend((order, watch.first_output, tensors.look_up(result), -1))
+            elif single and type(args[0]) in PLAIN:
+                number = tensors.look_up_view(result, args[0], rows[2], operator.key + arguments)
+                recorder.slot_rows.extend((order, watch.first_output, number, -1))
             else:
                 with state["guard"]:
-                    watch.record(order, watch.flatten_output(result), -1, base=base)
+                    watch.record(order, watch.flatten_output(result), -1, base=args[0] if operator.aliases else None)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
+        except Unmeasured as why:
+            recorder.slot_rows.extend((order, watch.first_output, -1, watch.unmeasured(why)))
         except Exception as error:
             watch.fault(operator.head, error)
         finally:
             state["busy"] = False
+        return result
+
+    def _know(self, func: Any) -> Operator:
+        watch = self._watch
+        with self._lock:
+            operator = self._operators.get(id(func))
+            if operator is None:
+                operator = Operator(func)
+                operator.ordinary = operator.ordinary and watch.calm and watch.record_backward
+                operator.key = (len(self._operators) + 1) << 32
+                operator.slots = [slot if shown else -1 for slot, shown in zip(watch.inputs, operator.shows)]
+                if operator.kind != "collective":
+                    operator.forward = self._names_of(operator.head, "forward")
+                    operator.backward = self._names_of(operator.head, "backward")
+                self._operators[id(func)] = operator
+        return operator
+
+    def _names_of(self, head: str, phase: str) -> Names:
+        """Return the names of all operators that have this one: they differ in what they are given."""
+        key = f"{head}:{phase}"
+        return self._names.setdefault(key, Names(self._watch.series(key, None, head), phase))
 
     def _any(self, operator: Operator, func: Any, state: State, args: Any, kwargs: Any, frame: Any) -> Any:
         """Run an operator of any kind, and record it."""
+        if operator.in_group and state["collective"]:
+            return func(*args, **kwargs)
         watch = self._watch
         guard = state["guard"]
         row: Row | None = None
@@ -232,15 +238,11 @@ class AtenMode(TorchDispatchMode):
         in_forward = _task() == -1  # no node runs outside of the engine
         stack = state["stack"]
         parent = stack[-1] if stack else None
-        if in_forward:
-            series = operator.series or self._learn(operator, "forward")
-            number = series.next(recorder.epoch)
-            names, phase, wanted = series.forward, "forward", watch.record_forward
+        phase, wanted = ("forward", watch.record_forward) if in_forward else ("backward", watch.record_backward)
+        if operator.kind == "collective":
+            name = self._shared_name(operator, phase)
         else:
-            series = operator.in_backward or self._learn(operator, "backward")
-            number = series.next(recorder.epoch)
-            names, phase, wanted = series.backward, "backward", watch.record_backward
-        name = names[number] if number < len(names) else series.name(number, phase)
+            name = operator.forward.next() if in_forward else operator.backward.next()
         if not wanted or (watch.asks and not watch.in_scope(name, parent, operator.kind, phase)):
             return None
         order = next(recorder.orders)
@@ -270,19 +272,18 @@ class AtenMode(TorchDispatchMode):
             watch.keep(slots, rows, name)
         return order, name, slots, rows, versions
 
-    def _learn(self, operator: Operator, phase: str) -> Series:
-        # A functional collective is numbered with those of Python that have its name.
-        key = operator.head if operator.kind == "collective" else f"{operator.head}:{phase}"
-        series = self._watch.series(key, None, operator.head)
-        if phase == "forward":
-            operator.series = series
-        else:
-            operator.in_backward = series
-        return series
+    def _shared_name(self, operator: Operator, phase: str) -> int:
+        """Return the next name of a functional collective: it is numbered with those of Python that have its name."""
+        series = self._watch.series(operator.head)
+        return series.name(series.next(self._watch.recorder.epoch), phase)
 
     def _begin_step(self, epoch: int) -> None:
-        self._epoch = epoch
-        self._owners.clear()
+        with self._lock:
+            if self._epoch != epoch:
+                self._owners.clear()
+                for names in self._names.values():
+                    names.begin_step()
+                self._epoch = epoch
 
     def _link(self, order: int, thread: int) -> int:
         """Return the forward operator that one inside the engine belongs to; remember one that makes a node of its own."""

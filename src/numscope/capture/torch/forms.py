@@ -23,7 +23,7 @@ class Form:
     each step.
     """
 
-    __slots__ = ("_put_off", "device", "dtype", "is_complex", "may_put_off", "rows", "seen", "shape")
+    __slots__ = ("_put_off", "device", "dtype", "is_complex", "may_put_off", "rows", "seen", "shape", "views")
 
     def __init__(
         self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]], is_complex: bool
@@ -35,6 +35,7 @@ class Form:
         self.seen: dict[int, int] = {}  # place → number
         self.rows = rows  # place → where it is measured; shared with the forms of other shape that show the same
         self.is_complex = is_complex  # no other is conjugated
+        self.views: dict[int, tuple[Form, int]] = {}  # how a view is made → its form, and how far off its data lie
         self._put_off: dict[tuple[bool, bool], Form] = {}
 
     def put_off(self, conjugation: bool, negation: bool) -> Form:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -26,16 +27,44 @@ _SILENT = {
     "_wrap_tensor_autograd",
 }
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
+_PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
 _NONE: set[int] = set()
 _STRAIGHT = torch._ops.OpOverload.__call__.__code__.co_names == ("_op",)  # to call an operator is to call this, no more
+
+
+class Names:
+    """The names of the successive calls of one operator in one phase: forward or backward."""
+
+    __slots__ = ("_lock", "_names", "_phase", "_series", "coming")
+
+    def __init__(self, series: Series, phase: str) -> None:
+        self._series = series
+        self._phase = phase
+        self._names = series.backward if phase == "backward" else series.forward
+        self._lock = threading.Lock()
+        self.coming = iter(self._names)  # of the step; the hot path takes the next one itself, if there is one
+
+    def begin_step(self) -> None:
+        """Start anew."""
+        self.coming = iter(self._names)
+
+    def next(self) -> int:
+        """Return the next name."""
+        found = next(self.coming, -1)
+        if found < 0:  # there were never as many
+            with self._lock:
+                found = self._series.name(len(self._names), self._phase)
+                self.coming = iter(self._names)
+                self.coming.__setstate__(len(self._names))  # type: ignore[attr-defined]
+        return found
 
 
 class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
     __slots__ = (
-        "aliases", "call", "func", "in_backward", "in_group", "kind", "ordinary", "out", "pending", "reads", "scaled",
-        "shows", "slots", "writes",
+        "aliases", "backward", "call", "forward", "func", "in_group", "key", "kind", "ordinary", "out", "pending", "reads",
+        "scaled", "shows", "slots", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -52,7 +81,8 @@ class Operator(Api):
         else:
             super().__init__("Ops", f"{namespace}.{op}", func, silent)
         self.kind = "collective" if collective else "aten"
-        self.in_backward: Series | None = None  # the names of its calls in backward; `series` has those in forward
+        self.forward: Names  # the names of its calls, unless it is a collective
+        self.backward: Names
         self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
         self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
         self.views = self.views or self.aliases
@@ -77,8 +107,9 @@ class Operator(Api):
             and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
             and all(shown or "Tensor" not in kind for shown, kind in zip(self.shows, kinds))
             and len(kinds) <= POSITIONS
-            and (not self.aliases or self.shows[0])
+            and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
         )
+        self.key = 0  # which one it is, with room for the number of its arguments
         self.slots: list[int] = []  # of the positional arguments that are tensors; -1 for another
 
     def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.arguments import LONGEST
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
 from numscope.capture.torch.forms import VERSION, Form, order_of
@@ -39,6 +40,8 @@ class Tensors(Storages):
         self._measures = measures
         self._forms: dict[Any, Form] = {}
         self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
+        self.follows_views = False  # … where operators tell of what they are views
+        self._lies: dict[int, tuple[Form, int]] = {}  # the form and the place of each number, as far as that is so
         self._kept: set[int] = set()
         self._bases = Bases()
         self._sampled: set[int] = set()
@@ -103,8 +106,50 @@ class Tensors(Storages):
                 else:
                     found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
+            if self.follows_views and trusted:
+                self._lies[found] = known, place
         if trusted and not wrapped:
             self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
+        return found
+
+    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, number: int, how: int) -> int:
+        """Return the number of a new view of a tensor that was just seen under its number; `how`: what has made it of that.
+
+        All views that are made in the same way of tensors of one form have one form: torch is asked for the first of them.
+        That a view lies where it should is asked of each.
+        """
+        known = self.objects.get(id(base))
+        lies = self._lies.get(number)
+        if known is None or known[3] != number or lies is None:  # it can't be trusted, or is one of many
+            return self.look_up(tensor, base)
+        form, place = lies
+        version, address = known[1], known[2]
+        if (way := form.views.get(how)) is None:
+            return self._learn_view(tensor, base, form, place, address, how)
+        view, distance = way
+        at = data_ptr(tensor)
+        if at != address + distance or place >> VERSION != version:
+            return self.look_up(tensor, base)
+        found = view.seen.get(place)
+        if found is None:
+            recorder = self._recorder
+            if recorder.shares:
+                found = recorder.view(view, place, tensor, -1)
+            else:
+                found = recorder.tensor(tensor, view.dtype, view.shape, view.device)
+            view.seen[place] = found
+            self._lies[found] = way[0], place
+        self.objects[id(tensor)] = (_ref(tensor), version, at, found)
+        return found
+
+    def _learn_view(
+        self, tensor: torch.Tensor, base: torch.Tensor, form: Form, place: int, address: int, how: int
+    ) -> int:
+        found = self.look_up(tensor, base)
+        lies = self._lies.get(found)
+        # What has no data lies nowhere; of a list of more than that many sizes, what tells it from others is cut off.
+        if lies is not None and lies[1] == place and address and tensor.dim() <= LONGEST:
+            form.views[how] = lies[0], data_ptr(tensor) - address
         return found
 
     def doubt_everything(self) -> None:
@@ -185,6 +230,8 @@ class Tensors(Storages):
         A storage that is gone is forgotten together with all that was seen in it: its address may then be another's.
         """
         self.objects = {key: known for key, known in self.objects.items() if known[0]() is not None}
+        if self._lies:
+            self._lies = {known[3]: self._lies[known[3]] for known in self.objects.values() if known[3] in self._lies}
         expired = torch.UntypedStorage._expired
         gone = [address for address, reference in self._storages.items() if expired(reference)]
         for address in gone:
@@ -209,6 +256,7 @@ class Tensors(Storages):
         for known in self._forms.values():
             known.forget()
         self.objects.clear()
+        self._lies.clear()
         self._keys.clear()
         self._past.clear()
         self._left.clear()
