@@ -31,9 +31,7 @@ _NO_SLOTS: list[Slot] = []
 
 # A call that has begun: its row, its input tensors and their rows, its series and number there, what it runs in, the versions
 # of its inputs where they are asked, and where their gradients will go.
-Begun = tuple[
-    tuple[int, ...], list[Slot], list[int], Series, int, Open | None, list[int | None] | None, Targets | None, int
-]
+Begun = tuple[tuple[int, ...], list[Slot], list[int], Series, int, Open, list[int | None] | None, Targets | None, int]
 
 
 class ApiMode(TorchFunctionMode):
@@ -105,11 +103,11 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
     stack = state["stack"]
     backward = None
     if begun is None:
-        stack.append(_unrecorded(watch, api, stack[-1] if stack else None))
+        stack.append(_unrecorded(api, stack[-1] if stack else watch.outside))
     else:
         row, parent = begun[0], begun[5]
         backward = _backward(watch, begun)
-        stack.append(Open(row[0], row[3], row[4], parent.path if parent else "", row[9], api.op, backward))
+        stack.append(Open(row[0], row[3], row[4], parent.path, row[9], api.op, backward))
     try:
         result = work()
     except Exception as error:
@@ -123,10 +121,8 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
     return result
 
 
-def _unrecorded(watch: Watch, api: Api, outer: Open | None) -> Open:
+def _unrecorded(api: Api, outer: Open) -> Open:
     """Return a composite that is not recorded: its inner calls belong to what it runs in."""
-    if outer is None:
-        return Open(-1, watch.no_text, watch.no_text, "", -1, api.op, None)
     return Open(outer.order, outer.module, outer.module_class, outer.path, outer.site, api.op, outer.backward)
 
 
@@ -147,13 +143,13 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         recorder = watch.recorder
         series = api.series or _learn_series(watch, api)
         stack = state["stack"]
-        parent = stack[-1] if stack else None
-        base = parent.site if parent is not None else -1
+        parent = stack[-1] if stack else watch.outside
+        base = parent.site
         phase = watch.forward_phase
         recompute = False
         if _task() != -1:  # the engine runs
             recompute = _grad_is_on()
-            if parent is None and not recompute:
+            if not (stack or recompute):
                 parent = running(watch)
                 phase = watch.backward_phase
         first_order = number = name = -1
@@ -207,18 +203,14 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             if not watch.in_scope(name, parent, "api"):
                 return None
         else:
-            watch.executions.note(series, number, order, rows[2::4])
+            watch.executions.log += (series, number, order, len(rows) // 4, *rows[2::4])  # as `note` does it
         if watch.keeps_some and rows:
             watch.keep(slots, rows, name)
         thread = state["number"]
         if thread < 0:
             thread = watch.thread_number()
-        if parent is None:
-            row = (order, name, watch.api_kind, watch.no_text, watch.no_text, phase, -1, first_order, arguments, site,
-                   recompute, -1, thread)  # fmt: skip
-        else:
-            row = (order, name, watch.api_kind, parent.module, parent.module_class, phase, parent.order, first_order,
-                   arguments, site, recompute, -1, thread)  # fmt: skip
+        row = (order, name, watch.api_kind, parent.module, parent.module_class, phase, parent.order, first_order,
+               arguments, site, recompute, -1, thread)  # fmt: skip
         if not targets:
             return row, slots, rows, series, number, parent, versions, None, -1
         return row, slots, rows, series, number, parent, versions, targets, _sequence()
@@ -238,10 +230,8 @@ def _learn_series(watch: Watch, api: Api) -> Series:
 def _backward(watch: Watch, begun: Begun) -> BackwardCall:
     row, _, _, series, number, parent, _, _, _ = begun
     names = series.backward
-    return BackwardCall(
-        watch, names[number] if number < len(names) else series.name(number, "backward"), row[2], row[3], row[4],
-        row[0] if watch.record_forward else -1, row[9], None if parent is None else parent.backward,
-    )  # fmt: skip
+    name = names[number] if number < len(names) else series.name(number, "backward")
+    return BackwardCall(watch, name, row, row[0] if watch.record_forward else -1, parent.backward)
 
 
 def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardCall | None, result: Any) -> None:
@@ -262,7 +252,8 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
                 rows += (row[0], watch.first_output, -1, watch.unmeasured(why))
             recorder.slot_rows.extend(rows)
             if targets is not None and (node := result.grad_fn) is not None and node._sequence_nr() >= first:
-                attach_one(watch, backward or _backward(watch, begun), result, node, targets, first)
+                call = backward or _backward(watch, begun)
+                attach_one(watch, call, (result.output_nr, call, watch.first_gradient), node, targets, first)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
             return

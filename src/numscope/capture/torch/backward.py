@@ -25,39 +25,22 @@ Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge, 
 class BackwardCall:
     """The backward part of one call; it is recorded when its first gradient arrives."""
 
-    __slots__ = (
-        "_epoch",
-        "_order",
-        "_seen",
-        "_watch",
-        "attached",
-        "forward",
-        "kind",
-        "module",
-        "module_class",
-        "name",
-        "parent",
-        "site",
-        "wanted",
-    )
+    # One class for calls of all kinds: Python is quick at the attributes of objects that are of one class.
+    __slots__ = ("_epoch", "_order", "_seen", "_watch", "attached", "forward", "name", "parent", "row", "wanted")
 
     _order: int  # both are there as soon as the call has begun
     _seen: tuple[int, ...]
 
     def __init__(
-        self, watch: Watch, name: int, kind: int, module: int, module_class: int, forward: int, site: int,
-        parent: BackwardCall | None,
-    ) -> None:  # fmt: skip
+        self, watch: Watch, name: int, row: tuple[int, ...], forward: int, parent: BackwardCall | None
+    ) -> None:
         self._watch = watch
         self._epoch = -1
         self.name = name
-        self.kind = kind
-        self.module = module
-        self.module_class = module_class
-        self.forward = forward
-        self.site = site
+        self.row = row  # of the forward call, as `Recorder.call` takes it
+        self.forward = forward  # its order, where it is recorded
         self.parent = parent
-        self.attached = False  # the graph of its forward call will tell it of gradients
+        self.attached = False  # the graph of its forward call will tell it of gradients: asked of modules
         self.wanted = True  # false: not in scope; what is inside belongs to what is outside
 
     def begin(self) -> int:
@@ -76,9 +59,11 @@ class BackwardCall:
         self._order = order = next(recorder.orders)
         self._seen = ()
         thread: int = watch.thread.__dict__["number"]
+        if thread < 0:
+            thread = watch.thread_number()
+        row = self.row
         watch.call_row((
-            order, self.name, self.kind, self.module, self.module_class, watch.backward_phase, parent, forward, -1,
-            self.site, False, -1, thread if thread >= 0 else watch.thread_number(),
+            order, self.name, row[2], row[3], row[4], watch.backward_phase, parent, forward, -1, row[9], False, -1, thread,
         ))  # fmt: skip
         return order
 
@@ -130,9 +115,9 @@ class NodeHook:
 
     __slots__ = ("_watch", "exits", "incoming", "outgoing")
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, incoming: tuple[Any, ...] = ()) -> None:
         self._watch = watch
-        self.incoming: tuple[Any, ...] = ()  # output number, call, slot; and so on
+        self.incoming = incoming  # output number, call, slot; and so on
         self.outgoing: tuple[Any, ...] = ()  # edge, call, slot, or edge, sink, -1; and so on; -1 is the last edge
         self.exits: list[Exit] | None = None  # the edges that leave the last call whose only output node this is
 
@@ -146,25 +131,30 @@ class NodeHook:
         guard.__enter__()
         try:
             recorder = watch.recorder
+            gradients = grad_outputs + grad_inputs
+            parts = iter(self.incoming + self.outgoing)
+            if watch.restless:
+                for place, call, slot in zip(parts, parts, parts):
+                    gradient = gradients[place]
+                    if slot < 0:
+                        gradient = call.add(gradient)
+                        slot, call = call.slot, call.call
+                    if gradient is not None:
+                        call.record(slot, gradient)
+                watch.flush_if_full()
+                return
+            # The same, as `call.show`, `watch.show` and `Tensors.number` do it: this is done for each gradient of each call.
             epoch = recorder.epoch
-            restless = watch.restless
             tensors = watch.tensors
             objects = tensors.objects
-            gradients: list[Any] = [*grad_outputs, *grad_inputs]
             last = None
-            seen: Any
-            parts = iter(self.incoming + self.outgoing)
             for place, call, slot in zip(parts, parts, parts):
-                gradient: Any = gradients[place]
+                gradient = gradients[place]
                 if slot < 0:
                     gradient = call.add(gradient)
                     slot, call = call.slot, call.call
                 if gradient is None:
                     continue
-                if restless:
-                    call.record(slot, gradient)
-                    continue
-                # As in `call.show`, `watch.show` and `Tensors.number`: this is done for each gradient of each call.
                 if call._epoch != epoch:
                     order = call.begin()
                     call._seen = (slot,)
@@ -174,21 +164,27 @@ class NodeHook:
                     order = call._order
                     call._seen += (slot,)
                 if gradient is not last:  # a module has the gradients of the last call inside it
-                    if (known := objects.get(id(gradient))) is not None:
-                        seen, version, address, number = known
-                        if seen() is gradient and version == gradient._version and address == data_ptr(gradient):
-                            recorder.slot_rows.extend((order, slot, number, -1))
-                            last = gradient
+                    last = gradient
+                    key = id(gradient)
+                    known = objects.get(key)
+                    if (
+                        known is not None
+                        and known[0]() is gradient
+                        and known[1] == gradient._version  # type: ignore[union-attr]
+                        and known[2] == data_ptr(gradient)  # type: ignore[arg-type]
+                    ):
+                        number = known[3]
+                    else:
+                        try:
+                            number = tensors.look_up(gradient)
+                        except Unmeasured:
+                            watch.show(order, slot, gradient, call.name)
+                            last = None
                             continue
-                    try:
-                        number = tensors.look_up(gradient)
-                    except Unmeasured:
-                        watch.show(order, slot, gradient, call.name)
-                        continue
-                    if id(gradient) in objects:  # else it is measured at each look
-                        last = gradient
+                        if key not in objects:  # it is measured at each look
+                            last = None
                 recorder.slot_rows.extend((order, slot, number, -1))
-            if restless or len(recorder.slot_rows) > recorder.full:
+            if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
         except Exception as error:
             watch.fault("backward", error)
@@ -220,11 +216,12 @@ class NodeHook:
                 return
 
 
-def running(watch: Watch) -> Open | None:
-    """Return the call whose backward runs in this thread, as the parent of calls made there, or None."""
+def running(watch: Watch) -> Open:
+    """Return the call whose backward runs in this thread, as the parent of calls made there."""
     node: Any = torch._C._current_autograd_node()
     hook = node.metadata.get(KEY) if node is not None else None
     if hook is None or not hook.incoming:
-        return None
+        return watch.outside
     call = hook.incoming[1]
-    return Open(call.begin(), call.module, call.module_class, "", call.site, "", None)
+    row = call.row
+    return Open(call.begin(), row[3], row[4], "", row[9], "", None)

@@ -114,7 +114,8 @@ class TorchFrontend(Installed):
         from numscope.capture.torch.backward import BackwardCall
 
         watch = self.watch
-        call = BackwardCall(watch, name, watch.kinds["save"], watch.no_text, watch.no_text, forward, -1, None)
+        row = (forward, name, watch.kinds["save"], watch.no_text, watch.no_text, -1, -1, -1, -1, -1, False, -1, -1)
+        call = BackwardCall(watch, name, row, forward, None)
         for slot, tensor in outputs:
             if not tensor.requires_grad:
                 continue

@@ -42,33 +42,34 @@ def attach(
         node: Node = tensor.grad_fn
         if node is None or node._sequence_nr() < first:
             continue
-        own = _hook(watch, node)
-        own.incoming += (tensor.output_nr, call, watch.gradient_in.get(slot) or watch.incoming_slot(slot))
+        incoming = (tensor.output_nr, call, watch.gradient_in.get(slot) or watch.incoming_slot(slot))
         if only is None:
             only = node
-        elif node is not only and node not in others:
-            others.append(node)
+            given: tuple[Any, ...] = incoming
+        elif node is only:
+            given += incoming
+        else:
+            _hook(watch, node).incoming += incoming
+            if node not in others:
+                others.append(node)
     if others:
+        _hook(watch, only).incoming += given
         _walk(watch, None, None, call, [only, *others], targets, first)
     elif only is not None:
-        _leave(watch, own, only, call, targets, first)
+        attach_one(watch, call, given, only, targets, first)
 
 
 def attach_one(
-    watch: Watch, call: BackwardCall, result: torch.Tensor, node: Node, targets: Targets, first: int
+    watch: Watch, call: BackwardCall, incoming: tuple[Any, ...], node: Node, targets: Targets, first: int
 ) -> None:
-    """Do the same for a call that has returned one tensor, which comes from one of the nodes that it made."""
+    """Do the same for a call that made one output node; `incoming`: as `NodeHook.incoming` has it."""
     metadata = node.metadata
     own: NodeHook | None = metadata.get(KEY)
     if own is None or own._watch is not watch:
-        own = metadata[KEY] = NodeHook(watch)
+        own = metadata[KEY] = NodeHook(watch, incoming)
         node.register_hook(own)
-    own.incoming += (result.output_nr, call, watch.first_gradient)
-    _leave(watch, own, node, call, targets, first)
-
-
-def _leave(watch: Watch, own: NodeHook, node: Node, call: BackwardCall, targets: Targets, first: int) -> None:
-    """Lead what leaves a call by the edges of its only output node, then by those of its other nodes."""
+    else:
+        own.incoming += incoming
     inner: list[Node] = []
     edges = own.exits
     if edges is not None and LEAVES not in targets:
@@ -91,12 +92,12 @@ def _leave(watch: Watch, own: NodeHook, node: Node, call: BackwardCall, targets:
                     continue
                 if LEAVES not in targets or (key := id(following.variable)) not in targets:
                     continue
-            if not own.outgoing and type(goal := targets[key]) is int:  # as in `_lead`: most calls have one such edge
+            if own.outgoing or type(goal := targets[key]) is not int:
+                _lead(own, edge, call, targets, key)
+            else:  # as there: the first edge that leaves most nodes
                 own.outgoing = (edge, call, goal)
                 if edge != -1 or inner:
                     targets[key] = (own, edge, goal)
-            else:
-                _lead(own, edge, call, targets, key)
     if inner:
         # Of an output node that has other edges, too, the walk notes those that leave.
         _walk(watch, own, node, call, inner if len(inner) == 1 == len(edges) else [node], targets, first)
@@ -107,31 +108,30 @@ def _walk(
 ) -> None:  # fmt: skip
     """Lead what leaves a call by the edges of its other nodes; `own`: the hook of its only output node, if that is one."""
     has_leaf = LEAVES in targets
-    visited = {only, *pending}
+    visited = {None, only, *pending}
     exits: list[Exit] = []
     while pending:
         node = pending.pop()
+        metadata = node.metadata
+        hook: NodeHook | None = metadata.get(KEY)
+        if hook is not None and hook._watch is not watch:
+            hook = None
         # A hook that knew its own node would keep it alive for ever.
         owner: Node | None = None if node is only else node
-        if not has_leaf:
-            found = own if node is only else _known_hook(watch, node)
-            if found is not None and found.exits is not None:
-                for place, edge, following, number in found.exits:
-                    key: Any = (following, number) if number else following
-                    if key not in targets:
-                        if following in visited:
-                            continue
-                        if following._sequence_nr() >= first:
-                            visited.add(following)
-                            pending.append(following)
-                            continue
-                    elif owner is not None:
-                        _lead(_hook(watch, place or owner), edge, call, targets, key)
-                    exits.append(
-                        (owner if place is None else None if place is only else place, edge, following, number)
-                    )
-                continue
-        hook = None
+        if hook is not None and hook.exits is not None and not has_leaf:
+            for place, edge, following, number in hook.exits:
+                key: Any = (following, number) if number else following
+                if key not in targets:
+                    if following in visited:
+                        continue
+                    if following._sequence_nr() >= first:
+                        visited.add(following)
+                        pending.append(following)
+                        continue
+                elif owner is not None:
+                    _lead(_hook(watch, place or owner), edge, call, targets, key)
+                exits.append((owner if place is None else None if place is only else place, edge, following, number))
+            continue
         edges = node.next_functions
         edge = -1 - len(edges)
         for following, number in edges:
@@ -142,7 +142,7 @@ def _walk(
             elif type(following) is _AccumulateGrad:
                 if not has_leaf or (key := id(following.variable)) not in targets:
                     continue
-            elif following is None or following in visited:
+            elif following in visited:
                 continue
             elif following._sequence_nr() >= first:
                 visited.add(following)
@@ -151,10 +151,16 @@ def _walk(
             else:
                 exits.append((owner, edge, following, number))
                 continue
-            if owner is not None:
-                if hook is None:
-                    hook = _hook(watch, node)
+            if owner is None:
+                continue
+            if hook is None:
+                hook = metadata[KEY] = NodeHook(watch)
+                node.register_hook(hook)
+            if hook.outgoing or type(goal := targets[key]) is not int:
                 _lead(hook, edge, call, targets, key)
+            else:  # as there
+                hook.outgoing = (edge, call, goal)
+                targets[key] = (hook, edge, goal)
     if own is not None:
         own.exits = exits
 
@@ -167,7 +173,7 @@ def _lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: 
         if not outgoing:
             hook.outgoing = (edge, call, goal)
         elif (
-            outgoing[-3] == edge and type(other := outgoing[-2]) is BackwardCall and other is not call
+            outgoing[-3] == edge and type(other := outgoing[-2]) is not Sink and other is not call
         ) or edge not in outgoing[::3]:
             hook.outgoing = (*outgoing, edge, call, goal)
         elif not hook.lead(edge, call, goal):
@@ -196,8 +202,3 @@ def _hook(watch: Watch, node: Node) -> NodeHook:
         found = metadata[KEY] = NodeHook(watch)
         node.register_hook(found)
     return found
-
-
-def _known_hook(watch: Watch, node: Node) -> NodeHook | None:
-    found: NodeHook | None = node.metadata.get(KEY)
-    return found if found is not None and found._watch is watch else None

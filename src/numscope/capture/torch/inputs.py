@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -92,14 +92,23 @@ def _aim_again(targets: Targets, key: Any, out: int) -> None:
     targets[key] = [*known, out] if type(known) is list else [known, out]
 
 
-def take_state(watch: Watch, order: int, slots: list[Slot], rows: list[int]) -> None:
+def take_state(
+    watch: Watch, order: int, tensors: Mapping[str, torch.Tensor | None], slots: dict[str, int], rows: list[int]
+) -> None:
     """Add the rows of a module's own tensors to those of its inputs; to be asked only where `Watch.calm` says so."""
-    if len(slots) > LIST:
-        rows += watch.rows(order, slots)
+    if len(tensors) > LIST:
+        held = [
+            (slots.get(name) or watch.state_slot(slots, name), one) for name, one in tensors.items() if one is not None
+        ]
+        rows += watch.rows(order, held)
         return
-    look_up, number, objects = watch.tensors.look_up, watch.tensors.number, watch.tensors.objects
-    for slot, tensor in slots:
-        try:
-            rows += (order, slot, number(tensor) if id(tensor) in objects else look_up(tensor), -1)
-        except Unmeasured as why:
-            rows += (order, slot, -1, watch.unmeasured(why))
+    known = watch.tensors
+    objects = known.objects
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            slot = slots.get(name) or watch.state_slot(slots, name)
+            try:
+                number = known.number(tensor) if id(tensor) in objects else known.look_up(tensor)
+                rows += (order, slot, number, -1)
+            except Unmeasured as why:
+                rows += (order, slot, -1, watch.unmeasured(why))

@@ -19,16 +19,12 @@ Tensors = Mapping[str, torch.Tensor | None]
 
 def state_of(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
     """Return a module's own parameters and buffers with their slots."""
-    found: list[Slot] = []
-    known = watch.parameter_slots
-    for name, parameter in parameters.items():
-        if parameter is not None:
-            found.append((known.get(name) or watch.parameter_slot(name), parameter))
-    if buffers:
-        for name, buffer in buffers.items():
-            if buffer is not None:
-                found.append((watch.slot_id("buffers", name), buffer))
-    return found
+    return [
+        (slots.get(name) or watch.state_slot(slots, name), tensor)
+        for slots, tensors in ((watch.parameter_slots, parameters), (watch.buffer_slots, buffers))
+        for name, tensor in tensors.items()
+        if tensor is not None
+    ]
 
 
 def written_by(watch: Watch, module: torch.nn.Module, versions: dict[str, int | None]) -> list[Slot]:

@@ -203,19 +203,18 @@ class Modules:
         watch = self._watch
         recorder = watch.recorder
         stack = state["stack"]
-        parent = stack[-1] if stack else None
+        parent = stack[-1] if stack else watch.outside
         facts = self._modules.get(id(module))
         if facts is None or facts[0]() is not module or facts[1] is not type(module):
             facts = self._learn(module)
         _, _, path, module_id, class_id, series = facts
         intern = watch.intern
-        site = intern(frame, parent.site if parent is not None else -1) if watch.stacks else -1
-        outer = parent.backward if parent is not None else None
+        site = intern(frame, parent.site) if watch.stacks else -1
         if not watch.records_modules:
-            this = Open(parent.order if parent is not None else -1, module_id, class_id, path, site, "", outer)
-            return this, False, -1, outer, None, None, -1
+            this = Open(parent.order, module_id, class_id, path, site, "", parent.backward)
+            return this, False, -1, None, None, None, -1
         recompute = _task() != -1 and _grad_is_on()
-        is_root = parent is None and not recompute and watch.record_forward
+        is_root = not (stack or recompute) and watch.record_forward
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
         slots: list[Slot] = []
@@ -245,16 +244,21 @@ class Modules:
         if number < 0:
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
-            watch.executions.note(series, number, order, rows[2::4])
+            watch.executions.log += (series, number, order, len(rows) // 4, *rows[2::4])  # as `note` does it
         names = series.forward
         name = names[number] if number < len(names) else series.name(number)
         names = series.backward
-        backward = BackwardCall(
-            watch, names[number] if number < len(names) else series.name(number, "backward"), watch.module_kind,
-            module_id, class_id, order, site, outer,
-        )  # fmt: skip
+        backward_name = names[number] if number < len(names) else series.name(number, "backward")
+        thread = state["number"]
+        if thread < 0:
+            thread = watch.thread_number()
+        row = (order, name, watch.module_kind, module_id, class_id, watch.forward_phase, parent.order, first_order,
+               watch.arguments(positional, named) if positional or named else -1, site, recompute, -1, thread)  # fmt: skip
+        backward = BackwardCall(watch, backward_name, row, order, parent.backward)
         this = Open(order, module_id, class_id, path, site, "", backward)
-        backward.wanted = wanted = not watch.asks or watch.in_scope(name, this, "module")
+        wanted = True
+        if watch.asks:
+            backward.wanted = wanted = watch.in_scope(name, this, "module")
         parts = module.__dict__  # a module's own way to its attributes is a long one
         if "_parameters" not in parts:  # what torch.jit.trace has made
             parts = {name: getattr(module, name) for name in ("_parameters", "_buffers", "_modules")}
@@ -264,24 +268,20 @@ class Modules:
             if known is None or not known.attached:  # a checkpoint that is not reentrant keeps its first graph
                 self._backwards[path] = backward
         if wanted and watch.record_forward:
-            thread = state["number"]
-            watch.call_row((
-                order, name, watch.module_kind, module_id, class_id, watch.forward_phase,
-                parent.order if parent is not None else -1, first_order,
-                watch.arguments(positional, named) if positional or named else -1, site, recompute, -1,
-                thread if thread >= 0 else watch.thread_number(),
-            ))  # fmt: skip
-            held = state_of(watch, parameters, buffers) if self._shows_state and (parameters or buffers) else []
+            watch.call_row(row)
             if watch.calm:
-                if held:
-                    take_state(watch, order, held, rows)
+                if self._shows_state:
+                    if parameters:
+                        take_state(watch, order, parameters, watch.parameter_slots, rows)
+                    if buffers:
+                        take_state(watch, order, buffers, watch.buffer_slots, rows)
                 recorder.slot_rows.extend(rows)
             else:
                 if watch.keeps_some:
                     watch.keep(slots, rows, name)
                 watch.add(rows)
-                if held:
-                    watch.record(order, held, name)
+                if self._shows_state and (parameters or buffers):
+                    watch.record(order, state_of(watch, parameters, buffers), name)
         versions = None
         if buffers:
             versions = {name: version_of(item) for name, item in buffers.items() if item is not None}
@@ -337,7 +337,9 @@ def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
             if result.requires_grad:
                 backward.attached = True
                 if (node := result.grad_fn) is not None and node._sequence_nr() >= first:
-                    attach_one(watch, backward, result, node, targets, first)
+                    attach_one(
+                        watch, backward, (result.output_nr, backward, watch.first_gradient), node, targets, first
+                    )
         else:
             for _, tensor in outputs:
                 if tensor.requires_grad:

@@ -22,7 +22,7 @@ class Executions:
     """The forward calls of a step in the order of their first execution."""
 
     def __init__(self) -> None:
-        self._log: list[Any] = []  # series, number, order, how many inputs, their numbers; and so on
+        self.log: list[Any] = []  # series, number, order, how many inputs, their numbers; and so on
         self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
         self._indexed = 0
         self._cursor = -1
@@ -30,7 +30,7 @@ class Executions:
 
     def note(self, series: Series, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
-        self._log += (series, number, order, len(inputs), *inputs)
+        self.log += (series, number, order, len(inputs), *inputs)
 
     def find(self, series: Series, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
@@ -38,7 +38,7 @@ class Executions:
         if task != self._task:
             self._task, self._cursor = task, -1
         self._index()
-        log = self._log
+        log = self.log
         place = self._by_inputs.get((series, tuple(inputs)))
         if place is None and 0 <= self._cursor < len(log) and log[self._cursor] is series:
             place = self._cursor
@@ -48,7 +48,7 @@ class Executions:
         return log[place + 1], log[place + 2]
 
     def _index(self) -> None:
-        log = self._log
+        log = self.log
         place = self._indexed
         while place < len(log):
             end = place + 4 + log[place + 3]
@@ -58,7 +58,7 @@ class Executions:
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
-        self._log.clear()
+        self.log.clear()
         self._indexed = 0
         self._by_inputs.clear()
         self._cursor = -1

@@ -22,8 +22,8 @@ class Values:
     """Finds and names the values of calls; what it has learned of names it keeps."""
 
     __slots__ = (
-        "_argument_ids", "_keywords", "_positions", "_slot_ids", "_strings", "first_gradient", "first_output", "gradient_in",
-        "gradient_out", "inputs", "parameter_slots", "places",
+        "_argument_ids", "_keywords", "_positions", "_slot_ids", "_strings", "buffer_slots", "first_gradient",
+        "first_output", "gradient_in", "gradient_out", "inputs", "parameter_slots", "places",
     )  # fmt: skip
 
     def __init__(self, strings: Strings) -> None:
@@ -32,6 +32,7 @@ class Values:
         self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
         self.parameter_slots: dict[str, int] = {}
+        self.buffer_slots: dict[str, int] = {}
         self.gradient_in: dict[int, int] = {}
         self.gradient_out: dict[int, int] = {}
         self.first_output = self.slot_id("output", 0)
@@ -169,9 +170,9 @@ class Values:
             found = self._argument_ids[key] = self.arguments(values, [])
         return found
 
-    def parameter_slot(self, name: str) -> int:
-        """Return the slot of a module's parameter of this name."""
-        found = self.parameter_slots[name] = self.slot_id("parameters", name)
+    def state_slot(self, slots: dict[str, int], name: str) -> int:
+        """Return the slot of a module's parameter or buffer of this name, a new one of these slots."""
+        found = slots[name] = self.slot_id("parameters" if slots is self.parameter_slots else "buffers", name)
         return found
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:

@@ -29,8 +29,8 @@ class Watch(Values):
         "__weakref__", "_ahead", "_before_call", "_caps", "_counts", "_data_wanted", "_in_scope", "_keep_all", "_keeps",
         "_restricted", "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase",
         "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
-        "not_waited", "on", "phase_names", "phases", "record_backward", "record_forward", "recorder", "records_modules",
-        "restless", "scope", "sees_exposures", "settings", "stacks", "tensors", "thread", "uninitialized",
+        "not_waited", "on", "outside", "phase_names", "phases", "record_backward", "record_forward", "recorder",
+        "records_modules", "restless", "scope", "sees_exposures", "settings", "stacks", "tensors", "thread", "uninitialized",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
@@ -70,6 +70,7 @@ class Watch(Values):
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings
         self.no_text = strings.id("")
+        self.outside = Open(-1, self.no_text, self.no_text, "", -1, "", None)  # what is in no call
         self.uninitialized = strings.id("uninitialised memory")
         self.not_waited = strings.id("not waited for")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
