@@ -99,8 +99,8 @@ def test_the_run_is_the_one_in_which_all_is_measured_anew(
     count = len(referred)
     if level != "aten":
         assert count == 3 * 4  # the parameters, in every step but the first
-    elif not parts:
-        assert count == 3 * 16  # the optimizer's state, too: what is handed over already can't be referred to
+    else:
+        assert count == 3 * 16  # the optimizer's state, too
     monkeypatch.setattr(Settled, "add", lambda *_: False)
     monkeypatch.setattr(Stepping, "covers", lambda stepping, _: stepping.go_on(False))
     assert run(tmp_path / "all") == fewer

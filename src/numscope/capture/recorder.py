@@ -263,9 +263,9 @@ class Recorder:
         """Count something that could not be recorded."""
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
-    def is_full(self) -> bool:
-        """Tell whether a flush is due."""
-        return len(self.slot_rows) > self.full or self._data_bytes > FLUSH_BYTES
+    def is_full(self, times: int = 1) -> bool:
+        """Tell whether a flush is due; there may be so many times the usual number of slots."""
+        return len(self.slot_rows) > times * self.full or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class LiveRecorder(Recorder):
         self._held[number] = LiveTensor(data, str(data.dtype), stride, offset)
         self._held_bytes += size
 
-    def is_full(self) -> bool:
+    def is_full(self, times: int = 1) -> bool:
         """Something has just been completed: tell it. There is never anything to flush."""
         self._tell()
         task = int(torch._C._current_graph_task_id())

@@ -321,8 +321,11 @@ class Watch(Values):
             self.recorder.slot_rows.extend((order, slot, -1, self.unmeasured(why)))
 
     def flush_if_full(self) -> None:
-        """Hand over to the writer where the buffers are full."""
-        if self.recorder.is_full():
+        """Hand over to the writer where the buffers are full.
+
+        In an optimizer's step they may grow: what it leaves is known to the next step if its end is in the same batch.
+        """
+        if self.recorder.is_full(1 if self.thread.stepping is None else _STEP):
             self.recorder.flush()
             self.tensors.sweep()
 
@@ -346,4 +349,5 @@ class Watch(Values):
 
 
 LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
+_STEP = 16  # times as many slots may wait in an optimizer's step
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")
