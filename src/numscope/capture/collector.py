@@ -18,10 +18,12 @@ _OLD = 4  # on top of that: 20 times in all
 _lock = threading.Lock()
 _users = 0
 _before: tuple[int, int, int] | None = None
+_ours: tuple[int, int, int] | None = None  # what was put in its place
+_MOST = 200_000  # objects that a step may have besides before the young ones are walked
 
 
-def _rarer(young: int, middle: int, old: int) -> tuple[int, int, int]:
-    return young * _YOUNG, middle, old * _OLD
+def _rarer(young: int, middle: int, old: int, besides: int = 0) -> tuple[int, int, int]:
+    return young * _YOUNG + besides, middle, old * _OLD
 
 
 def rarer_walks() -> Callable[[], None]:
@@ -29,19 +31,35 @@ def rarer_walks() -> Callable[[], None]:
     global _users, _before
     with _lock:
         _users += 1
-        young, middle, old = gc.get_threshold()
-        if _users == 1 and old > 0:
-            _before = young, middle, old
-            gc.set_threshold(*_rarer(young, middle, old))
+        before = gc.get_threshold()
+        if _users == 1 and before[2] > 0:
+            _before = before
+            _set(_rarer(*before))
     return _undo
 
 
+def make_room(objects: int) -> None:
+    """Have no walk come for that many objects of our own that live until the step ends."""
+    if _ours is None or _before is None:
+        return
+    besides = min(objects, _MOST)
+    if _ours[0] < _rarer(*_before, besides)[0]:
+        with _lock:
+            if _before is not None and gc.get_threshold() == _ours:
+                _set(_rarer(*_before, besides + besides // 4))  # steps differ
+
+
+def _set(thresholds: tuple[int, int, int]) -> None:
+    global _ours
+    _ours = thresholds
+    gc.set_threshold(*thresholds)
+
+
 def _undo() -> None:
-    global _users, _before
+    global _users, _before, _ours
     with _lock:
         _users -= 1
         if _users == 0 and _before is not None:
-            young, middle, old = _before
-            if gc.get_threshold() == _rarer(young, middle, old):
-                gc.set_threshold(young, middle, old)
-            _before = None
+            if gc.get_threshold() == _ours:
+                gc.set_threshold(*_before)
+            _before = _ours = None

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from numscope.capture.collector import make_room
 from numscope.capture.columns import AGAIN, Lasting, Tables
 from numscope.capture.interned import Shapes, Strings
 from numscope.capture.sites import Sites
@@ -27,6 +28,7 @@ FLUSH_SLOTS = 8_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 _NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
+_OBJECTS = 4  # of Python's for a tensor of the running step
 _described = attrgetter("dtype", "shape", "device")
 
 
@@ -285,6 +287,7 @@ class Recorder:
             data, self._data = self._data, {}
             if tensors:
                 self._handed_over = 1 + max(tensors[::6])
+                make_room(_OBJECTS * self._handed_over)
             prints = _end(self._measure) if self._measure is not None and tensors else None
             # A number is an object and a place in a list; a fingerprint's row is 592 bytes, before it becomes columns.
             size = 24 * (len(calls) + len(slots) + len(tensors)) + (700 * len(tensors) // 6 if prints else 0)

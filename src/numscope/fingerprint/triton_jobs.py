@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,9 @@ def table_of(contents: Sequence[Small], programs: int, line: int, record: int) -
 
     A line of the table: address, count, program, of how many, line, first record.
     """
-    _, _, count, address, share = np.array(contents, np.int64).T
+    fields = len(Small._fields)
+    numbers = np.fromiter(chain.from_iterable(contents), np.int64, fields * len(contents))
+    _, _, count, address, share = numbers.reshape(-1, fields).T
     first = np.cumsum(share) - share  # the program with which each content begins
     each = np.empty((len(contents), JOB), np.int64)
     each[:, 0], each[:, 1], each[:, 2], each[:, 3] = address, count, -first, share

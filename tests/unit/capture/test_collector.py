@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import numscope as ns
-from numscope.capture.collector import rarer_walks
+from numscope.capture.collector import make_room, rarer_walks
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +31,26 @@ def test_walks_are_rarer_until_the_last_one_stops() -> None:
     assert gc.get_threshold() == (700, 10, 10)
 
 
+def test_objects_of_our_own_bring_no_walk_nearer_and_the_thresholds_come_back() -> None:
+    gc.set_threshold(700, 10, 10)
+    make_room(5000)
+    assert gc.get_threshold() == (700, 10, 10)
+    undo = rarer_walks()
+    young = gc.get_threshold()[0]
+    make_room(5000)
+    assert gc.get_threshold()[0] >= young + 5000
+    room = gc.get_threshold()
+    make_room(3000)
+    assert gc.get_threshold() == room
+    undo()
+    assert gc.get_threshold() == (700, 10, 10)
+
+
 def test_thresholds_that_the_job_has_set_meanwhile_stay() -> None:
     undo = rarer_walks()
     gc.set_threshold(1000, 20, 30)
+    make_room(10_000)
+    assert gc.get_threshold() == (1000, 20, 30)
     undo()
     assert gc.get_threshold() == (1000, 20, 30)
 
