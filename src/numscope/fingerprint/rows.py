@@ -66,6 +66,17 @@ class Rows:
         self.hash[rows] = columns.hash
         self.sketch[rows] = columns.sketch
 
+    def set_block(
+        self, rows: NDArray[np.int64], integers: NDArray[np.int64], floats: NDArray[np.float64],
+        hashes: NDArray[np.uint64], sketch: NDArray[np.float64],
+    ) -> None:  # fmt: skip
+        """Write many rows at once, whose columns are those of the blocks here."""
+        self.reserve()
+        self.integers[rows] = integers
+        self.floats[rows] = floats
+        self.hash[rows] = hashes
+        self.sketch[rows] = sketch
+
     def hand_over(self) -> Fingerprints:
         """Return all rows and begin anew."""
         self.reserve()
