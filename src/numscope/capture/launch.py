@@ -52,6 +52,10 @@ def program(command: Sequence[str]) -> Program:
         if len(words) == 1:
             raise SettingsError("-m: give the module to run: numscope run --out RUN -- -m package.module args")
         return Program(words[1], tuple(words[2:]), is_module=True)
+    if words[0].startswith("-"):
+        raise SettingsError(
+            f"{words[0]} is an option of Python, which is running already: leave it out, or set it in the environment"
+        )
     if os.path.isfile(words[0]):
         return Program(words[0], tuple(words[1:]))
     found = shutil.which(words[0]) if os.sep not in words[0] else None

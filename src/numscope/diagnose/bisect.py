@@ -9,6 +9,7 @@ DIR/bisect.json                           what is done already: a second call go
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -121,9 +122,9 @@ class Bisection:
     def _pass(self, item: Job, folder: str, options: tuple[str, ...], what: str) -> None:
         self._begun += 1
         place = f"{self._begun}/{self._passes}"
-        order = [*options, *self._options, "--", *item.command, json.dumps(item.side.environment)]
+        order = [*options, *self._options, "--", *item.command, json.dumps(item.side.environment), _edition(item)]
         if self._state.get(folder) == order and (self._out / folder / "manifest.json").exists():
-            self._tell(f"{place}  {folder}: done already")
+            self._tell(f"{place}  {folder}: done already (remove {self._out / folder} to run it again)")
             return
         left = self._passes - self._begun + 1
         estimate = (
@@ -215,6 +216,14 @@ def _slots_of(record: Record, numbers: set[int]) -> Iterable[str]:
             if number in waiting:
                 waiting.discard(number)
                 yield f"{call.name}.{slot}"
+
+
+def _edition(item: Job) -> str:
+    """Return what changes with the script's text: a pass of another one is not done."""
+    try:
+        return hashlib.sha256(Path(item.command[0]).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""  # a module, or a command that is found on the way
 
 
 def _size(path: Path) -> int:

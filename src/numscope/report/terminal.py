@@ -106,7 +106,7 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     prefix = report.prefix
     told = []
     if prefix["calls"]:
-        told.append(f"  {paint('identical', '32')}  the first {prefix['calls']} calls, to {prefix['last']}")
+        told.append(f"  {paint('identical', '32')}  the first {_calls(prefix['calls'])}, to {prefix['last']}")
     origin = report.origin
     assert origin is not None
     told.append(f"  {paint('origin', '31;1')}     {origin.call}: {_error(origin)}")
@@ -119,7 +119,7 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     if count:
         modules, phases = ([word for word in seen[name] if word] for name in ("module", "phase"))
         steps = len(seen["step"])
-        text = f"{count} calls, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
+        text = f"{_calls(count)}, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
         text += ", ".join(modules[:4]) + (f" and {len(modules) - 4} more modules" if len(modules) > 4 else "")
         told.append(f"  {paint('inherited', '33')}  {_cut(text.rstrip(': '), width - 13)}")
     return told
@@ -210,6 +210,10 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     if skipped:
         found.append(_cut(f"  not compared: {skipped}", width))
     return [line for line in found if line]
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
 
 
 def _number(value: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.core.errors import RunError
+from numscope.core.errors import RunError, describe
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 
 
@@ -56,6 +56,8 @@ class Shard:
             raise RunError(
                 f"{path} is missing: copy it from where the run was made (all but its tensors is still readable)"
             ) from None
+        except PermissionError as error:
+            raise RunError(describe(error)) from error
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read ({error}): capture again") from error
         reserved = int.from_bytes(self._data[:8], "little")

@@ -40,6 +40,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("run --out file/x -- file", "cannot write a run to file/x (file is a file): choose another directory"),
         ("run --out new -- nowhere.py", "nowhere.py is not a file: give the Python script to run after --"),
         ("run --out new -- sh file", "sh is no Python script: give the script that it runs after --"),
+        (
+            "run --out new -- python -u file",
+            "-u is an option of Python, which is running already: leave it out, or set it in the environment",
+        ),
         ("run --out new -- python", "no script given: numscope run --out RUN -- script.py args"),
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import threading
 from pathlib import Path
@@ -58,6 +59,15 @@ def test_every_bit_of_every_dtype_and_shape_comes_back(tmp_path_factory: Any, va
         assert back.shape == value.shape
         assert back.tobytes() == value.tobytes()
         assert back.flags.aligned
+
+
+def test_a_shard_that_may_not_be_read_says_what_to_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, *_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(RunError, match=r"000000.safetensors: Permission denied: check its permissions$"):
+        Shard(tmp_path / "000000.safetensors")
 
 
 def test_the_safetensors_package_reads_a_shard_after_every_write(tmp_path: Path) -> None:
