@@ -99,18 +99,16 @@ class Operator(Api):
             [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
         )
 
-        # Torch's own, writes to nothing, fills what it returns, and has its tensors in places of their own: those it shows.
-        kinds = [str(item.type) for _, item in arguments]
-        self.shows = [kind in ("Tensor", "Optional[Tensor]") for kind in kinds]
+        # Torch's own, writes to nothing, fills what it returns; `shows`: which of its arguments are tensors, or lists of them.
+        self.shows = ["Tensor" in str(item.type) for _, item in arguments]
         self.ordinary = (
             namespace == "aten"
             and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
-            and all(shown or "Tensor" not in kind for shown, kind in zip(self.shows, kinds))
-            and len(kinds) <= POSITIONS
+            and len(arguments) <= POSITIONS
             and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
         )
         self.key = 0  # which one it is, with room for the number of its arguments
-        self.slots: list[int] = []  # of the positional arguments that are tensors; -1 for another
+        self.slots: list[int] = []  # of the positional arguments that it shows; -1 for another
 
     def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return those arguments that the operator reads."""

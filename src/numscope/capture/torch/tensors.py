@@ -118,17 +118,19 @@ class Tensors(Storages):
         All views that are made in the same way of tensors of one form have one form: torch is asked for the first of them.
         That a view lies where it should is asked of each.
         """
-        known = self.objects.get(id(base))
-        lies = self._lies.get(number)
-        if known is None or known[3] != number or lies is None:  # it can't be trusted, or is one of many
+        try:
+            _, version, address, seen = self.objects[id(base)]
+            form, place = self._lies[number]
+        except KeyError:  # it can't be trusted, or is one of a list
             return self.look_up(tensor, base)
-        form, place = lies
-        version, address = known[1], known[2]
-        if (way := form.views.get(how)) is None:
+        if seen != number or place >> VERSION != version:
+            return self.look_up(tensor, base)
+        try:
+            view, distance = form.views[how]
+        except KeyError:
             return self._learn_view(tensor, base, form, place, address, how)
-        view, distance = way
         at = data_ptr(tensor)
-        if at != address + distance or place >> VERSION != version:
+        if at != address + distance:
             return self.look_up(tensor, base)
         found = view.seen.get(place)
         if found is None:
@@ -138,7 +140,7 @@ class Tensors(Storages):
             else:
                 found = recorder.tensor(tensor, view.dtype, view.shape, view.device)
             view.seen[place] = found
-            self._lies[found] = way[0], place
+            self._lies[found] = view, place
         self.objects[id(tensor)] = (_ref(tensor), version, at, found)
         return found
 

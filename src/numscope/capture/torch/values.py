@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import marshal
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -22,13 +21,14 @@ class Values:
     """Finds and names the values of calls; what it has learned of names it keeps."""
 
     __slots__ = (
-        "_argument_ids", "_keywords", "_positions", "_slot_ids", "_strings", "buffer_slots", "first_gradient",
+        "_argument_ids", "_keywords", "_list_ids", "_positions", "_slot_ids", "_strings", "buffer_slots", "first_gradient",
         "first_output", "gradient_in", "gradient_out", "inputs", "parameter_slots", "places",
     )  # fmt: skip
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         self._slot_ids: dict[tuple[str, int | str], int] = {}
+        self._list_ids: dict[str, list[int]] = {}  # the slots of what a list holds, by the list's own
         self._positions: dict[str, list[int]] = {}  # the first of these
         self._argument_ids: dict[Any, int] = {}
         self.parameter_slots: dict[str, int] = {}
@@ -82,7 +82,7 @@ class Values:
         if isinstance(value, torch.Tensor):
             return [(self.slot_id(group, index), value)]
         if isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
-            return list(self._nested(f"{group}.{index}", value, others, 0))
+            return self._nested(f"{group}.{index}", value, others, 0)
         others.append((str(index), value))
         return []
 
@@ -96,20 +96,26 @@ class Values:
             if isinstance(value, torch.Tensor):
                 found.append((self.slot_id(group, name), value))
             elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
-                found.extend(self._nested(f"{group}.{name}", value, others, 0))
+                found += self._nested(f"{group}.{name}", value, others, 0)
             else:
                 others.append((name, value))
         return found
 
-    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> Iterator[Slot]:
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, item in items:
+    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> list[Slot]:
+        if isinstance(value, (list, tuple)) and _PLAIN.issuperset(map(type, value)):  # an optimizer's are long
+            ids = self._list_ids.get(path, [])
+            if len(ids) < len(value):
+                ids = self._list_ids[path] = [self.slot_id(path, index) for index in range(len(value))]
+            return list(zip(ids, value))
+        found: list[Slot] = []
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(item, torch.Tensor):
-                yield self.slot_id(path, key), item
+                found.append((self.slot_id(path, key), item))
             elif isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item):
-                yield from self._nested(f"{path}.{key}", item, others, depth + 1)
+                found += self._nested(f"{path}.{key}", item, others, depth + 1)
             else:  # beside a tensor, as the slices of an index: without it the call can't be replayed
                 others.append((f"{path}.{key}".partition(".")[2], item))
+        return found
 
     def flatten_output(self, value: Any) -> list[Slot]:
         """Return the tensors of a result with their slots."""
