@@ -152,12 +152,14 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             if not (stack or recompute):
                 parent = running(watch)
                 phase = watch.backward_phase
-        first_order = number = name = -1
+        first_order = -1
         if not recompute:
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
-            names = series.forward
-            name = names[number] if number < len(names) else series.name(number)
+            try:
+                name = series.forward[number]
+            except IndexError:
+                name = series.name(number)
             if watch.asks and not watch.in_scope(name, parent, "api", watch.phase_names[phase]):
                 return None
         order = next(recorder.orders)
@@ -171,7 +173,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
         versions: list[int | None] | None = None
         asks_versions = api.asks_versions or watch.tensors.blanks
-        if watch.calm and not (asks_versions or api.may_write) and len(args) <= POSITIONS:  # most calls
+        if not asks_versions and watch.calm and not api.may_write and len(args) <= POSITIONS:  # most calls
             take(watch, order, "input", args, watch.places, positional, rows, targets)
             if kwargs:
                 named = []
@@ -229,8 +231,10 @@ def _learn_series(watch: Watch, api: Api) -> Series:
 
 def _backward(watch: Watch, begun: Begun) -> BackwardCall:
     row, _, _, series, number, parent, _, _, _ = begun
-    names = series.backward
-    name = names[number] if number < len(names) else series.name(number, "backward")
+    try:
+        name = series.backward[number]
+    except IndexError:
+        name = series.name(number, "backward")
     return BackwardCall(watch, name, row, row[0] if watch.record_forward else -1, parent.backward)
 
 

@@ -61,10 +61,26 @@ class BackwardCall:
         thread: int = watch.thread.__dict__["number"]
         if thread < 0:
             thread = watch.thread_number()
-        row = self.row
-        watch.call_row((
-            order, self.name, row[2], row[3], row[4], watch.backward_phase, parent, forward, -1, row[9], False, -1, thread,
-        ))  # fmt: skip
+        _, _, kind, module, module_class, _, _, _, _, site, _, _, _ = self.row
+        row = (
+            order,
+            self.name,
+            kind,
+            module,
+            module_class,
+            watch.backward_phase,
+            parent,
+            forward,
+            -1,
+            site,
+            False,
+            -1,
+            thread,
+        )
+        if recorder.direct:  # as in `watch.call_row`
+            recorder.call_rows.extend(row)
+        else:
+            recorder.call(*row)
         return order
 
     def show(self, slot: int) -> int:

@@ -245,10 +245,10 @@ class Modules:
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
             watch.executions.log += (series, number, order, len(rows) // 4, *rows[2::4])  # as `note` does it
-        names = series.forward
-        name = names[number] if number < len(names) else series.name(number)
-        names = series.backward
-        backward_name = names[number] if number < len(names) else series.name(number, "backward")
+        try:
+            name, backward_name = series.forward[number], series.backward[number]
+        except IndexError:
+            name, backward_name = series.name(number), series.name(number, "backward")
         thread = state["number"]
         if thread < 0:
             thread = watch.thread_number()

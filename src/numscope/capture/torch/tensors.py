@@ -84,31 +84,40 @@ class Tensors(Storages):
             if tensor.is_inference():
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
-        place = self._keys.get(address, address) if self._keys else address
-        if version:
-            place += version << VERSION
-        found = known.seen.get(place)
-        trusted = True
-        if self._untrusted or self._volatile:
-            trusted = address not in self._untrusted and self._volatile.get(address) != version
-        if found is None or not trusted:
-            if address not in self._storages:
-                self._storages[address] = storage._weak_ref()
-            recorder = self._recorder
-            settled = self._settled.known
-            if address in settled and trusted and holds(one := settled[address], tensor, form, version):
-                found = recorder.again(one[4], known.dtype, known.shape, known.device)
+        recorder = self._recorder
+        if (
+            address not in self._storages
+        ):  # most that are looked up: nothing of it was seen, and nothing is to be doubted
+            self._storages[address] = storage._weak_ref()
+            place = address + (version << VERSION) if version else address
+            if recorder.shares:
+                found = recorder.view(known, place, tensor, placement)
             else:
-                if not trusted and known.rows:
-                    known.rows.pop(place, None)
-                if recorder.shares:
-                    found = recorder.view(known, place if trusted else -1, tensor, placement)
-                else:
-                    found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
+                found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
-            if self.follows_views and trusted:
+            if self.follows_views:
                 self._lies[found] = known, place
-        if trusted and not wrapped:
+        else:
+            place = self._keys.get(address, address) + (version << VERSION)
+            found = known.seen.get(place, -1)
+            trusted = address not in self._untrusted and self._volatile.get(address) != version
+            if found < 0 or not trusted:
+                settled = self._settled.known
+                if address in settled and trusted and holds(one := settled[address], tensor, form, version):
+                    found = recorder.again(one[4], known.dtype, known.shape, known.device)
+                else:
+                    if not trusted and known.rows:
+                        known.rows.pop(place, None)
+                    if recorder.shares:
+                        found = recorder.view(known, place if trusted else -1, tensor, placement)
+                    else:
+                        found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
+                known.seen[place] = found
+                if self.follows_views and trusted:
+                    self._lies[found] = known, place
+            if not trusted:
+                return found
+        if not wrapped:
             self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
         return found
 
