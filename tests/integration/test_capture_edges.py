@@ -391,3 +391,29 @@ def test_an_operator_without_a_python_frame_above_it_is_recorded(tmp_path):
     run = ns.open_run(tmp_path / "run")
     assert run.skipped() == {}
     assert names(run) == ["Aten.mul.0.forward"]
+
+
+def test_type_is_a_call_where_it_casts_and_none_where_it_asks(tmp_path):
+    x = torch.randn(3)
+    with ns.capture(tmp_path / "run", None, on_error="raise"):
+        assert x.type() == "torch.FloatTensor"
+        x.type(torch.float64)
+    rows = ns.open_run(tmp_path / "run").calls.to_pylist()
+    assert [row["name"] for row in rows] == ["Tensor.type.0.forward"]
+
+
+def test_a_class_that_extends_an_optimizer_s_step_is_one_step_with_all_that_it_writes(tmp_path):
+    class Longer(torch.optim.SGD):
+        def step(self, closure=None):
+            super().step()
+            with torch.no_grad():
+                self.param_groups[0]["params"][0].mul_(2)
+
+    model = nn.Linear(2, 2)
+    optimizer = Longer(model.parameters(), lr=0.1)
+    with ns.capture(tmp_path / "run", model, keep="tensors", on_error="raise"):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    run = ns.open_run(tmp_path / "run")
+    assert [row["name"] for row in run.calls.to_pylist() if row["kind"] == "optimizer"] == ["Optimizer.Longer.step.0"]
+    assert (run.tensor("Optimizer.Longer.step.0.output.weight") == model.weight.detach().numpy()).all()

@@ -105,3 +105,25 @@ def region(flow: Flow, tensor: int, partner: Ints, ends: frozenset[int] = frozen
                     seen.add(given)
                     stack.append(given)
     return Region(tuple(sorted(calls)), tuple(frontier), tuple(sources), not stack)
+
+
+def leads_to(flow: Flow, call: int, ends: frozenset[int]) -> bool:
+    """Return whether what a call made reaches one of the calls `ends`, or it is one of them."""
+    slots, same = flow.side.slots, flow.same
+    users: dict[int, list[int]] = {}
+    given = np.flatnonzero((flow.role != OUTPUT) & (slots.tensor >= 0))
+    for tensor, user in zip(same[slots.tensor[given]].tolist(), slots.call[given].tolist()):
+        users.setdefault(tensor, []).append(user)
+    stack, seen = [call], {call}
+    while stack:
+        here = stack.pop()
+        if here in ends:
+            return True
+        rows = slice(slots.start[here], slots.start[here + 1])
+        made = slots.tensor[rows][flow.role[rows] == OUTPUT]
+        for tensor in made[made >= 0].tolist():
+            for user in users.get(int(same[tensor]), ()):
+                if user > here and user not in seen:
+                    seen.add(user)
+                    stack.append(user)
+    return False

@@ -41,6 +41,23 @@ def cut(ledger: Ledger, pair: int, label: str, error: float, explained: float) -
     return ledger.find("call", first, error, explained, 0.0, slot=slot, note=f"gradient of the {who}")
 
 
+def lone_gradient(ledger: Ledger, pair: int) -> tuple[int, str, str] | None:
+    """Return the backward call that has a gradient on one side alone, where a pair is given that gradient: a norm over
+    all gradients. As (pair, slot, whose)."""
+    sides = (
+        (ledger.a, ledger.flow_a, ledger.slots.alone_a, ledger.alignment.target, "target"),
+        (ledger.b, ledger.flow_b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
+    )
+    one_sided = _one_sided(ledger)
+    for side, flow, alone, calls, who in sides:
+        tensors = side.slots.tensor[alone[side.slots.call[alone] == calls[pair]]]
+        makers = set(flow.producer[flow.same[tensors[tensors >= 0]]].tolist())
+        for maker, slot, whose in one_sided:
+            if whose == who and int(calls[maker]) in makers:
+                return maker, f"as {slot}", who
+    return None
+
+
 def _maker(ledger: Ledger, pair: int, label: str) -> tuple[int, str]:
     """Return the pair of calls that makes the gradient which one side alone has, -1 for none, and whose it is."""
     slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)

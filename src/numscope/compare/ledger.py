@@ -11,7 +11,7 @@ from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference, differences, numbers
 from numscope.compare.dtypes import common_roundoff, smallest_step, unit_roundoff
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
-from numscope.compare.flow import flow
+from numscope.compare.flow import flow, leads_to
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors, call_errors
 from numscope.compare.pairing import MAP
@@ -316,12 +316,19 @@ class Ledger:
 
     def heal_by_gradients(self, order: float) -> None:
         """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same."""
+        calls = self.a.calls
+        differentiated = frozenset(calls.forward[(calls.forward >= 0) & ~calls.recompute].tolist())
         for suspicion in self.suspicions:
-            row = int(self.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1
-            if not suspicion.firm and (
-                row in self.backward_of or (row >= 0 and self.phase(suspicion.at) == "backward")
-            ):
+            row, finding = int(self.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1, suspicion.finding
+            if row < 0 or suspicion.firm or not suspicion.stands:
+                continue
+            phases = {self.phase(suspicion.at), *self._phases(finding)}
+            if "backward" in phases or leads_to(self.flow_a, row, differentiated):
                 suspicion.healed_at = max(suspicion.healed_at, order)
+
+    def _phases(self, finding: Finding) -> list[str]:
+        sides = ((self.a, finding.target), (self.b, finding.reference))
+        return [str(side.book.words[side.calls.phase[row]]) for side, row in sides if row >= 0]
 
     def loosen(self, pair: int, cause: int) -> None:
         """A pair whose inputs do not correspond does not do the same job: judge it by where it leads."""

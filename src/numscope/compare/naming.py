@@ -11,6 +11,7 @@ import numpy as np
 from numscope.compare import operators as op
 from numscope.compare.findings import Finding
 from numscope.compare.flow import Flow, Region, region
+from numscope.compare.gradients import lone_gradient
 from numscope.compare.ledger import Ledger
 from numscope.compare.side import Ints, Side
 from numscope.compare.slots import OUTPUT
@@ -28,6 +29,7 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
     paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
     extra = _most_active(ledger, ledger.a, [x for x in ahead.calls if x not in paired_a])
     missing = _most_active(ledger, ledger.b, [y for y in behind.calls if y not in paired_b])
+    extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)
     paired = [x for x in ahead.calls if x in paired_a]
     name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
     if extra >= 0 or missing >= 0:
@@ -42,7 +44,11 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
         step = (ledger.a.step, ledger.a.rank)
         return Finding(kind, -1, extra, missing, *step, order, *sizes, slot=ledger.slot(row), note=name)
     if paired:
-        return _of_pair(ledger, ledger.pair_of(_most_active(ledger, ledger.a, paired)), sizes, "other inputs")
+        first = ledger.pair_of(_most_active(ledger, ledger.a, paired))
+        lone = lone_gradient(ledger, first)
+        if lone is not None:
+            return _of_pair(ledger, lone[0], sizes, f"gradient of the {lone[2]}", slot=lone[1])
+        return _of_pair(ledger, first, sizes, "other inputs")
     t, r = ledger.tensors(row)
     if ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0:
         return _of_pair(ledger, pair, sizes, "", kind="gap", slot=ledger.slot(row))
@@ -73,6 +79,12 @@ def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
     backward = side.book.code("backward")
     working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
+
+
+def _first_run(side: Side, call: int, paired: set[int]) -> int:
+    """Return the forward call of a backward call that one side alone has, where that is alone too: it ran first."""
+    forward = int(side.calls.forward[call]) if call >= 0 and not side.calls.recompute[call] else -1
+    return forward if forward >= 0 and forward not in paired else call
 
 
 def _first_pair(ledger: Ledger, paired: list[int], behind: Region, extra: int, missing: int) -> int:

@@ -55,7 +55,7 @@ def call_errors(
     error_out = table.worst(count, slots.role == OUTPUT)
     roundoff = _roundoff(count, slots, table, classes, backward, two_precisions)
     scale = _Scales(count, a, b, alignment, slots, table, backward)
-    floor, gain_abs, gain_rel = _rules(classes, names, backward, roundoff, scale)
+    floor, gain_abs, gain_rel = (scale.larger * part for part in _rules(classes, names, backward, roundoff, scale))
     differs = table.any(count, (slots.role == OUTPUT) & table.dtype_differs)
     floor = np.where(differs & two_precisions, np.fmax(floor, 4.0 * roundoff), floor)
     estimated = table.any(count, measures.estimated[measures.row_of] & ~table.bitwise)
@@ -104,6 +104,9 @@ class _SlotTable:
         self.norm = np.fmax(np.nan_to_num(b.tensors.l2[slots.b]), np.nan_to_num(a.tensors.l2[slots.a]))
         self.elements = b.tensors.elements[slots.b].astype(np.float64)
         masked = filled(b, slots.b)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            larger = np.clip(self.norm / b.tensors.l2[slots.b], 1.0, _LARGE)
+        self.larger = np.where(masked | ~np.isfinite(larger), 1.0, larger)
         least = np.fmin(np.abs(b.tensors.min[slots.b]), np.abs(b.tensors.max[slots.b]))
         self.norm = np.where(masked, least * np.sqrt(self.elements), self.norm)
         self.moved = np.where(masked, np.nan_to_num(self.error) * self.norm, self.moved)
@@ -180,6 +183,8 @@ class _Scales:
         out, given = slots.role == OUTPUT, slots.role != OUTPUT
         smooth = ~table.discrete
         self.out = self._least(count, out & smooth & (table.elements > 0), table, table.norm)
+        # Errors are relative to the reference, and what rounds is the larger of the two.
+        self.larger = np.maximum(self._least(count, out & smooth & (table.elements > 0), table, table.larger), 1.0)
         self.out_elements = np.maximum(table.most(count, out & smooth, table.elements), 1)
         self.largest_in = table.most(count, given & smooth, table.norm)
         self.in_elements = np.maximum(table.most(count, given & smooth, table.elements), 1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.dtypes import common_roundoff, unit_roundoff
-from numscope.compare.findings import FAILED, RIGHT, TAINTED, Finding, Status
+from numscope.compare.findings import FAILED, PLAIN, RIGHT, TAINTED, Finding, Status
 from numscope.compare.flow import Region, region
 from numscope.compare.gradients import forward_cause, raise_again
 from numscope.compare.ledger import Ledger
@@ -22,6 +22,8 @@ from numscope.compare.side import Side
 from numscope.compare.slots import OUTPUT
 
 _GROWTH = 24  # calls through which two ways may still meet again
+_TELLING = 16  # elements: so many that agree do not do so by chance
+_PLAINLY = 1e-2  # relative: what was off by more cannot fade to rounding on the way
 
 
 class Regions:
@@ -38,9 +40,12 @@ class Regions:
         ahead = region(ledger.flow_a, t, ledger.partner_a)
         behind = region(ledger.flow_b, r, ledger.partner_b)
         entrance_a, entrance_b = (*ahead.frontier, *ahead.sources), (*behind.frontier, *behind.sources)
-        for x in entrance_a:
-            if ledger.wrong_a[x] and x != t:
-                return self._taint(t, r, error, int(ledger.cause_a[x]))
+        wrong = [int(ledger.cause_a[x]) for x in entrance_a if ledger.wrong_a[x] and x != t]
+        if wrong and self._is_refuted(pair, row, wrong, error):
+            ledger.mark_right(t, r, error)
+            return RIGHT, -1
+        if wrong:
+            return self._taint(t, r, error, wrong[0])
         if t in ahead.frontier and ledger.wrong_a[t]:
             return self._taint(t, r, error, int(ledger.cause_a[t]))
         if any(ledger.wrong_b[y] for y in entrance_b):
@@ -96,6 +101,24 @@ class Regions:
             elif telling:
                 suspicion.healed_at = ledger.order(pair)
         return None
+
+    def _is_refuted(self, pair: int, row: int, causes: list[int], error: float) -> bool:
+        """Withdraw suspicions that had grown too old to be, where what is made from all that is plainly the same.
+
+        Counts per expert of one token here and of all tokens there cannot agree; what comes of them does.
+        """
+        ledger = self.ledger
+        t, r = ledger.tensors(row)
+        roundoff = ledger.roundoff(t, r)
+        plain = error <= PLAIN * roundoff and roundoff < 2.0**-20
+        if not (plain and ledger.is_telling(row) and ledger.a.tensors.elements[t] >= _TELLING) or min(causes) < 0:
+            return False
+        suspicions = [ledger.suspicions[cause] for cause in causes]
+        if any(suspicion.firm or not suspicion.last > _PLAINLY for suspicion in suspicions):
+            return False
+        for suspicion in suspicions:
+            suspicion.healed_at = max(suspicion.healed_at, ledger.order(pair))
+        return True
 
     def heal_by_bits(self) -> None:
         """Withdraw suspicions of calls that lead to a tensor which is the same to the bit on both sides.
@@ -167,6 +190,8 @@ class Regions:
             explained *= 4.0  # other calls may stand between that were not recorded
         if end > 4 * inner and active:
             explained += 0.1 * end  # the same numbers, rounded once more at the end: a few fall the other way
+        if ledger.two_precisions and not active and self._is_set_up(ahead, behind):
+            explained = max(explained, 4.0 * end)  # a cast computes nothing, and rounds
         if front == 0 and ledger.scaled_error(row) > explained / 16.0:
             explained /= 16.0
         if ledger.measures.estimated[ledger.measures.row_of[row]]:
@@ -174,6 +199,11 @@ class Regions:
         if ledger.phase(pair) in ("backward", "optimizer"):
             explained = max(explained, 16.0 * ledger.worst_right["backward"], 16 * end)
         return float(explained)
+
+    def _is_set_up(self, ahead: Region, behind: Region) -> bool:
+        """Return whether all calls of a region stand outside of any module: `model.bfloat16()`, and its data likewise."""
+        sides = ((self.ledger.a, ahead.calls), (self.ledger.b, behind.calls))
+        return all(side.calls.parent[call] < 0 for side, calls in sides for call in calls)
 
     def _roundoff_of(self, side: Side, call: int) -> float:
         """Return the unit roundoff in which a call computes: that of its outputs."""

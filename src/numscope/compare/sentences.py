@@ -76,6 +76,8 @@ def _details(finding: Finding, a: Side, b: Side) -> dict[str, Any]:
         details["arguments"] = [str(difference) for difference in finding.differences]
     if finding.slot:
         details["slot"] = finding.slot
+    if finding.kind in ("missing", "extra") and finding.note:
+        details["shows_in"] = finding.note
     if finding.target >= 0:
         details["target_order"] = int(a.calls.order[finding.target])
     if finding.reference >= 0:
@@ -168,6 +170,11 @@ def _other_operands(finding: Finding, a: Side, b: Side) -> str:
         codes = side.slots.slot[side.slots.start[row] : side.slots.start[row + 1]] if row >= 0 else ()
         slots = [side.book.words[code] for code in codes]
         given.append([slot for slot in slots if slot.startswith(("input", "kwargs"))])
+    for slot in given[0]:
+        name, _, number = slot.rpartition(".")
+        counts = [sum(one.startswith(f"{name}.") for one in slots) for slots in given]
+        if number.isdigit() and "." in name and counts[0] != counts[1] > 0:
+            return f"it is given {counts[0]} tensors as {name}, its counterpart {counts[1]}"
     mine, theirs = (", ".join(slot for slot in one if slot not in other) for one, other in (given, given[::-1]))
     if bool(mine) == bool(theirs):
         return "it does not do the same as its counterpart"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numscope.compare.align import Alignment
+from numscope.compare.lists import keys
 from numscope.compare.operators import COMMUTATIVE, FILLS
 from numscope.compare.pairing import VALUE
 from numscope.compare.side import Flags, Ints, Side, distinct
@@ -45,9 +46,7 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     """Return the paired slots of all paired calls."""
     pair_a, slot_a = _expand(a, alignment.target)
     pair_b, slot_b = _expand(b, alignment.reference)
-    width = len(a.book.words) + 1
-    key_a = pair_a * width + a.slots.slot[slot_a]
-    key_b = pair_b * width + b.slots.slot[slot_b]
+    key_a, key_b = keys(a, b, pair_a, slot_a, pair_b, slot_b)
     if np.array_equal(key_a, key_b):
         place_a = place_b = np.arange(len(key_a))
     else:

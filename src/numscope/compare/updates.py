@@ -40,6 +40,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     if _gradients_agree(ledger, parts):
         ledger.heal_by_gradients(ledger.order(pair))
     told = any(difference.telling for difference in ledger.differences.get(pair, ()))
+    longest = _longest(ledger, parts)
     verdict = IDENTICAL if ledger.errors.identical[pair] else EQUIVALENT
     wrong: list[_Update] = []
     for label, rows in parts.items():
@@ -47,7 +48,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         tainted = [cause for status, cause in causes if status != RIGHT]
         if "output" not in rows:
             continue
-        update, is_wrong = _judge_update(ledger, pair, label, rows, told)
+        update, is_wrong = _judge_update(ledger, pair, label, rows, told, longest)
         if is_wrong and not tainted and _one_sided(ledger, pair, label):
             tainted = [_cut(ledger, pair, update)]
         t, r = ledger.tensors(rows["output"])
@@ -137,7 +138,9 @@ def _gradients_agree(ledger: Ledger, parts: dict[str, dict[str, int]]) -> bool:
     return roundoff < 2.0**-20 and off <= 32 * roundoff + 2 * ledger.history.noise
 
 
-def _judge_update(ledger: Ledger, pair: int, label: str, rows: dict[str, int], told: bool) -> tuple[_Update, bool]:
+def _judge_update(
+    ledger: Ledger, pair: int, label: str, rows: dict[str, int], told: bool, longest: float
+) -> tuple[_Update, bool]:
     row = rows["output"]
     error = ledger.size(row)
     roundoff = ledger.roundoff(*ledger.tensors(row))
@@ -147,23 +150,47 @@ def _judge_update(ledger: Ledger, pair: int, label: str, rows: dict[str, int], t
     # The optimizer's state remembers the gradients of all steps.
     known = max(gradient, history.get(f"gradient.{label}", 0.0))
     history[f"gradient.{label}"] = known
-    moved = _moved(ledger, rows)
+    moved = _moved(ledger, rows, 1)
     name = ledger.a.book.words[ledger.a.calls.op[ledger.alignment.target[pair]]].rpartition(".")[2]
     if known == 0.0:
-        share = 4e-6
-    else:
-        share = 8.0 * known + 1e-4 if name in _LINEAR else 1.5
-    explained = 4 * roundoff + 2 * before + moved * share
-    limit = 2 * before + 2 * roundoff if told and known == 0.0 else explained
-    return _Update(label, error, explained, max(gradient, before), ledger.slot(row)), error > limit
+        allowed = moved * 4e-6
+    elif name in _LINEAR:
+        allowed = moved * (8.0 * known + 1e-4)
+    else:  # where all signs may be others, the two steps together
+        allowed = 1.02 * (moved + min(_moved(ledger, rows, 0), 1.5 * max(moved, _rms_to_share(ledger, rows, longest))))
+        allowed = max(allowed, 1.5 * moved)
+    explained = 4 * roundoff + 2 * before + allowed
+    if told:  # other settings: only what noise in the gradient does by itself is an excuse
+        explained = min(explained, 2 * before + 2 * roundoff + moved * (8.0 * known + 6.0 * known**0.5))
+    return _Update(label, error, explained, max(gradient, before), ledger.slot(row)), error > explained
 
 
-def _moved(ledger: Ledger, rows: dict[str, int]) -> float:
-    """Return how far the reference's parameter moved in this step, relative to itself."""
+def _moved(ledger: Ledger, rows: dict[str, int], side: int) -> float:
+    """Return how far a parameter moved in this step on one side, relative to the reference's after it."""
     if "parameters" not in rows:
         return 1.0
-    after, before = ledger.tensors(rows["output"])[1], ledger.tensors(rows["parameters"])[1]
-    return _distance(ledger.b, after, before)
+    (after, kept), before = ledger.tensors(rows["output"]), ledger.tensors(rows["parameters"])[side]
+    if side == 1:
+        return _distance(ledger.b, kept, before)
+    scale = float(ledger.a.tensors.l2[after]) / max(float(ledger.b.tensors.l2[kept]), 1e-300)
+    return _distance(ledger.a, after, before) * scale
+
+
+def _longest(ledger: Ledger, parts: dict[str, dict[str, int]]) -> float:
+    """Return the longest step that the reference took with any parameter, per element."""
+    steps = [0.0]
+    for rows in parts.values():
+        if "output" in rows and "parameters" in rows:
+            tensors, after = ledger.b.tensors, ledger.tensors(rows["output"])[1]
+            size = float(tensors.l2[after]) / max(float(tensors.elements[after]), 1.0) ** 0.5
+            steps.append(_moved(ledger, rows, 1) * size)
+    return float(max(step for step in steps if step == step))
+
+
+def _rms_to_share(ledger: Ledger, rows: dict[str, int], step: float) -> float:
+    """Return a step per element as a share of the reference's parameter."""
+    tensors, after = ledger.b.tensors, ledger.tensors(rows["output"])[1]
+    return float(step * float(tensors.elements[after]) ** 0.5 / max(float(tensors.l2[after]), 1e-300))
 
 
 def _distance(side: Side, after: int, before: int) -> float:

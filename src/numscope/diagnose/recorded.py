@@ -182,6 +182,10 @@ class Record:
                     return f"{self.calls[order].name}.{slot}"
         return f"tensor {number}"
 
+    def parameters_of(self, content: tuple[Any, ...]) -> list[str]:
+        """Return the names of the parameters and buffers that hold just this."""
+        return [name for number, name in self._parameter_names.items() if self.tensors[number].content == content]
+
     def units(self) -> Iterator[Call]:
         """Yield the calls that a replay is made of: no modules, and of a thin wrapper the wrapper alone."""
         for call in self.calls.values():

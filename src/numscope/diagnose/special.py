@@ -24,6 +24,9 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
         found = untied(pairs)
         if found is not None:
             return found
+    if origin.phase == "forward" and ".backward" in str(origin.details.get("shows_in")):
+        found = explain_call(pairs, replace(origin, relative=None))  # the error is a gradient's, not what it made
+        return found if found.repair else explain_call(pairs, origin)
     if detached:
         return Explanation("semantic", f"equal to the reference without {origin.call}, which stops the gradient")
     for row in _with_other_arguments(pairs, origin):
@@ -35,13 +38,13 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
     if origin.kind == "data":
         return Explanation("input", _relation(pairs, origin))
     if origin.kind == "parameter":
-        return Explanation("parameter", _relation(pairs, origin))
+        return Explanation("parameter", _relation(pairs, origin) or _misplaced(pairs, origin))
     if origin.kind == "optimizer" or origin.call.startswith("Optimizer."):
         return optimizers.explain(pairs, origin)
     if origin.call.startswith("Distributed."):
         return collectives.explain(pairs, origin)
     if origin.phase == "backward":
-        return accumulated(pairs, origin) or gradient(pairs, origin)
+        return accumulated(pairs, origin) or not_asked_for(pairs, origin) or gradient(pairs, origin)
     return None
 
 
@@ -95,6 +98,19 @@ def _relation(pairs: Pairing, origin: Origin) -> str | None:
     return None
 
 
+def _misplaced(pairs: Pairing, origin: Origin) -> str | None:
+    """Return which other parameter of the reference a parameter holds: a layer that was loaded from the wrong place."""
+    row = pairs.row(origin.call, origin.kind) or origin.details
+    slot, here = origin.details.get("slot"), row.get("target_order")
+    number = pairs.target.slots(here).get(slot) if here is not None and isinstance(slot, str) else None
+    if number is None:
+        return None
+    names = pairs.reference.parameters_of(pairs.target.tensors[number].content)
+    if not names or origin.call in names or _is_constant(pairs.target, number):
+        return None
+    return f"equal to the reference with {origin.call} in its place (now it holds {names[0]})"
+
+
 def accumulated(pairs: Pairing, origin: Origin) -> Explanation | None:
     """Explain a parameter's gradient that holds, in one run alone, that of the step before: it was not zeroed."""
     slot, here, there = (origin.details.get(key) for key in ("slot", "target_order", "reference_order"))
@@ -122,6 +138,45 @@ def accumulated(pairs: Pairing, origin: Origin) -> Explanation | None:
     if relative(wide(now) + wide(left), wide(wanted)) <= limit:
         change = f"the gradients of step {earlier[-1]} kept and added to (now they are zeroed in between)"
         return Explanation("input", f"equal to the reference with {change}")
+    return None
+
+
+def not_asked_for(pairs: Pairing, origin: Origin) -> Explanation | None:
+    """Explain a backward call that makes the gradient of a parameter in one run alone: in the other it is frozen."""
+    row = pairs.row(origin.call, origin.kind)
+    if row is None or row["target_order"] is None or row["reference_order"] is None:
+        return None
+    here, there = row["target_order"], row["reference_order"]
+    for record, order, other, sentence in (
+        (pairs.reference, there, pairs.target.outputs(here), "a gradient for {0} (now it is frozen)"),
+        (pairs.target, here, pairs.reference.outputs(there), "{0} frozen, requires_grad=False (now it has a gradient)"),
+    ):
+        forward = record.calls[order].forward
+        if forward is None:
+            continue
+        given = record.slots(forward)
+        for slot in record.outputs(order):
+            number = given.get(slot.removeprefix("output.")) if "kwargs" in slot else given.get(_given_as(slot))
+            label = None if slot in other or number is None else _label(record, number, forward)
+            if label is not None:
+                return Explanation("semantic", f"equal to the reference with {sentence.format(label)}")
+    return None
+
+
+def _given_as(slot: str) -> str:
+    """Return the slot whose gradient an output of a backward call is."""
+    return slot.replace("output.", "input.", 1)
+
+
+def _label(record: Record, number: int, call: int) -> str | None:
+    """Return the name of the parameter that a tensor is to the module which a call runs in, None for none."""
+    outer = record.calls[call].parent
+    while outer is not None:
+        for slot, held in record.slots(outer, "parameters").items():
+            if held == number:
+                name = slot.partition(".")[2]
+                return f"{record.calls[outer].module}.{name}" if record.calls[outer].module else name
+        outer = record.calls[outer].parent
     return None
 
 
@@ -175,26 +230,36 @@ def _within(inner: str | None, outer: str | None) -> bool:
 
 def untied(pairs: Pairing) -> Explanation | None:
     """Explain a parameter that only one run has apart: a copy of another one, where the other run has one for both."""
-    ours, theirs = _parameters(pairs, True), _parameters(pairs, False)
-    for mine, others, sentence in (
-        (ours, theirs, "equal to the reference with {0} tied to {1}: one parameter (now a copy)"),
-        (theirs, ours, "equal to the reference with {0} as a parameter of its own (now tied to {1})"),
+    ours, theirs = _parameters(pairs.target), _parameters(pairs.reference)
+    for record, mine, others, sentence in (
+        (pairs.target, ours, theirs, "equal to the reference with {0} tied to {1}: one parameter (now a copy)"),
+        (pairs.reference, theirs, ours, "equal to the reference with {0} as a parameter of its own (now tied to {1})"),
     ):
-        for label, content in mine.items():
-            if others and label not in others:
-                twin = next((name for name, value in mine.items() if name != label and value == content), None)
-                if twin is not None:
-                    return Explanation("parameter", sentence.format(label, twin))
+        for label, number in mine.items():
+            if not others or label in others:
+                continue
+            content = record.tensors[number].content
+            twins = [name for name, n in mine.items() if name != label and record.tensors[n].content == content]
+            if len(twins) == 1 and not _is_constant(record, number):
+                return Explanation("parameter", sentence.format(label, twins[0]))
     return None
 
 
-def _parameters(pairs: Pairing, target: bool) -> dict[str, tuple[object, ...]]:
-    """Return the content of each parameter that the optimizer of a run was given."""
-    record = pairs.target if target else pairs.reference
-    found: dict[str, tuple[object, ...]] = {}
+def _is_constant(record: Record, number: int) -> bool:
+    """Tell whether all elements are the same, as those of all new norms are: then a twin means nothing."""
+    try:
+        values = record.data(number).reshape(-1)
+    except NotKept:
+        return False
+    return bool((values == values[:1]).all())
+
+
+def _parameters(record: Record) -> dict[str, int]:
+    """Return the tensor of each parameter that the optimizer of a run was given."""
+    found: dict[str, int] = {}
     for call in record.calls.values():
         if call.kind == "optimizer":
             for slot, number in record.slots(call.order, "parameters").items():
                 if number is not None and record.tensors[number].hash is not None:
-                    found.setdefault(slot.partition(".")[2], record.tensors[number].content)
+                    found.setdefault(slot.partition(".")[2], number)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -319,3 +320,70 @@ def test_the_first_step_that_is_off_has_the_origin(tmp_path: Path, keep: bool) -
     )
     assert comparison.origin is not None
     assert comparison.origin.step == 0
+
+
+def stepped(signs: Any, gradient: Any) -> Script:
+    """One step of Adam on one parameter: every element moves by 0.01."""
+    script = Script()
+    weight, came = numbers((64,), seed=3), numbers((16, 64), seed=2)
+    script.call("Data.Net.0.input", made={"output.0": X})
+    forward = script.call("Torch.add.0.forward", {"input.0": X, "input.1": weight}, {"output.0": X + weight})
+    script.call("Torch.add.0.backward", {"input.0": came}, {"output.1": gradient}, forward=forward)
+    after = (weight + np.float32(0.01) * signs).astype(np.float32)
+    given = {"parameters.w": weight, "parameters_grad.w": gradient}
+    script.call("Optimizer.AdamW.step.0", given, {"output.w": after})
+    return script
+
+
+def test_a_step_whose_signs_are_all_rounding_s_may_go_the_other_way(tmp_path: Path, keep: bool) -> None:
+    signs = np.sign(numbers((64,), seed=4))
+    noise, other = (numbers((64,), seed=seed) * np.float32(1e-9) for seed in (5, 6))
+    comparison = compared(tmp_path, stepped(-signs, (noise + other) / 2), stepped(signs, noise), keep)
+    assert comparison.verdict == "equivalent", comparison.origin
+
+
+def test_a_step_that_goes_ten_times_as_far_is_an_origin_whatever_the_gradient_s_noise(
+    tmp_path: Path, keep: bool
+) -> None:
+    signs, gradient = np.sign(numbers((64,), seed=4)), numbers((64,), seed=5)
+    comparison = compared(tmp_path, stepped(10 * signs, rounded(gradient)), stepped(signs, gradient), keep)
+    assert comparison.origin is not None
+    assert comparison.origin.kind == "optimizer"
+
+
+def mixed_precision(dtype: Any, rest: float) -> Script:
+    """linear and its backward; the gradient of the bias is nothing but what rounding leaves of large terms."""
+    script = Script()
+    weight, gradient = numbers((64, 64), seed=1) / np.float32(8), numbers((16, 64), seed=2)
+    made = (X @ weight).astype(dtype)
+    script.call("Data.Net.0.input", made={"output.0": X})
+    forward = script.call("Functional.linear.0.forward", {"input.0": X, "input.1": weight}, {"output.0": made})
+    came = gradient.astype(dtype)
+    back = {"output.0": (gradient @ weight.T).astype(dtype), "output.2": numbers((64,), seed=6) * np.float32(rest)}
+    script.call("Functional.linear.0.backward", {"input.0": came}, back, forward=forward)
+    return script
+
+
+def test_what_is_zero_but_for_rounding_is_larger_where_rounding_is_coarser(tmp_path: Path, keep: bool) -> None:
+    coarse, fine = mixed_precision(ml_dtypes.bfloat16, 3e-3), mixed_precision(np.float32, 1e-7)
+    comparison = compared(tmp_path, coarse, fine, keep)
+    assert comparison.verdict == "equivalent", comparison.origin
+
+
+def test_lists_of_other_lengths_are_paired_in_order_by_their_bits(tmp_path: Path) -> None:
+    parts = [numbers((4,), seed=seed) for seed in range(5)]
+
+    def norms(chosen: list[Any]) -> Script:
+        script = Script()
+        for number, part in enumerate(chosen):
+            script.call(f"Data.Net.{number}.input", made={"output.0": part})
+        given = {f"input.0.{number}": part for number, part in enumerate(chosen)}
+        made = {f"output.{number}": np.linalg.norm(part).reshape(1) for number, part in enumerate(chosen)}
+        script.call("Torch._foreach_norm.0.forward", given, made)
+        return script
+
+    comparison = compared(tmp_path, norms([*parts[:1], *parts[2:]]), norms(parts), True)
+    rows = comparison.pairs.to_pylist()
+    found = {row["target_name"]: row["reference_name"] for row in rows if "norm" in row["target_name"]}
+    assert found["Torch._foreach_norm.0.forward.input.0.0"].endswith("input.0.0")
+    assert all(row["bitwise_equal"] for row in rows if "norm" in row["target_name"])

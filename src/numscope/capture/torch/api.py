@@ -15,7 +15,7 @@ from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.graph import attach, attach_one
 from numscope.capture.torch.inputs import Targets, aim, take
-from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function
+from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function, is_cast
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
 from numscope.capture.torch.values import POSITIONS, Slot
@@ -57,7 +57,7 @@ class ApiMode(TorchFunctionMode):
         if api.aside:
             if api.transparent:
                 return self._inside(api, func, args, kwargs)
-            if not self._cuts(api, args):
+            if not self._is_call(api, args, kwargs):
                 return func(*args, **kwargs)
         watch = self._watch
         if state["quiet"] is not None or not (watch.on and watch.forward_on) or is_tracing():
@@ -80,13 +80,14 @@ class ApiMode(TorchFunctionMode):
             _end(watch, state, api, begun, None, result)
         return result
 
-    def _cuts(self, api: Api, args: Any) -> bool:
-        """Tell whether a silent function is a call all the same: it cuts the graph. Distrust memory that it gives away."""
+    def _is_call(self, api: Api, args: Any, kwargs: Any) -> bool:
+        """Tell whether a silent function is a call all the same: it casts, or cuts the graph. Distrust memory that it
+        gives away."""
         if not self._watch.on:
             return False
         if api.exposes and isinstance(args[0], torch.Tensor):
             self._watch.tensors.distrust(args[0], storage_only=api.op in STORAGES)
-        return bool(api.cuts and args[0].requires_grad)
+        return bool(is_cast(api, args, kwargs) or (api.cuts and args[0].requires_grad))
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
         """Run a function so that the torch functions it calls are seen too."""

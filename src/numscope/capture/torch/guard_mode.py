@@ -22,7 +22,7 @@ from numscope.capture.torch.guard_faults import PASS, OurWork
 from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.guard_nodes import hook
 from numscope.capture.torch.modules import Module, Modules
-from numscope.capture.torch.names import Api
+from numscope.capture.torch.names import Api, is_cast
 from numscope.capture.torch.thread import Open
 
 Tensor = torch.Tensor
@@ -49,7 +49,8 @@ class GuardMode(ApiMode):
         thread = watch.thread
         if api.transparent and not thread.busy:
             return self._inside(api, func, args, kwargs)
-        if api.silent or thread.busy or not watch.on or is_tracing() or _transform() is not None:
+        silent = api.silent and not is_cast(api, args, kwargs)
+        if silent or thread.busy or not watch.on or is_tracing() or _transform() is not None:
             return func(*args, **kwargs)
         stack = thread.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):

@@ -86,6 +86,7 @@ class Api:
     __slots__ = (
         "aside",
         "asks_versions",
+        "casts",
         "composite",
         "computes",
         "cuts",
@@ -120,12 +121,15 @@ class Api:
         self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
         self.may_write = self.overwrites or self.foreign
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
+        self.casts = op == "type"  # a call where it is told a dtype; else it asks for one
         inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
         self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None
         self.computes = False  # it has returned a tensor before: what it writes to is then no result
         self.asks_versions = True  # … so that nobody asks what it wrote to
         self.composite = self.twin is not None  # its inner calls are seen
-        self.plain = silent and not (self.exposes or self.cuts or self.transparent)  # nothing is to be done about it
+        self.plain = silent and not (
+            self.exposes or self.cuts or self.casts or self.transparent
+        )  # nothing is to be done about it
         self.aside = silent or self.transparent  # no call, or one only in some cases
         self.series: Series | None = None  # the names of its calls, once there is one
 
@@ -138,6 +142,11 @@ class Api:
 def is_in_place(op: str) -> bool:
     """Tell whether an operator of this name writes to its first argument."""
     return (op.endswith("_") and not op.endswith("__")) or op == "__setitem__"
+
+
+def is_cast(api: Api, args: Any, kwargs: Any) -> bool:
+    """Tell whether a call of `type` gives a tensor of another dtype, instead of saying which it is."""
+    return api.casts and (len(args) > 1 or bool(kwargs))
 
 
 class _LiveGlobals(dict[str, Any]):

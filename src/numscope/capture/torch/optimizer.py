@@ -46,6 +46,7 @@ class Optimizers:
         # id of the optimizer → the ids of its parameters, how many parameters had names then, and the names of its own
         self._names: dict[int, tuple[list[list[int]], int, _Names]] = {}
         self._stepped = False
+        self._running: dict[int, Any] = {}  # id of the optimizer → the frame of the step that it is in
 
     def install(self) -> Undo:
         """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
@@ -71,7 +72,7 @@ class Optimizers:
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._stepped = True
         watch = self._watch
-        if watch.thread.busy:
+        if watch.thread.busy or self._is_inner(optimizer, sys._getframe(1)):
             return
         wanted = watch.on and watch.settings.optimizer
         stepping = None
@@ -88,6 +89,16 @@ class Optimizers:
             return
         watch.thread.begin_quiet()
         watch.thread.stepping = stepping
+
+    def _is_inner(self, optimizer: torch.optim.Optimizer, frame: Any) -> bool:
+        """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
+        around, outer = self._running.get(id(optimizer)), frame
+        while around is not None and outer is not None:
+            if outer.f_back is around:
+                return True
+            outer = outer.f_back
+        self._running[id(optimizer)] = frame  # one whose step raised is replaced
+        return False
 
     def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
@@ -169,6 +180,9 @@ class Optimizers:
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         watch = self._watch
+        if self._running.get(id(optimizer), frame := sys._getframe(1)) is not frame:
+            return
+        self._running.pop(id(optimizer), None)
         stepping, asked = watch.thread.stepping, watch.thread.asked
         watch.thread.end_quiet()
         opened = self._open.pop(id(optimizer), None)

@@ -39,9 +39,11 @@ class Executions:
             self._task, self._cursor = task, -1
         self._index()
         log = self.log
-        place = self._by_inputs.get((series, tuple(inputs)))
-        if place is None and 0 <= self._cursor < len(log) and log[self._cursor] is series:
-            place = self._cursor
+        place: int | None = self._cursor
+        follows = 0 <= self._cursor < len(log) and log[self._cursor] is series
+        # What follows in order comes first: many calls may have the same inputs, such as the cosines of all layers.
+        if not follows or log[self._cursor + 4 : self._cursor + 4 + log[self._cursor + 3]] != inputs:
+            place = self._by_inputs.get((series, tuple(inputs)), self._cursor if follows else None)
         if place is None:
             return None
         self._cursor = place + 4 + log[place + 3]
