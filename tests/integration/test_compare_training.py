@@ -186,6 +186,70 @@ def test_other_betas_are_named_though_rounding_is_in_all_gradients(tmp_path: Pat
     assert comparison.origin.relative > comparison.origin.expected
 
 
+def test_settings_are_repaired_though_rounding_parts_what_the_two_saw(tmp_path: Path) -> None:
+    model = Model(fused=True)
+    target = train(tmp_path / "a", model, steps=1, optimizer=adamw(model, weight_decay=0.5))
+    report = ns.diagnose(target, train(tmp_path / "b", Model(), steps=1))
+    assert report.origin.repair == ("equal to the reference with weight_decay=0.01 (now 0.5) in Optimizer.AdamW.step.0")
+
+
+def test_weights_rounded_after_a_step_are_named_by_the_call_that_rounds_them(tmp_path: Path) -> None:
+    def run(path: Path, rounds: bool) -> Path:
+        model = Model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ns.capture(path, model, keep="tensors") as capture:
+            for number in range(2):
+                if number and rounds:
+                    with torch.no_grad():
+                        model.head.weight.copy_(model.head.weight.bfloat16().float())
+                optimizer.zero_grad()
+                model(torch.ones(2, 7, 6)).sum().backward()
+                optimizer.step()
+                capture.step()
+        return path
+
+    comparison = ns.compare(run(tmp_path / "a", True), run(tmp_path / "b", False))
+    assert (comparison.origin.call, comparison.origin.kind) == ("Tensor.bfloat16.0.forward", "extra")
+
+
+def test_another_form_is_named_by_its_gradient_where_bf16_hides_it_in_forward(tmp_path: Path) -> None:
+    def run(path: Path, **form: str) -> Path:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(32, 32, dtype=torch.bfloat16), 0.3 * torch.randn(64, 32, dtype=torch.bfloat16)
+        with ns.capture(path, layer, keep="tensors"):
+            F.gelu(layer(x), **form).sum().backward()
+        return path
+
+    comparison = ns.compare(run(tmp_path / "a", approximate="tanh"), run(tmp_path / "b"))
+    assert comparison.verdict == "diverged"
+    assert comparison.origin.call.startswith("Functional.gelu.0")
+    assert "argument approximate 'tanh' against not given" in comparison.origin.reason
+
+
+def test_a_wrong_scale_of_a_fused_attention_is_named_there_and_not_at_a_mask_that_served_before(tmp_path: Path) -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor, scales: tuple[float, float], fused: bool) -> torch.Tensor:
+            mask = None if fused else torch.zeros(7, 7).masked_fill(torch.ones(7, 7).triu(1) > 0, -1e9) + 0.0
+            for scale in scales:
+                if fused:
+                    x = x + F.scaled_dot_product_attention(x, x, x, is_causal=True, scale=scale)
+                else:
+                    x = x + torch.softmax(x @ x.transpose(-1, -2) * scale + mask, -1) @ x
+            return x.square().mean()
+
+    def run(path: Path, scales: tuple[float, float], fused: bool) -> Path:
+        torch.manual_seed(0)
+        model, x = Twice(), torch.randn(2, 7, 16)
+        with ns.capture(path, model, keep="tensors"):
+            model(x, scales, fused)
+        return path
+
+    comparison = ns.compare(run(tmp_path / "a", (0.25, 0.251), True), run(tmp_path / "b", (0.25, 0.25), False))
+    assert comparison.origin.call == "Functional.scaled_dot_product_attention.1.forward"
+    agreeing = ns.compare(run(tmp_path / "c", (0.25, 0.25), True), run(tmp_path / "d", (0.25, 0.25), False))
+    assert agreeing.verdict == "equivalent", agreeing.origin.reason
+
+
 def test_a_rate_ten_times_too_large_is_named_though_its_argument_is_not_recorded(tmp_path: Path) -> None:
     class Faster(torch.optim.AdamW):
         def step(self, closure: Any = None) -> Any:

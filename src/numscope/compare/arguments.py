@@ -18,6 +18,37 @@ _HARMLESS = frozenset(
 )
 _MISSING = object()
 
+# What a call means that does not give an argument, of torch's own functions: by operator, then by name.
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gelu": {"approximate": "none"},
+    "layer_norm": {"eps": 1e-5},
+    "group_norm": {"eps": 1e-5},
+    "instance_norm": {"eps": 1e-5, "use_input_stats": True},
+    "batch_norm": {"eps": 1e-5, "training": False},
+    "normalize": {"p": 2.0, "eps": 1e-12},
+    "cosine_similarity": {"eps": 1e-8},
+    "cross_entropy": {"reduction": "mean", "label_smoothing": 0.0},
+    "nll_loss": {"reduction": "mean"},
+    "mse_loss": {"reduction": "mean"},
+    "l1_loss": {"reduction": "mean"},
+    "smooth_l1_loss": {"reduction": "mean", "beta": 1.0},
+    "huber_loss": {"reduction": "mean", "delta": 1.0},
+    "kl_div": {"reduction": "mean", "log_target": False},
+    "binary_cross_entropy": {"reduction": "mean"},
+    "binary_cross_entropy_with_logits": {"reduction": "mean"},
+    "scaled_dot_product_attention": {"dropout_p": 0.0, "is_causal": False},
+    "dropout": {"p": 0.5, "training": True},
+    "leaky_relu": {"negative_slope": 0.01},
+    "elu": {"alpha": 1.0},
+    "interpolate": {"mode": "nearest"},
+    "grid_sample": {"mode": "bilinear", "padding_mode": "zeros"},
+    "pad": {"mode": "constant"},
+    "avg_pool2d": {"ceil_mode": False, "count_include_pad": True},
+    "max_pool2d": {"ceil_mode": False},
+    "std": {"unbiased": True},
+    "var": {"unbiased": True},
+}
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -32,8 +63,8 @@ class Difference:
         return f"{self.name} {_text(self.target)} against {_text(self.reference)}"
 
 
-def differences(target: str | None, reference: str | None) -> list[Difference]:
-    """Return the arguments that differ between two calls' recorded JSON."""
+def differences(target: str | None, reference: str | None, op: str = "") -> list[Difference]:
+    """Return the arguments that differ between two calls' recorded JSON; one that is not given is the operator's default."""
     if target == reference:
         return []
     flat_a, flat_b = _flatten(target), _flatten(reference)
@@ -44,7 +75,11 @@ def differences(target: str | None, reference: str | None) -> list[Difference]:
             continue
         if _is_number(x) and _is_number(y) and x == y:
             continue
-        found.append(Difference(name, x, y, _telling(x, y)))
+        default = _DEFAULTS.get(op, {}).get(name, _MISSING)
+        meant = default if x is _MISSING else x, default if y is _MISSING else y
+        if meant[0] is not _MISSING and meant[0] == meant[1]:
+            continue
+        found.append(Difference(name, x, y, _telling(*meant)))
     return found
 
 

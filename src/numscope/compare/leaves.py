@@ -68,7 +68,9 @@ class Leaves:
         else:
             blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
             kind = "gap" if slot else "call"
-            cause = ledger.find(kind, blamed, out, float(self.limits[pair]), came_in, slot=slot)
+            explained = float(self.limits[pair])
+            explained = explained if out > explained else self._limit(pair, came_in, carried)
+            cause = ledger.find(kind, blamed, out, explained, came_in, slot=slot)
             ledger.inherit(pair, cause)
             ledger.cause_of[blamed] = cause
             ledger.verdict[blamed] = ORIGIN
@@ -156,7 +158,7 @@ class Leaves:
         ledger = self.ledger
         limit = float(self.limits[pair] + ledger.errors.gain[pair] * carried)
         came_in = max(came_in, carried)
-        if any(difference.telling for difference in ledger.differences.get(pair, ())):
+        if any(difference.telling for difference in ledger.told(pair)):
             # With arguments that differ, only the error that came in is an excuse, not the call's own rounding.
             return min(limit, 2.0 * came_in)
         return limit

@@ -13,7 +13,7 @@ from numscope.compare.dtypes import common_roundoff, smallest_step, unit_roundof
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
 from numscope.compare.flow import flow, leads_to
 from numscope.compare.measure import Measures
-from numscope.compare.noise import CallErrors, call_errors
+from numscope.compare.noise import CallErrors, call_errors, forward_pairs
 from numscope.compare.pairing import MAP
 from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
@@ -44,6 +44,7 @@ class Ledger:
         self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]
         self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
         self.differences = self._differences()
+        self.forward_pair = forward_pairs(alignment, a)
         self.solid = self._solid_pairs()
         self.partner_a, self.partner_b = np.full(len(a.calls), -1), np.full(len(b.calls), -1)
         self.partner_a[alignment.target] = np.where(self.solid, alignment.reference, -1)
@@ -61,6 +62,9 @@ class Ledger:
         self.suspicions: list[Suspicion] = []
         self.suspicion_of: dict[int, int] = {}  # target row of a call that lost its solidity → suspicion
         self.suspicion_of_reference: dict[int, int] = {}
+        # Calls without counterpart that led to a right result.
+        self.cleared_a: set[int] = set()
+        self.cleared_b: set[int] = set()
         self.verdict = np.full(len(alignment.target), EQUIVALENT)
         self.verdict[self.errors.identical] = IDENTICAL
         self.cause_of: dict[int, int] = {}  # pair → suspicion
@@ -76,7 +80,8 @@ class Ledger:
         same_op = a.calls.op[al.target] == b.calls.op[al.reference]
         for pair in np.flatnonzero(unlike & same_op).tolist():
             x, y = a.calls.arguments[al.target[pair]], b.calls.arguments[al.reference[pair]]
-            got = differences(words[x] if x >= 0 else None, words[y] if y >= 0 else None)
+            op_name = words[a.calls.op[al.target[pair]]]
+            got = differences(words[x] if x >= 0 else None, words[y] if y >= 0 else None, op_name)
             if got:
                 found[pair] = got
         return found
@@ -206,6 +211,12 @@ class Ledger:
         below = smallest_step(name) * float(side.tensors.elements[tensor]) ** 0.5
         return unit_roundoff(name) + (min(1.0, below / norm) if norm > 0 else 0.0)
 
+    def told(self, pair: int) -> list[Difference]:
+        """Return the arguments in which a pair of calls differs; those of its forward call for a backward one."""
+        if pair not in self.differences and self.phase(pair) == "backward":
+            pair = int(self.forward_pair[pair])
+        return self.differences.get(pair, [])
+
     def scaled_error(self, row: int) -> float:
         """Return the part of the error that is a multiple of the result: rounding has none, a wrong factor is nothing else.
 
@@ -268,7 +279,7 @@ class Ledger:
                 error,
                 explained,
                 came_in,
-                tuple(self.differences.get(pair, ())),
+                tuple(self.told(pair)),
                 slot,
                 note,
                 random=bool(self.errors.operator[pair] == op.RANDOM),

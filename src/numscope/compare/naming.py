@@ -13,6 +13,7 @@ from numscope.compare.findings import Finding
 from numscope.compare.flow import Flow, Region, region
 from numscope.compare.gradients import lone_gradient
 from numscope.compare.ledger import Ledger
+from numscope.compare.pairing import VALUE
 from numscope.compare.side import Ints, Side
 from numscope.compare.slots import OUTPUT
 
@@ -26,9 +27,9 @@ Sizes = tuple[float, float, float]  # error, what is explained of it, error at t
 def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
     """Name what makes a slot's two tensors differ, though what leads into their regions is right."""
     ahead, behind = narrowed(ledger, row, regions)
-    paired_a, paired_b = set(ledger.alignment.target.tolist()), set(ledger.alignment.reference.tolist())
-    extra = _most_active(ledger, ledger.a, [x for x in ahead.calls if x not in paired_a])
-    missing = _most_active(ledger, ledger.b, [y for y in behind.calls if y not in paired_b])
+    paired_a, paired_b = _paired(ledger)
+    extra = _most_active(ledger, ledger.a, _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a))
+    missing = _most_active(ledger, ledger.b, _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b))
     extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)
     paired = [x for x in ahead.calls if x in paired_a]
     name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
@@ -65,6 +66,18 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
         where = (ledger.a.step, ledger.a.rank, order)
         return Finding(kind, -1, target, reference, *where, *sizes, slot=ledger.slot(row), note=name)
     return _of_pair(ledger, pair, sizes, "another tensor", slot=ledger.slot(row))
+
+
+def _paired(ledger: Ledger) -> tuple[set[int], set[int]]:
+    """Return the calls of both sides that have a counterpart: not one of another operator that only gives nearly the same."""
+    alignment, a, b = ledger.alignment, ledger.a, ledger.b
+    alike = (alignment.why != VALUE) | (a.calls.op[alignment.target] == b.calls.op[alignment.reference])
+    return set(alignment.target[alike].tolist()), set(alignment.reference[alike].tolist())
+
+
+def _doubted(calls: list[int], cleared: set[int]) -> list[int]:
+    """Leave out calls that led to a right result before: a mask which the first layer used, too. All, if none is left."""
+    return [call for call in calls if call not in cleared] or calls
 
 
 def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, note: str, *, kind: str = "call", slot: str = "") -> Finding:

@@ -200,7 +200,7 @@ class _Scales:
         widen = np.sqrt(np.maximum(1.0, self.out_elements / self.in_elements))
         with np.errstate(divide="ignore", invalid="ignore"):
             self.moved = np.where(moved > 0, moved * widen / np.maximum(self.out, 1e-300), 0.0)
-        forward = _forward_pairs(alignment, a)
+        forward = forward_pairs(alignment, a)
         have = backward & (forward >= 0)
         safe = np.maximum(forward, 0)
         self.forward_in = np.where(have, self.largest_in[safe], 0.0)
@@ -217,7 +217,7 @@ class _Scales:
         return known
 
 
-def _forward_pairs(alignment: Alignment, a: Side) -> Ints:
+def forward_pairs(alignment: Alignment, a: Side) -> Ints:
     """Return, for each pair, the pair of its forward call, or -1."""
     pair_of = np.full(len(a.calls) + 1, -1)
     pair_of[alignment.target] = np.arange(len(alignment.target))
@@ -225,7 +225,7 @@ def _forward_pairs(alignment: Alignment, a: Side) -> Ints:
 
 
 def _forward_errors(alignment: Alignment, a: Side, error_in: Floats, error_out: Floats) -> Floats:
-    forward = _forward_pairs(alignment, a)
+    forward = forward_pairs(alignment, a)
     safe = np.maximum(forward, 0)
     both = np.fmax(np.nan_to_num(error_in), np.nan_to_num(error_out))
     return np.where(forward >= 0, both[safe], 0.0)

@@ -69,11 +69,19 @@ class Provenance:
             cause = ledger.first_cause()
         elif label in history.arguments:
             cause = ledger.suspect(history.arguments[label], firm=True)
+        elif self._is_written_by_one(t, r):
+            return self.regions.check(pair, row)
         else:
             cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row), note="between steps")
         history.parameters[label] = error
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
+
+    def _is_written_by_one(self, t: int, r: int) -> bool:
+        """Return whether a call of this step, which one side alone has, made a parameter: weights rounded after a step."""
+        ledger = self.ledger
+        makers = (int(ledger.flow_a.producer[t]), ledger.partner_a), (int(ledger.flow_b.producer[r]), ledger.partner_b)
+        return any(maker >= 0 and partner[maker] < 0 for maker, partner in makers)
 
     def _is_told(self, cause: int) -> bool:
         """Return whether a cause is a call of other arguments: then a parameter that it wrote is no fault of its own."""

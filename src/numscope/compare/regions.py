@@ -57,6 +57,9 @@ class Regions:
             faded = self._heal(pair, row, causes, error, explained - 30.0 * front)
             if faded is not None:
                 return self._taint(t, r, error, faded)
+            if ledger.is_telling(row):
+                ledger.cleared_a.update(ahead.calls)
+                ledger.cleared_b.update(behind.calls)
             ledger.mark_right(t, r, error)
             ledger.note_right(pair, error)
             return RIGHT, -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -132,24 +132,41 @@ def _what_that_means(target: Call, reference: Call) -> str:
 
 
 def _fits(pairs: Pairing, target: Call, reference: Call, edited: dict[str, dict[str, Any]], kind: str) -> bool:
-    """Tell whether an optimizer with these settings, over what the target saw, gives the reference's parameters."""
+    """Tell whether an optimizer with these settings gives the reference's parameters: over what the target saw, with the
+    change in this step or in all, or, where rounding parts what the two saw, over what the reference saw."""
     labels = _labels(pairs, target, reference)
     if not labels:
         raise CannotReplay("no parameter's data was kept")
+    ways = ((pairs.target, target, False), (pairs.target, target, True), (pairs.reference, reference, True))
+    return any(
+        _gives(pairs, (target, reference), labels, (record, call), edited, kind, throughout)
+        for record, call, throughout in ways
+    )
+
+
+def _gives(
+    pairs: Pairing, calls: tuple[Call, Call], labels: list[str], saw: tuple[Record, Call],
+    edited: dict[str, dict[str, Any]], kind: str, throughout: bool,
+) -> bool:  # fmt: skip
+    target, reference = calls
     moved = 0
     for label in labels:
         group = _group_of(pairs, target, reference, label)
-        history = _history(pairs.target, target, label, group)
+        history = _history(*saw, label, group)
         wanted = _output(pairs.reference, reference, label)
         if wanted is None:
             continue
-        settings = (*history.settings[:-1], edited[group])
-        made = simulate(_class(kind), History(history.values, history.gradients, settings))
+        now = _groups(target)[group]
+        change = {key: value for key, value in edited[group].items() if value != now.get(key)}
+        before = tuple({**settings, **change} if throughout else settings for settings in history.settings[:-1])
+        made = simulate(_class(kind), replace(history, settings=(*before, edited[group])))
         floor = 8 * unit_roundoff(wanted.dtype)
         if relative(made, wanted) > floor:
             return False
         ours = _output(pairs.target, target, label)
-        moved += ours is not None and relative(ours, wanted) > 0
+        if saw[0] is pairs.reference:
+            ours = simulate(_class(target.op), replace(history, settings=(now,) * len(history.settings)))
+        moved += ours is not None and relative(ours, wanted) > (floor if saw[0] is pairs.reference else 0)
     return moved > 0
 
 

@@ -16,3 +16,11 @@ def test_an_argument_given_on_one_side_alone_is_the_only_difference() -> None:
 def test_equal_arguments_do_not_differ() -> None:
     text = json.dumps({"args": {"1": [4, 8], "2": 1e-5}, "kwargs": {"eps": 1e-6}})
     assert differences(text, text) == []
+
+
+def test_an_argument_that_is_not_given_is_its_default() -> None:
+    given = json.dumps({"kwargs": {"approximate": "tanh"}})
+    plain = json.dumps({"kwargs": {"approximate": "none"}})
+    assert [difference.telling for difference in differences(given, None, "gelu")] == [True]
+    assert differences(plain, None, "gelu") == []
+    assert [difference.telling for difference in differences(given, None, "other")] == [False]
