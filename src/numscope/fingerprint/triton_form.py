@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from numscope.fingerprint.definition import fingerprint
+from numscope.fingerprint.numpy_form import NumpyBatch
 from numscope.fingerprint.rows import Rows
-from numscope.fingerprint.torch_content import KIND_OF
 from numscope.fingerprint.triton_stream import Finish, Job, StreamBatch
 from numscope.fingerprint.triton_tables import TILE, tables_of
 
@@ -35,31 +34,34 @@ class CudaBatch:
         with torch.cuda.device(device):
             self.tables = tables_of(device)
             self.streams: dict[int, StreamBatch] = {}
-            self._try_out()
+            if not self.tables.tried:
+                self._try_out()
+                self.tables.tried = True
 
     def _try_out(self) -> None:
-        """Measure some tensors and compare with the definition: raise where this Triton or GPU does not do it."""
+        """Measure some tensors and compare with the numpy form: raise where this Triton or GPU does not do it."""
         short = torch.arange(-700, 2000, device=self.device)
         long = torch.arange(LONG, device=self.device) % 1021 - 500
         tensors = [value.to(dtype) for value in (short, long) for dtype in (torch.float32, torch.bfloat16)]
-        once = len(tensors)
-        rows = Rows()
-        rows.count = 2 * once
-        batch = self._current()
+        known = NumpyBatch()
+        batch, rows = self._current(), Rows()
         for row, tensor in enumerate(tensors):
             self.add(row, tensor)
             batch.learn(tensor, row)
+            half = tensor.dtype is torch.bfloat16
+            bits = tensor.view(torch.int16 if half else torch.int32).cpu().numpy()
+            known.add(bits.view("bfloat16" if half else np.float32))
+        once = len(tensors)
+        rows.count = 2 * once
         self.add_many([(once + row, tensor, tensor.data_ptr(), row) for row, tensor in enumerate(tensors)])
         batch.alike.clear()
         self.begin()(rows)
-        found = rows.hand_over()
-        for row, tensor in enumerate(tensors * 2):
-            kind = KIND_OF[tensor.dtype][0]
-            bits = tensor.view(torch.int16 if kind.size == 2 else torch.int32).cpu().numpy()
-            known = fingerprint(bits.view("bfloat16" if kind.size == 2 else np.float32))
-            near = np.allclose(found.sketch[row], known.sketch[0], atol=1e-6 * known.l2[0])
-            if found.hash[row] != known.hash[0] or found.zero[row] != known.zero[0] or not near:
-                raise RuntimeError(f"Triton's fingerprint of a {kind.name} tensor is not the defined one")
+        found, true = rows.hand_over(), known.collect()
+        for row in range(2 * once):
+            right = row % once
+            near = np.allclose(found.sketch[row], true.sketch[right], atol=1e-6 * true.l2[right])
+            if found.hash[row] != true.hash[right] or found.zero[row] != true.zero[right] or not near:
+                raise RuntimeError(f"Triton's fingerprint of a {tensors[right].dtype} tensor is not the defined one")
 
     def add(self, row: int, tensor: Tensor, address: int | None = None) -> None:
         """Launch what measures the tensor, on the current stream."""
