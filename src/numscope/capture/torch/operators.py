@@ -29,7 +29,8 @@ _SILENT = {
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
 _PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
 _NONE: set[int] = set()
-_STRAIGHT = torch._ops.OpOverload.__call__.__code__.co_names == ("_op",)  # to call an operator is to call this, no more
+_called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
+_STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an operator is to call this, no more
 
 
 class Names:
@@ -69,9 +70,8 @@ class Operator(Api):
 
     def __init__(self, func: Any) -> None:
         self.func = func  # whose id it is known by
-        self.call = (
-            func._op if _STRAIGHT and type(func) is torch._ops.OpOverload else func
-        )  # the same, without a frame of Python
+        straight = _STRAIGHT and type(func) is torch._ops.OpOverload
+        self.call = func._op if straight else func  # the same, without a frame of Python
         namespace, _, op = func._schema.name.partition("::")
         silent = op in _SILENT or namespace in _NO_MODEL
         self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
