@@ -118,3 +118,43 @@ def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
             torch.ones(2).exp()
             cap.step()
     assert told[0].filename == __file__
+
+
+def test_a_job_that_goes_elsewhere_writes_its_run_where_it_was_asked_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(2, 2)
+    with ns.capture("run", model, keep="tensors") as cap:
+        for _ in range(2):
+            monkeypatch.chdir(tmp_path / "elsewhere")
+            model(torch.ones(1, 2)).sum().backward()
+            cap.step()
+            cap.stop()
+            monkeypatch.chdir(tmp_path)
+            cap.start()
+    assert ns.open_run(tmp_path / "run").steps == [0, 1]
+    assert (tmp_path / "run" / "rank0" / "modules.json").exists()
+    guard = ns.guard(model, record="nan")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ns.NonFiniteError), guard:
+        torch.log(model(torch.ones(1, 2)) - 100)
+    assert ns.open_run(tmp_path / "nan").ranks == [0]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_script_that_goes_elsewhere_before_it_loads_torch_is_recorded_where_it_was_asked_to(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "train.py").write_text("import os\nos.chdir('elsewhere')\nimport torch\ntorch.ones(2).exp()\n")
+    command = [sys.executable, "-m", "numscope", "run", "--out", "run", "--", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ns.open_run(tmp_path / "run").steps == [0]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_second_process_that_takes_itself_for_the_same_rank_is_told_why(tmp_path: Path) -> None:
+    says = r"another process of this job writes rank 0 of .*run: begin torch\.distributed"
+    with RunWriter(tmp_path / "run", rank=0, manifest={"job": "one"}), pytest.raises(RunError, match=says):
+        RunWriter(tmp_path / "run", rank=0, manifest={"job": "one"})

@@ -64,3 +64,13 @@ def test_importing_numscope_takes_less_than_60_ms() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     assert not hasattr(numscope, "nonsense")
+
+
+def test_a_notebook_shows_the_arguments_of_what_is_called() -> None:
+    import inspect
+
+    import numscope as ns
+
+    assert list(inspect.signature(ns.compare).parameters)[:4] == ["target", "reference", "noise", "map"]
+    assert list(inspect.signature(ns.capture).parameters) == ["path", "model", "settings"]
+    assert "suspects" in inspect.signature(ns.diagnose).parameters

@@ -35,7 +35,7 @@ from numscope.capture.session import models_of
 from numscope.capture.sites import is_user
 from numscope.core.errors import NonFiniteError, SettingsError
 from numscope.core.report import Origin
-from numscope.store import manifest
+from numscope.store import manifest, rundir
 from numscope.store.writer import RunWriter
 
 RECORD = "numscope-guard"
@@ -93,6 +93,7 @@ class Guard:
         self.settings = settings
         self.origins: list[Origin] = []
         self.skipped_steps: list[int] = []  # steps that a loss scaler skipped
+        self._home = rundir.here()  # from which the record's relative path is meant
         self.path: Path | None = None  # the record, once it is written
         self._step = 0
         self._counted = False  # the optimizer has ended this step already
@@ -201,7 +202,7 @@ class Guard:
         )
         told: dict[str, Any] = {"origin": self.origins[-1].to_dict() if self.origins else None, "reason": self._reason}
         told["skipped_steps"] = self.skipped_steps
-        path = _free(Path(self.settings.record or RECORD), rank)
+        path = _free(rundir.located(self.settings.record or RECORD, self._home), rank)
         writer = RunWriter(path, rank=rank, manifest={**facts, "job": self._job, "guard": told})
         self.path = path
         return writer

@@ -54,19 +54,17 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
         return _show_like_python(error)
     finally:
         capture.close()
-    if "guard" not in settings and not _is_of(out):
+    if "guard" not in settings and not _is_of(capture.place()):
         print(f"numscope: nothing was recorded into {out}{capture.why_nothing()}", file=sys.stderr)
     return 0
 
 
-def _is_of(out: str) -> bool:
+def _is_of(out: Path) -> bool:
     """Tell whether the run that is there is this job's: one that was to be overwritten may have stayed."""
     from numscope.store import rundir
 
     job = json.loads(os.environ[VARIABLE])["job"]
-    return Path(out).is_dir() and any(
-        rundir.job_of(rank) == job for rank in rundir.rank_directories(Path(out)).values()
-    )
+    return out.is_dir() and any(rundir.job_of(rank) == job for rank in rundir.rank_directories(out).values())
 
 
 def watch_imports() -> None:
@@ -95,24 +93,34 @@ class _Job:
 
     def __init__(self, out: str, settings: dict[str, Any], job: str, also: dict[str, Any]) -> None:
         self._order = (out, settings, job)
+        from numscope.store import rundir
+
+        self._home = rundir.here()  # the script may have gone elsewhere when it loads a framework
         self._also = also
         self._capture: Any = None
         self._guard: Any = None
+
+    def place(self) -> Path:
+        """Return where the run is."""
+        from numscope.store import rundir
+
+        return rundir.located(self._order[0], self._home)
 
     def start(self) -> None:
         """Begin to record; a framework has just been loaded."""
         if self._capture is None and "guard" in self._order[1]:
             from numscope.capture.guard import Guard, GuardSettings
 
-            out, settings, job = self._order
-            self._capture = self._guard = Guard(None, GuardSettings.of(**settings["guard"], record=out), job=job)
+            _, settings, job = self._order
+            watch = GuardSettings.of(**settings["guard"], record=self.place())
+            self._capture = self._guard = Guard(None, watch, job=job)
             self._guard.start()
         elif self._capture is None:
             from numscope.capture.session import Capture
             from numscope.core.settings import CaptureSettings
 
-            out, settings, job = self._order
-            self._capture = Capture(out, None, CaptureSettings.of(**settings), job=job)
+            _, settings, job = self._order
+            self._capture = Capture(self.place(), None, CaptureSettings.of(**settings), job=job)
             self._capture.start()
             for place, argument in self._also.items():
                 module, _, function = place.partition(":")

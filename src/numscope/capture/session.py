@@ -105,6 +105,7 @@ class Capture:
 
     def __init__(self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, job: str = "") -> None:
         self.path = Path(path)
+        self._home = rundir.here()  # from which a relative path is meant
         self.settings = settings
         steps = settings.steps if settings.steps is not None or settings.control is None else []
         self._wants_step = numbers(steps, "steps")
@@ -189,7 +190,7 @@ class Capture:
             self._closed = True
             self._guarded(self._recorder.close)
             if not self._dead and (seen := grafts.since(self._first_graft)) != self._grafts_told:
-                self._guarded(lambda: rundir.add_to_manifest(self.path, {"grafts": seen}))
+                self._guarded(lambda: rundir.add_to_manifest(rundir.located(self.path, self._home), {"grafts": seen}))
 
     def save(self, name: str, tensor: Any, grad: bool = False) -> None:
         """Record a tensor (or a structure of them) under a name of the user's own; its gradient too with grad=True."""
@@ -243,9 +244,12 @@ class Capture:
         told = {"grafts": self._grafts_told} if self._grafts_told else {}
         keeps = self.settings.keep in ("sample", "tensors") or bool(self.settings.tensors)
         writer = RunWriter(
-            self.path, rank=rank, manifest={**facts, "job": self._job, **told}, overwrite=self.settings.overwrite,
+            rundir.located(self.path, self._home),
+            rank=rank,
+            manifest={**facts, "job": self._job, **told},
+            overwrite=self.settings.overwrite,
             queue_bytes=QUEUE_BYTES if keeps else _TABLES,
-        )  # fmt: skip
+        )
         atexit.register(self.close)  # registered after the writer's own, so that it runs before it
         return writer
 
@@ -292,7 +296,8 @@ class Capture:
         document = self._frontend.description()
         if document is not None:
             writer = self._recorder.writer
-            place(self.path / f"rank{writer.rank}" / MODULES, json.dumps(document).encode(), replace=True)
+            run = rundir.located(self.path, self._home)
+            place(run / f"rank{writer.rank}" / MODULES, json.dumps(document).encode(), replace=True)
 
     def _is_ours(self) -> bool:
         """Tell whether this process is one to write; abandon the capture where it is not."""

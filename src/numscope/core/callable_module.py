@@ -15,4 +15,10 @@ def make_callable(package: str, module: str, function: str) -> None:
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return getattr(importlib.import_module(module), function)(*args, **kwargs)
 
+        @property
+        def __signature__(self) -> Any:  # what a notebook shows for `ns.compare?`
+            import inspect
+
+            return inspect.signature(getattr(importlib.import_module(module), function))
+
     sys.modules[package].__class__ = CallablePackage

@@ -19,6 +19,19 @@ _RANK = re.compile(r"rank(\d+)")
 _OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
 
 
+def here() -> str:
+    """Return the working directory, or an empty text where it is there no more."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def located(path: str | os.PathLike[str], home: str) -> Path:
+    """Return where a path is that was given while `home` was the working directory; a job may have gone elsewhere."""
+    return Path(path) if os.path.isabs(path) or here() == home else Path(home, path)
+
+
 def rank_directories(path: Path) -> dict[int, Path]:
     """Return the rank directories of a run, by rank."""
     found = {int(match[1]): entry for entry in path.iterdir() if (match := _RANK.fullmatch(entry.name))}
@@ -70,12 +83,15 @@ def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> 
 
 
 def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
+    directory = path / f"rank{rank}"
+    if manifest.get("job") and manifest["job"] == job_of(directory):
+        raise RunError(
+            f"another process of this job writes rank {rank} of {path}: begin torch.distributed, or set RANK, before the "
+            "first step"
+        )
     check(path, rank, overwrite)
     path.mkdir(parents=True, exist_ok=True)
-    directory = path / f"rank{rank}"
     if directory.exists():
-        if manifest.get("job") and manifest["job"] == job_of(directory):
-            raise RunError(f"rank {rank} of {path} is written by another process of this job")
         shutil.rmtree(directory)
     if overwrite and rank == 0:
         for stale, entry in rank_directories(path).items():

@@ -69,7 +69,7 @@ class RunWriter:
         self.path = Path(path)
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
-        self._files = RankFiles(directory, segment_bytes, shard_bytes)
+        self._files = RankFiles(directory.absolute(), segment_bytes, shard_bytes)  # the job may go elsewhere
         self._queue: deque[tuple[_Item, int]] = deque()  # with the size of each
         self._changed = threading.Condition()
         self._limit = queue_bytes

@@ -24,3 +24,8 @@ def test_an_argument_that_is_not_given_is_its_default() -> None:
     assert [difference.telling for difference in differences(given, None, "gelu")] == [True]
     assert differences(plain, None, "gelu") == []
     assert [difference.telling for difference in differences(given, None, "other")] == [False]
+
+
+def test_a_position_does_not_run_into_its_value() -> None:
+    (found,) = differences('{"args": {"4": 0.001}}', '{"args": {"4": 1e-05}}')
+    assert str(found) == "4: 0.001 against 1e-05"
