@@ -31,7 +31,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
 
     def error(self, message: str) -> NoReturn:
-        raise SettingsError(f"{message} ({self.prog} -h lists the arguments)")
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        near = difflib.get_close_matches(unknown.partition("=")[0].split(" ")[0], self._option_string_actions, n=1)
+        cure = f"did you mean {near[0]}? " if near else ""
+        raise SettingsError(f"{message} ({cure}{self.prog} -h lists the arguments)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

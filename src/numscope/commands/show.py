@@ -30,11 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print what was asked for."""
+    from numscope.core.errors import SettingsError
     from numscope.core.report import plain
     from numscope.report import show_calls, show_overview
     from numscope.report.lines import print_lines
     from numscope.store.reader import open_run
 
+    if args.limit < 0:
+        raise SettingsError(f"--limit {args.limit}: give how many calls to show, 0 for all")
     opened = open_run(args.run_path)
     pattern = args.pattern or ("*" if args.stack or args.step is not None else None)
     if pattern is None:

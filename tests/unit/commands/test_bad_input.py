@@ -36,6 +36,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "compare run run --json no/x",
             "no/x cannot be written: there is no directory no: make it, or name another file",
         ),
+        (
+            "compare run run --jason x",
+            "unrecognized arguments: --jason x (did you mean --json? numscope compare -h lists the arguments)",
+        ),
+        ("diagnose run run --suspects 0", "--suspects 0: give how many to replay, at least 1"),
+        ("show run --limit -3", "--limit -3: give how many calls to show, 0 for all"),
         ("check run --json no/x", "no/x cannot be written: there is no directory no: make it, or name another file"),
         ("run --out file/x -- file", "cannot write a run to file/x (file is a file): choose another directory"),
         ("run --out new -- nowhere.py", "nowhere.py is not a file: give the Python script to run after --"),
