@@ -149,7 +149,7 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
     places = {(row["step"], row["rank"]) for row in rows}
     name_width = max(24, width - 50 - 8 * (len(places) > 1) - 8 * any(rank for _, rank in places))
     title = "worst pairs (relative L2, cosine, max abs)" if sort == "error" else "pairs"
-    title = title if len(title) < name_width else title.partition(" (")[0]
+    title = title if len(title) <= name_width else title.partition(" (")[0]
     header = f"  {title:<{name_width}}"
     told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
     for row in rows:
