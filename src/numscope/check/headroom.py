@@ -102,7 +102,7 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
     """Return how many forward calls of each operator gave each dtype: dtype → operator → calls."""
     found: dict[str, Counter[str]] = {}
     for rank in run.ranks:
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             tables = run.step_tables(step, rank)
             dtypes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["dtype"].to_pylist()))
             forward = [
@@ -125,7 +125,7 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
 def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
     columns = ["tensor", "dtype", "shape", "min", "max", "zero", "elements", "shard", "key", "sampled"]
     for rank in run.ranks:
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             if steps is not None and step not in steps:
                 continue
             tables = run.step_tables(step, rank)

@@ -36,7 +36,7 @@ def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:
     offset = 0
     for rank in run.ranks:
         sources = _sources(run, rank)
-        for step in run.rank_steps(rank):
+        for step in run.written_steps(rank):
             part = run.step_tables(step, rank)
             verdicts = found.verdicts.get((rank, step), {})
             one, other = _step(part.calls, part.slots, part.tensors, rank, offset, sources, verdicts)

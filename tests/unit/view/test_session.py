@@ -18,6 +18,7 @@ from numscope.store import manifest
 from numscope.store.writer import RunWriter
 from numscope.view import one_run, tree
 from numscope.view.session import Session
+from tests.unit.store.batches import write_run
 
 ORIGIN = "Functional.leaky_relu.1.forward"
 
@@ -162,3 +163,13 @@ def test_what_is_another_in_every_job_is_no_difference_at_the_start(tmp_path: Pa
         RunWriter(tmp_path / name, rank=0, manifest={"job": name, "pid": seed, "seeds": {"torch": seed}}).close()
     told = manifest_differences(ns.open_run(tmp_path / "a"), ns.open_run(tmp_path / "b"))
     assert [row["name"] for row in told] == ["seeds.torch"]
+
+
+def test_a_run_that_was_killed_in_its_first_step_shows_what_was_written(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", steps=1)
+    (tmp_path / "run" / "rank0" / "steps.jsonl").write_text("")
+    run = ns.open_run(tmp_path / "run")
+    assert run.steps == []
+    session = Session.of_run(run)
+    assert len(session.calls) == run.calls.num_rows > 0
+    assert session.call(0)["slots"]
