@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.plain import data_ptr
+from numscope.capture.torch.storages import UNSEEN
 from numscope.capture.torch.thread import Open
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
@@ -182,15 +183,8 @@ class NodeHook:
                 if gradient is not last:  # a module has the gradients of the last call inside it
                     last = gradient
                     key = id(gradient)
-                    known = objects.get(key)
-                    if (
-                        known is not None
-                        and known[0]() is gradient
-                        and known[1] == gradient._version  # type: ignore[union-attr]
-                        and known[2] == data_ptr(gradient)  # type: ignore[arg-type]
-                    ):
-                        number = known[3]
-                    else:
+                    seen, version, address, number = objects.get(key, UNSEEN)
+                    if seen() is not gradient or version != gradient._version or address != data_ptr(gradient):
                         try:
                             number = tensors.look_up(gradient)
                         except Unmeasured:

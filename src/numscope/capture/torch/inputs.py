@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.plain import data_ptr
+from numscope.capture.torch.storages import UNSEEN
 from numscope.capture.torch.values import SIMPLE, Place, Slot
 from numscope.capture.torch.watch import LIST, Watch
 from numscope.capture.unmeasured import Unmeasured
@@ -37,14 +38,16 @@ def take(
     for value, (slot, out, name) in zip(values, places):
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
-            known = objects.get(id(value))  # most tensors were seen before: as in Tensors.number
-            if known is not None and known[0]() is value and known[1] == value._version and known[2] == data_ptr(value):  # type: ignore[union-attr, arg-type]
-                rows += (order, slot, known[3], -1)
-            else:
+            seen, version, address, number = objects.get(
+                id(value), UNSEEN
+            )  # as in Tensors.number: most were seen before
+            note = -1
+            if seen() is not value or version != value._version or address != data_ptr(value):
                 try:
-                    rows += (order, slot, tensors.look_up(value), -1)
+                    number = tensors.look_up(value)
                 except Unmeasured as why:
-                    rows += (order, slot, -1, watch.unmeasured(why))
+                    number, note = -1, watch.unmeasured(why)
+            rows += (order, slot, number, note)
             if targets is None:
                 continue
             key = value.grad_fn
@@ -53,8 +56,8 @@ def take(
                     continue
                 targets[LEAVES] = True
                 key = id(value)
-            elif number := value.output_nr:
-                key = key, number
+            elif place := value.output_nr:
+                key = key, place
             if key in targets:
                 _aim_again(targets, key, out)
             else:

@@ -22,6 +22,8 @@ _ANY = -1  # the version of a storage's tensors, whatever it is
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _weak_ref = torch.UntypedStorage._weak_ref
+Known = tuple[weakref.ref[torch.Tensor], int, int, int]  # a tensor's Python object; its version, address and number
+UNSEEN: Any = (type(None), 0, 0, -1)  # the same of an object that was not seen: none is what it stands for
 
 
 class Storages:
@@ -30,7 +32,7 @@ class Storages:
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         # Numbers by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
-        self.objects: dict[int, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
+        self.objects: dict[int, Known] = {}
         self._storages: dict[int, Any] = {}
         # What storages are known by since an operator has written to them, as their versions may not say so or be put back.
         self._keys: dict[int, int] = {}
