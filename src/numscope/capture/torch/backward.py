@@ -13,7 +13,7 @@ import torch
 
 from numscope.capture.torch.plain import data_ptr
 from numscope.capture.torch.storages import UNSEEN
-from numscope.capture.torch.thread import Open
+from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
 
@@ -44,22 +44,22 @@ class BackwardCall:
         self.attached = False  # the graph of its forward call will tell it of gradients: asked of modules
         self.wanted = True  # false: not in scope; what is inside belongs to what is outside
 
-    def begin(self) -> int:
-        """Return this call's order, recording the call when it is first asked for in a step."""
+    def begin(self, state: State | None = None) -> int:
+        """Return this call's order, recording the call when it is first asked for in a step; `state`: of this thread."""
         watch = self._watch
         recorder = watch.recorder
         epoch = recorder.epoch
         if self._epoch == epoch:
             return self._order
         outer = self.parent
-        parent = -1 if outer is None else outer._order if outer._epoch == epoch else outer.begin()
+        parent = -1 if outer is None else outer._order if outer._epoch == epoch else outer.begin(state)
         if not self.wanted:
             return parent
         forward = self.forward if self._epoch < 0 else -1  # of the same step
         self._epoch = epoch
         self._order = order = next(recorder.orders)
         self._seen = ()
-        thread: int = watch.thread.__dict__["number"]
+        thread: int = (watch.thread.__dict__ if state is None else state)["number"]
         if thread < 0:
             thread = watch.thread_number()
         _, _, kind, module, module_class, _, _, _, _, site, _, _, _ = self.row
@@ -173,7 +173,7 @@ class NodeHook:
                 if gradient is None:
                     continue
                 if call._epoch != epoch:
-                    order = call.begin()
+                    order = call.begin(state)
                     call._seen = (slot,)
                 elif slot in call._seen:
                     order = call.show(slot)

@@ -23,7 +23,7 @@ from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
 from numscope.capture.torch.guard_nodes import hook
 from numscope.capture.torch.modules import Module, Modules
 from numscope.capture.torch.names import Api, is_cast
-from numscope.capture.torch.thread import Open
+from numscope.capture.torch.thread import Open, State
 
 Tensor = torch.Tensor
 _sequence = torch._C._autograd._get_sequence_nr
@@ -209,7 +209,7 @@ class GuardModules(Modules):
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
         """Gradients are looked at where the optimizer takes them."""
 
-    def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
+    def _record(self, original: Any, state: State, module: Module, args: Any, kwargs: Any) -> Any:
         guard = self._guard
         watch = guard.watch
         thread = watch.thread

@@ -61,7 +61,7 @@ def watch_gradient(
         guard.__enter__()
         try:
             if (gradient := tensor.grad) is not None:
-                order = call._order if call._epoch == recorder.epoch else call.begin()
+                order = call._order if call._epoch == recorder.epoch else call.begin(state)
                 if watch.restless:
                     watch.show(order, slot, gradient, call.name)
                     return

@@ -96,11 +96,11 @@ class Modules:
         def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
             state: State = thread.__dict__
             if mode is None or state["entered"] or state["compiled"] or not watch.on:
-                return record(original, module, args, kwargs)
+                return record(original, state, module, args, kwargs)
             thread.entered = True
             try:
                 with mode:
-                    return record(original, module, args, kwargs)
+                    return record(original, state, module, args, kwargs)
             finally:
                 thread.entered = False
 
@@ -155,9 +155,8 @@ class Modules:
         found = self._modules[id(module)] = (weakref.ref(module), kind, path, text(path), text(name), series)
         return found
 
-    def _record(self, original: Any, module: Module, args: Any, kwargs: Any) -> Any:
+    def _record(self, original: Any, state: State, module: Module, args: Any, kwargs: Any) -> Any:
         watch = self._watch
-        state: State = watch.thread.__dict__
         if not (watch.on and watch.forward_on) or state["busy"] or is_tracing():
             return original(module, *args, **kwargs)
         if state["quiet"] is not None and not state["stack"]:  # an optimizer's step that raised has not told its end
