@@ -7,6 +7,7 @@ import time
 import warnings
 import weakref
 
+import numpy as np
 import pytest
 import torch
 import torch.nn as nn
@@ -417,3 +418,12 @@ def test_a_class_that_extends_an_optimizer_s_step_is_one_step_with_all_that_it_w
     run = ns.open_run(tmp_path / "run")
     assert [row["name"] for row in run.calls.to_pylist() if row["kind"] == "optimizer"] == ["Optimizer.Longer.step.0"]
     assert (run.tensor("Optimizer.Longer.step.0.output.weight") == model.weight.detach().numpy()).all()
+
+
+def test_numbers_of_numpy_with_the_same_bits_are_told_apart(tmp_path):
+    x = torch.ones(3)
+    with ns.capture(tmp_path / "run", None, level="api", keep="structure", on_error="raise"):
+        for value in (np.float32(0), np.int32(0), 0, 0.0, False):
+            torch.mul(x, value)
+    arguments = ns.open_run(tmp_path / "run").calls.column("arguments").to_pylist()
+    assert [text.rpartition(" ")[2] for text in arguments] == ["0.0}}", "0}}", "0}}", "0.0}}", "false}}"]

@@ -194,11 +194,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
                 aim(watch, targets, slots)
             if asks_versions:
                 versions = [version_of(tensor) for _, tensor in slots]
-        arguments = -1
-        if named:
-            arguments = watch.arguments(positional, named)
-        elif positional:
-            arguments = watch.positional(positional)
+        arguments = watch.arguments(positional, named) if positional or named else -1
         if recompute:  # it has the name of its first execution
             found = watch.executions.find(series, rows[2::4])
             number, first_order = found or (series.next(recorder.epoch), -1)
