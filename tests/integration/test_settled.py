@@ -59,10 +59,9 @@ def referred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     plain_many = Recorder.many
 
-    def many(recorder: Recorder, tensors: Any, forms: Any, places: Any, lasting: Any) -> list[int]:
-        numbers = plain_many(recorder, tensors, forms, places, lasting)
-        found.extend(number for number, one in zip(numbers, lasting or ()) if one is not None)
-        return numbers
+    def many(recorder: Recorder, new: Any) -> None:
+        plain_many(recorder, new)
+        found.extend(number for number, *_, lasting in new if lasting is not None)
 
     monkeypatch.setattr(Recorder, "again", again)
     monkeypatch.setattr(Recorder, "many", many)

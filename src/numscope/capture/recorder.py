@@ -10,7 +10,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -29,7 +28,6 @@ UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
 _NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
 _OBJECTS = 4  # of Python's for a tensor of the running step
-_described = attrgetter("dtype", "shape", "device")
 
 
 class Form(Protocol):
@@ -39,6 +37,10 @@ class Form(Protocol):
     shape: int
     device: int
     rows: dict[int, tuple[int, int]]  # where one lies → batch and row
+
+
+# A tensor's number, itself, its form, where it lies, or -1 where that can't be trusted, and what an earlier step has measured.
+New = tuple[int, Any, Form, int, Lasting | None]
 
 
 class Recorder:
@@ -74,7 +76,7 @@ class Recorder:
         self._lock = threading.RLock()
         self._handing_over = threading.RLock()  # batches come to the writer in the order of what is in them
         self.orders = itertools.count()
-        self._tensor_numbers = itertools.count()
+        self.tensor_numbers = itertools.count()
         # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
         # The hot path adds to them itself where `direct` says so; every flush puts new lists in their place.
         self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
@@ -153,7 +155,7 @@ class Recorder:
 
     def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Measure a tensor not seen before, and return its number; dtype, shape and device are numbers themselves."""
-        number = next(self._tensor_numbers)
+        number = next(self.tensor_numbers)
         if self._measure is None:
             self._tensors.extend((number, dtype, shape, device, -1, placement))
             return number
@@ -171,7 +173,7 @@ class Recorder:
         assert self._add_alike is not None
         rows = form.rows
         with self._lock:
-            number = next(self._tensor_numbers)
+            number = next(self.tensor_numbers)
             batch, row = rows.get(place, _NOWHERE)
             if batch != self._batch:
                 row = self._add_alike(tensor, form)
@@ -182,57 +184,29 @@ class Recorder:
 
     def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:
         """Number a tensor that an earlier step has measured and that is still the same."""
-        number = next(self._tensor_numbers)
+        number = next(self.tensor_numbers)
         with self._lock:
             row = AGAIN - len(self._again)
             self._again.append(lasting)
             self._tensors.extend((number, dtype, shape, device, row, -1))
         return number
 
-    def many(
-        self,
-        tensors: Sequence[Any],
-        forms: Sequence[Form],
-        places: Sequence[int] | None,
-        lasting: Sequence[Lasting | None] | None,
-    ) -> list[int]:
-        """Number many tensors not seen before, as `view`, `tensor` and `again` do; to be asked only where `takes_many` says so.
-
-        Without `places` each is measured, whatever was. `lasting`: what an earlier step has measured, and is still the same.
-        """
+    def many(self, new: Sequence[New]) -> None:
+        """Record many tensors that were not seen before, as `view` and `again` do; only where `takes_many` says so."""
         with self._lock:
-            rows: Any = itertools.repeat(-1)
-            if self._measure is not None:
-                rows = self._rows_of(tensors, forms, places, lasting)
-            numbers = list(itertools.islice(self._tensor_numbers, len(tensors)))
-            columns = zip(numbers, *zip(*map(_described, forms)), rows, itertools.repeat(-1))
-            self._tensors.extend(itertools.chain.from_iterable(columns))
-        return numbers
-
-    def _rows_of(
-        self, tensors: Any, forms: Any, places: Sequence[int] | None, lasting: Sequence[Lasting | None] | None
-    ) -> Sequence[int]:
-        """Return where the fingerprints of many tensors are, measuring them where need be."""
-        add, batch, again = self._add_alike, self._batch, self._again
-        assert add is not None
-        if places is None:
-            return list(map(add, tensors, forms))
-        if lasting is not None and None not in lasting:
-            first = AGAIN - len(again)
-            again.extend(lasting)  # type: ignore[arg-type]
-            return range(first, first - len(lasting), -1)
-        rows: list[int] = []
-        for tensor, form, place, known in zip(tensors, forms, places, lasting or itertools.repeat(None)):
-            if known is not None:
-                rows.append(AGAIN - len(again))
-                again.append(known)
-                continue
-            measured, row = form.rows.get(place, _NOWHERE)
-            if measured != batch:
-                row = add(tensor, form)
-                form.rows[place] = batch, row
-            rows.append(row)
-        return rows
+            rows, batch, again = self._tensors, self._batch, self._again
+            row = -1
+            for number, tensor, form, place, lasting in new:
+                if lasting is not None:
+                    row = AGAIN - len(again)
+                    again.append(lasting)
+                elif self._add_alike is not None:
+                    measured, row = form.rows.get(place, _NOWHERE)
+                    if measured != batch:
+                        row = self._add_alike(tensor, form)
+                        if place >= 0:
+                            form.rows[place] = batch, row
+                rows += (number, form.dtype, form.shape, form.device, row, -1)
 
     def lasting(self, numbers: Sequence[int]) -> list[Lasting | None]:
         """Return what a later step can refer to for the fingerprints of tensors, or None where it is too late for that."""
@@ -343,7 +317,7 @@ class Recorder:
         self.epoch += 1
         self.skipped = {}
         self.orders = itertools.count()
-        self._tensor_numbers = itertools.count()
+        self.tensor_numbers = itertools.count()
         self._handed_over = 0
         self._parts = 0
 

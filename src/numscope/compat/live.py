@@ -137,7 +137,7 @@ class LiveRecorder(Recorder):
 
     def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Number a tensor; its data comes by `keep`."""
-        number = next(self._tensor_numbers)
+        number = next(self.tensor_numbers)
         self._lay[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
         return number
 

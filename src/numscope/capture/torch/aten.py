@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ _functions = torch._C._len_torch_function_stack
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
+_tensor_of = itemgetter(1)  # a slot
 Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
 
 
@@ -222,8 +224,9 @@ class AtenMode(TorchDispatchMode):
         """Return what an operator may have written to, which is to be measured anew, recorded or not."""
         written = self._watch.flatten("output", operator.written(args, kwargs), [])
         if not operator.pending:
-            spared = operator.spared(args, kwargs)
-            found = [tensor for _, tensor in written if id(tensor) not in spared]
+            found = list(map(_tensor_of, written))
+            if spared := operator.spared(args, kwargs):
+                found = [tensor for tensor in found if id(tensor) not in spared]
             if stepping is not None:
                 stepping.wrote(found)
             else:

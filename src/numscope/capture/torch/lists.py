@@ -1,23 +1,21 @@
-"""Many tensors at once, as an optimizer has them: a question is asked of all of them before the next one.
+"""Many tensors at once, as an optimizer has them.
 
-An operator of a fused optimizer has hundreds of tensors, in every step the same ones. What is done for one tensor in
-`tensors.py` is done here for a list, by calls that go through it without Python's own loops; where one tensor of it
-needs a way of its own, all of them take that.
+An operator of a fused optimizer has hundreds of tensors, in every step the same ones. What `tensors.py` does for one tensor is
+done here for a list in one loop, and what torch has told of a tensor is not asked again while that can't have changed.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
-from itertools import compress, repeat
-from operator import attrgetter, is_, not_
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from numscope.capture.columns import Lasting
+from numscope.capture.recorder import New
 from numscope.capture.torch.forms import VERSION, Form, form_of, place_of
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage
+from numscope.capture.torch.settled import holds
 from numscope.capture.torch.storages import address_of, addresses_of, version_of
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.unmeasured import Unmeasured
@@ -27,12 +25,6 @@ Told = tuple[weakref.ref[torch.Tensor], int, int, Any, Form]
 Asked = dict[int, Told]  # by the tensor's id
 _FAULTS = (RuntimeError, NotImplementedError, Unmeasured)
 _ref = weakref.ref
-_address = attrgetter("_cdata")
-_version = attrgetter("_version")
-_attributes = attrgetter("shape", "dtype", "device")
-_may_put_off = attrgetter("may_put_off")
-_offset = torch._C.TensorBase.storage_offset
-_is_contiguous = torch._C.TensorBase.is_contiguous
 
 
 class Lists(Tensors):
@@ -42,156 +34,101 @@ class Lists(Tensors):
     form, change by the user's code alone.
     """
 
-    def numbers(self, tensors: Sequence[torch.Tensor], asked: Asked | None = None) -> Sequence[int] | None:
-        """Return the numbers of many tensors as `number` does for one, or None where it must be asked of each."""
-        if not (self._recorder.takes_many and PLAIN.issuperset(map(type, tensors))):
-            return None
-        try:
-            versions = tuple(map(_version, tensors))
-            places = tuple(map(data_ptr, tensors))
-        except RuntimeError:
-            return None
-        seen: list[Any] = list(map(self.objects.get, map(id, tensors)))
-        known = [one is not None for one in seen]
-        if not any(known):
-            return self._look_up_all(tensors, versions, places, asked)
-        references, of_versions, of_places, found = zip(*compress(seen, known))
-        those, now, there = _chosen(known, tensors, versions, places)
-        same = of_versions == now and of_places == there  # not given other data by `.data = …`
-        if not (same and all(map(is_, [one() for one in references], those))):
-            columns = zip(seen, tensors, versions, places)
-            known = [one is not None and _is(one, *rest) for one, *rest in columns]
-            found = tuple(one[3] for one in compress(seen, known))
-        if all(known):
+    def numbers(self, tensors: Sequence[torch.Tensor], asked: Asked | None = None) -> list[int]:
+        """Return the numbers of many tensors, as `number` does for one, up to one that must be looked up by itself."""
+        found: list[int] = []
+        recorder = self._recorder
+        if not recorder.takes_many:
             return found
-        tensors, versions, places = _chosen(map(not_, known), tensors, versions, places)
-        return _merged(known, found, self._look_up_all(tensors, versions, places, asked))
-
-    def _look_up_all(
-        self, tensors: Sequence[torch.Tensor], versions: Sequence[int], places: Sequence[int], asked: Asked | None
-    ) -> Sequence[int] | None:
-        """Return the numbers of tensors whose Python objects do not tell them."""
-        try:
-            references, _, addresses, forms, known = self._ask(tensors, places, asked)
-        except _FAULTS:
-            return None
-        keys: Any = map(self._keys.get, addresses, addresses)
-        at = [key + (version << VERSION) for key, version in zip(keys, versions)]
-        trusted = True
-        if not (self._untrusted.isdisjoint(addresses) and self._volatile.keys().isdisjoint(addresses)):
-            untrusted, volatile = self._untrusted, self._volatile
-            trust = [one not in untrusted and volatile.get(one) != now for one, now in zip(addresses, versions)]
-            trusted = trust[0]
-            if trust.count(trusted) < len(trust):
-                return None
-        found = [form.seen.get(place, -1) for form, place in zip(known, at)] if trusted else [-1] * len(at)
-        numbers: Sequence[int] | None = found
-        if -1 in found:
-            columns: Any = (tensors, addresses, versions, places, forms, known, at)
-            seen = [number >= 0 for number in found]
-            if any(seen):
-                columns = _chosen(map(not_, seen), *columns)
-                found = list(compress(found, seen))
-            numbers = _merged(seen, found, self._add_all(trusted, *columns))
-        if trusted and numbers is not None:
-            self.objects.update(zip(map(id, tensors), zip(references, versions, places, numbers)))
-        return numbers
-
-    def _add_all(
-        self, trusted: bool, tensors: Sequence[torch.Tensor], addresses: Sequence[int], versions: Sequence[int],
-        places: Sequence[int], forms: Sequence[Any], known: Sequence[Form], at: Sequence[int],
-    ) -> Sequence[int] | None:  # fmt: skip
-        """Number tensors that were not seen, and measure those that no earlier step has."""
-        if len(set(at)) < len(at):  # what is measured of one may be known of another
-            return None
-        lasting: Sequence[Lasting | None] | None = None
-        if trusted and not self._settled.known.keys().isdisjoint(addresses):
-            lasting = self._settled.those(tensors, addresses, versions, places, forms)
-        if not trusted:
-            for form, place in zip(known, at):
-                form.rows.pop(place, None)
-        numbers = self._recorder.many(tensors, known, at if trusted else None, lasting)
-        for form, place, number in zip(known, at, numbers):
-            form.seen[place] = number
-        return numbers
-
-    def _ask(self, tensors: Sequence[torch.Tensor], places: Sequence[int], asked: Asked | None) -> tuple[Any, ...]:
-        """Return what torch tells of tensors as columns, asking it of those that it was not; `places`: of their data."""
+        new: list[New] = []
         if asked is None:
-            return tuple(zip(*self._ask_torch(tensors, places)))
-        ids = list(map(id, tensors))
-        if not asked.keys() >= set(ids):
-            new = [one not in asked for one in ids]
-            told = self._ask_torch(*_chosen(new, tensors, places))
-            asked.update(zip(compress(ids, new), told))
-        columns = tuple(zip(*map(asked.__getitem__, ids)))
-        if columns[1] != places or not all(map(is_, [one() for one in columns[0]], tensors)):
-            told = self._ask_torch(tensors, places)
-            asked.update(zip(ids, told))
-            columns = tuple(zip(*told))
-        return columns
-
-    def _ask_torch(self, tensors: Sequence[torch.Tensor], places: Sequence[int]) -> Sequence[Told]:
-        storages = list(map(untyped_storage, tensors))
-        addresses = list(map(_address, storages))
-        if all(map(_is_contiguous, tensors)):
-            shapes, dtypes, devices = zip(*map(_attributes, tensors))
-            forms = list(zip(shapes, repeat(None), dtypes, devices, map(_offset, tensors)))
-        else:
-            forms = list(map(form_of, tensors))
-        known: list[Any] = list(map(self._forms.get, forms))
-        if None in known:
-            known = [self._forms.get(form) or self._learn(tensor, form) for tensor, form in zip(tensors, forms)]
-        if self._complex or any(map(_may_put_off, known)):
-            known = [
-                form.put_off(form.is_complex and tensor.is_conj(), tensor.is_neg())
-                if form.may_put_off or self._complex
-                else form
-                for tensor, form in zip(tensors, known)
-            ]
-        self._know_all(addresses, storages)
-        return list(zip(map(_ref, tensors), places, addresses, forms, known))
-
-    def _told(self, tensors: Sequence[torch.Tensor], asked: Asked | None) -> tuple[Any, ...] | None:
-        """Return what torch tells of tensors as columns, the last one their versions; None where it can't of some."""
-        if not PLAIN.issuperset(map(type, tensors)):
-            return None
+            asked = {}
+        objects, keys, settled = self.objects, self._keys, self._settled.known
+        untrusted, volatile = self._untrusted, self._volatile
         try:
-            versions = tuple(map(_version, tensors))
-            return *self._ask(tensors, tuple(map(data_ptr, tensors)), asked), versions
+            for tensor in tensors:
+                if type(tensor) not in PLAIN:
+                    break
+                version = tensor._version
+                place = data_ptr(tensor)
+                seen = objects.get(id(tensor))
+                if seen is not None and seen[0]() is tensor and seen[1] == version and seen[2] == place:
+                    found.append(seen[3])
+                    continue
+                told = asked.get(id(tensor))
+                if told is None or told[0]() is not tensor or told[1] != place:
+                    told = asked[id(tensor)] = self._ask(tensor, place)
+                reference, _, address, form, known = told
+                at = keys.get(address, address) + (version << VERSION)
+                trusted = address not in untrusted and volatile.get(address) != version
+                number = known.seen.get(at) if trusted else None
+                if number is None:
+                    number = known.seen[at] = next(recorder.tensor_numbers)
+                    lasting = None
+                    if not trusted:
+                        known.rows.pop(at, None)
+                        at = -1
+                    elif (one := settled.get(address)) is not None and holds(one, tensor, form, version):
+                        lasting = one[4]
+                    new.append((number, tensor, known, at, lasting))
+                if trusted:
+                    objects[id(tensor)] = (reference, version, place, number)
+                found.append(number)
+        except _FAULTS:
+            pass  # of this one: looked up by itself, it is said what is wrong with it
+        if new:
+            recorder.many(new)
+        return found
+
+    def _ask(self, tensor: torch.Tensor, place: int) -> Told:
+        """Ask torch about a tensor whose data are at a place, and hold its storage's address."""
+        storage = untyped_storage(tensor)
+        address = storage._cdata
+        lies = None if tensor.is_contiguous() else tensor.stride()
+        form = (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset())  # as `form_of` does
+        known = self._forms.get(form) or self._learn(tensor, form)
+        if known.may_put_off or self._complex:
+            known = known.put_off(known.is_complex and tensor.is_conj(), tensor.is_neg())
+        if address not in self._storages:
+            self._storages[address] = storage._weak_ref()
+        return _ref(tensor), place, address, form, known
+
+    def _told(self, tensor: torch.Tensor, asked: Asked) -> Told | None:
+        """Return what torch tells of a tensor, or None where it can't."""
+        try:
+            if type(tensor) not in PLAIN:
+                return None
+            place = data_ptr(tensor)
+            told = asked.get(id(tensor))
+            if told is None or told[0]() is not tensor or told[1] != place:
+                told = asked[id(tensor)] = self._ask(tensor, place)
+            return told
         except _FAULTS:
             return None
 
-    def settle(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], asked: Asked | None = None) -> None:
+    def settle(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], asked: Asked) -> None:
         """Let the next step refer to what was measured under these numbers, where the tensors are the same then."""
-        measured = [number >= 0 for number in numbers]
-        if not all(measured):
-            tensors, numbers = _chosen(measured, tensors, numbers)
-        if not tensors:
-            return
-        told = self._told(tensors, asked)
-        if told is None:
-            if len(tensors) > 1:
-                for tensor, number in zip(tensors, numbers):
-                    self.settle((tensor,), (number,))
-            return
-        _, _, _, forms, known, _ = told
-        whole = list(map(is_, known, map(self._forms.get, forms)))  # torch has put nothing off
-        if not all(whole):
-            tensors, forms, numbers = _chosen(whole, tensors, forms, numbers)
-        self._settled.add(self._recorder, tensors, forms, numbers)
+        those: list[tuple[torch.Tensor, Any, int]] = []
+        for tensor, number in zip(tensors, numbers):
+            if number >= 0 and (told := self._told(tensor, asked)) is not None:
+                _, _, _, form, known = told
+                if not known.may_put_off or self._forms.get(form) is known:  # torch has put nothing off
+                    those.append((tensor, form, number))
+        if those:
+            self._settled.add(self._recorder, *zip(*those))
 
-    def left(self, tensors: Sequence[torch.Tensor], asked: Asked | None = None) -> Sequence[int]:
+    def left(self, tensors: Sequence[torch.Tensor], asked: Asked) -> list[int]:
         """Return under which numbers tensors were measured after the optimizer's operators that wrote to them last, or -1."""
-        told = self._told(tensors, asked) if tensors else None
-        if told is None:
-            return [-1] if len(tensors) == 1 else [number for one in tensors for number in self.left((one,))]
-        _, _, addresses, _, known, versions = told
-        columns = zip(known, map(self._keys.get, addresses), map(self._left.get, addresses), versions)
-        return [
-            form.seen.get(key + (version << VERSION), -1) if left == version else -1
-            for form, key, left, version in columns
-        ]
+        found: list[int] = []
+        keys, left = self._keys, self._left
+        for tensor in tensors:
+            told = self._told(tensor, asked)
+            version = version_of(tensor)
+            if told is None or version is None or left.get(told[2]) != version:
+                found.append(-1)
+            else:
+                found.append(told[4].seen.get(place_of(keys[told[2]], version), -1))
+        return found
 
     def not_left(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return those of the tensors that were not written to by an optimizer's operator last."""
@@ -230,22 +167,3 @@ class Lists(Tensors):
         if known is not None and not (tensor.is_conj() or tensor.is_neg()):
             key = self._keys[address]
             known.hand_on(place_of(key, before), place_of(key, before + 1))
-
-
-def _is(seen: Any, tensor: torch.Tensor, version: int, place: int) -> bool:
-    """Tell whether a tensor is the one that was seen, and still the same."""
-    return seen[0]() is tensor and seen[1] == version and seen[2] == place
-
-
-def _chosen(flags: Iterable[bool], *columns: Sequence[Any]) -> tuple[Any, ...]:
-    """Return of each column those that have a flag."""
-    flags = tuple(flags)
-    return tuple(tuple(compress(column, flags)) for column in columns)
-
-
-def _merged(flags: Sequence[bool], those: Sequence[int], others: Sequence[int] | None) -> Sequence[int] | None:
-    """Return those that have a flag, and the others between them."""
-    if others is None or len(others) == len(flags):
-        return others
-    one, other = iter(those), iter(others)
-    return [next(one) if flag else next(other) for flag in flags]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, compress, repeat
 from operator import attrgetter, is_, itemgetter
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.modules import Modules
+from numscope.capture.torch.plain import PLAIN
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
@@ -202,7 +203,8 @@ class Optimizers:
             state = _state(optimizer)
             if tensors.any_left:
                 numbers = tensors.left(state, watch.thread.asked)
-                tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
+                if -1 in numbers:
+                    tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
                 if watch.recorder.measures:
                     tensors.settle(state, numbers, watch.thread.asked)
                 tensors.forget_left()
@@ -220,7 +222,9 @@ class Optimizers:
         # Fused kernels write without telling: measure anew.
         before = list(map(versions.get, map(id, parameters)))
         now = list(map(_version, parameters))
-        untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
+        untold = parameters
+        if before != now:
+            untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.distrust_all(tensors.not_left(untold))
         rows = self._show(order, list(zip(names.outputs, parameters)), name)
         if watch.sees_exposures and watch.thread.entered and watch.recorder.measures:
@@ -254,11 +258,12 @@ def _before_step(names: _Names, parameters: Sequence[torch.Tensor]) -> list[Slot
     return list(slots)
 
 
-def _state(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    own: Iterable[Any] = chain.from_iterable(
-        values.values() for values in optimizer.state.values() if isinstance(values, dict)
+def _state(optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
+    groups: list[Any] = [values for values in optimizer.state.values() if isinstance(values, dict)]
+    state = list(chain.from_iterable(map(dict.values, groups)))
+    return (
+        state if PLAIN.issuperset(map(type, state)) else [value for value in state if isinstance(value, torch.Tensor)]
     )
-    return [value for value in own if isinstance(value, torch.Tensor)]
 
 
 def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:

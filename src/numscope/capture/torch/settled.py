@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import compress, repeat
-from operator import attrgetter, is_
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -75,20 +75,6 @@ class Settled:
         lasting = recorder.lasting(numbers)
         known = zip(map(_ref, tensors), forms, map(_version, tensors), map(data_ptr, tensors), lasting)
         self._coming.update(compress(zip(addresses, known), lasting))  # type: ignore[arg-type]
-
-    def those(
-        self, tensors: Sequence[torch.Tensor], addresses: Sequence[int], versions: Sequence[int],
-        places: Sequence[int], forms: Sequence[Any],
-    ) -> Sequence[Lasting | None]:  # fmt: skip
-        """Return what was measured of those tensors that are known, and still the same; the columns are tuples."""
-        known: list[Any] = list(map(self.known.get, addresses))
-        if None not in known:  # most of the time all of them are
-            references, of_forms, of_versions, of_places, lasting = zip(*known)
-            same = of_versions == versions and of_places == places and of_forms == forms
-            if same and all(map(is_, [one() for one in references], tensors)):
-                return lasting
-        columns = zip(known, tensors, forms, versions)
-        return [one[4] if one is not None and holds(one, *rest) else None for one, *rest in columns]
 
     def discard(self, address: int) -> None:
         """Measure what lies in this storage anew."""

@@ -21,7 +21,6 @@ _KEYS = itertools.count(1, 2)  # no storage has one of these: an address is even
 _ANY = -1  # the version of a storage's tensors, whatever it is
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
-_weak_ref = torch.UntypedStorage._weak_ref
 Known = tuple[weakref.ref[torch.Tensor], int, int, int]  # a tensor's Python object; its version, address and number
 UNSEEN: Any = (type(None), 0, 0, -1)  # the same of an object that was not seen: none is what it stands for
 
@@ -154,7 +153,8 @@ class Storages:
         self._know_all(addresses, storages)
         self._settled.discard_all(addresses)
         self._renew_all(addresses)
-        self.blanks.difference_update(addresses)
+        if self.blanks:
+            self.blanks.difference_update(addresses)
         if by_optimizer:
             self._left.update(zip(addresses, versions))
             _drop(self._volatile, addresses)
@@ -181,9 +181,10 @@ class Storages:
 
     def _know_all(self, addresses: Sequence[int], storages: Sequence[Any]) -> None:
         """Hold the addresses of these storages."""
-        found = dict(zip(addresses, storages))
-        new = found.keys() - self._storages.keys()
-        self._storages.update(zip(new, map(_weak_ref, map(found.__getitem__, new))))
+        known = self._storages
+        for address, storage in zip(addresses, storages):
+            if address not in known:
+                known[address] = storage._weak_ref()
 
     def written_unseen(self, tensors: Sequence[torch.Tensor]) -> None:
         """Something may have written to these tensors that tells no versions."""

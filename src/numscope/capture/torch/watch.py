@@ -167,8 +167,8 @@ class Watch(Values):
                 if base is None and not (self._restricted or (overwritten and self.tensors.blanks)):
                     names, many = zip(*slots)
                     numbers = self.tensors.numbers(many, self.thread.asked)
-                    if numbers is not None:
-                        return list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
+                    rows = list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
+                    slots, overwritten = slots[len(numbers) :], False
                 self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
         if overwritten or self._restricted or base is not None:

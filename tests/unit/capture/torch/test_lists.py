@@ -38,7 +38,8 @@ class Job:
 
     def at_once(self, tensors: list[torch.Tensor], asked: Asked | None) -> list[int]:
         found = self.tensors.numbers(tensors, asked)
-        return self.one_by_one(tensors) if found is None else list(found)
+        assert len(found) == len(tensors)
+        return found
 
     def next_step(self) -> None:
         self.recorder.begin_step(self.recorder.step + 1)
@@ -93,8 +94,8 @@ def test_a_list_is_looked_up_as_each_of_its_tensors(
         elif what == "settle":
             if measures:
                 for one, number in zip(shown, jobs[0].one_by_one(shown)):
-                    jobs[0].tensors.settle([one], [number])
-                jobs[1].tensors.settle(shown, jobs[1].one_by_one(shown), asked)
+                    jobs[0].tensors.settle([one], [number], {})
+                jobs[1].tensors.settle(shown, jobs[1].one_by_one(shown), {} if asked is None else asked)
         elif what != "look":
             for at_once, job in enumerate(jobs):
                 happens(job.tensors, shown, what, bool(at_once))
@@ -110,9 +111,8 @@ def test_what_no_list_can_have_is_looked_up_one_by_one() -> None:
     own = torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {}))
     job = Job(True)
     for other in (inference, sparse, own, torch.ones(2, device="meta")):
-        assert job.tensors.numbers([torch.ones(2), other]) is None
-    assert job.tensors.left([torch.ones(2), inference, sparse, own]) == [-1] * 4
-    assert not job.recorder._tensors
+        assert len(job.tensors.numbers([torch.ones(2), other, torch.ones(2)])) == 1
+    assert job.tensors.left([torch.ones(2), inference, sparse, own], {}) == [-1] * 4
 
 
 def test_what_was_told_of_a_tensor_is_asked_again_where_its_data_are_others() -> None:
@@ -131,7 +131,5 @@ def test_lists_take_the_short_way_where_they_can() -> None:
     many = [torch.randn(3) for _ in range(20)]
     with torch.no_grad():
         for _ in range(2):
-            found = job.tensors.numbers(many)
-            assert found is not None
-            assert list(found) == job.one_by_one(many)
+            assert job.at_once(many, None) == job.one_by_one(many)
             assert job.tensors.all_overwritten(many, by_optimizer=True) is not None
