@@ -49,9 +49,9 @@ class Recorder:
     # Python is quick at the attributes and methods of an object only if that has slots, or less than 30 attributes.
     __slots__ = (
         "__weakref__", "_add_alike", "_again", "_batch", "_data", "_data_bytes", "_flushed", "_handed_over", "_handing_over",
-        "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensor_numbers", "_tensors", "_to_numpy",
-        "_writer", "call_rows", "direct", "epoch", "full", "orders", "shape", "shares", "sites", "skipped", "slot_rows",
-        "step", "strings", "takes_many",
+        "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensors", "_to_numpy", "_writer",
+        "call_rows", "direct", "epoch", "full", "orders", "shape", "shares", "sites", "skipped", "slot_rows",
+        "step", "strings", "takes_many", "tensor_numbers",
     )  # fmt: skip
 
     stores = True  # what is kept goes to a writer: it may be a view of what is kept already, and still on its device
