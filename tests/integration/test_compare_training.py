@@ -73,12 +73,12 @@ Job = Callable[[Path], Path]
 
 def train(
     path: Path, model: nn.Module, *, steps: int = 3, clip: bool = True, autocast: bool = False, parts: int = 1,
-    optimizer: Any = None, keep: str = "tensors", clipped: Any = None,
+    optimizer: Any = None, keep: str = "tensors", clipped: Any = None, level: str = "mix",
 ) -> Path:  # fmt: skip
     torch.set_num_threads(1)
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(1)
-    with ns.capture(path, model, keep=keep) as capture:
+    with ns.capture(path, model, keep=keep, level=level) as capture:
         for _ in range(steps):
             x, y = torch.randn(4, 7, 6, generator=generator), torch.randint(5, (4,), generator=generator)
             optimizer.zero_grad()
@@ -97,15 +97,15 @@ def adamw(model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), **{"lr": 1e-2, **settings})
 
 
-@pytest.mark.parametrize("keep", ["tensors", "stats"])
+@pytest.mark.parametrize(("keep", "level"), [("tensors", "mix"), ("stats", "mix"), ("stats", "aten")])
 @pytest.mark.parametrize("what", ["fused attention", "autocast", "halves", "quarters", "fused optimizer"])
-def test_the_same_training_by_other_kernels_is_equivalent(what: str, keep: str, tmp_path: Path) -> None:
+def test_the_same_training_by_other_kernels_is_equivalent(what: str, keep: str, level: str, tmp_path: Path) -> None:
     model = Model(fused=what == "fused attention")
     options: dict[str, Any] = {"parts": {"halves": 2, "quarters": 4}.get(what, 1), "autocast": what == "autocast"}
     if what == "fused optimizer":
         options["optimizer"] = adamw(model, fused=True)
-    target = train(tmp_path / "a", model, keep=keep, **options)
-    comparison = ns.compare(target, train(tmp_path / "b", Model(), keep=keep))
+    target = train(tmp_path / "a", model, keep=keep, level=level, **options)
+    comparison = ns.compare(target, train(tmp_path / "b", Model(), keep=keep, level=level))
     assert comparison.verdict == "equivalent", comparison.origin.reason
 
 

@@ -327,14 +327,17 @@ class Ledger:
 
     def heal_by_gradients(self, order: float) -> None:
         """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same."""
-        calls = self.a.calls
-        differentiated = frozenset(calls.forward[(calls.forward >= 0) & ~calls.recompute].tolist())
+        ahead, behind = (
+            frozenset(calls.forward[(calls.forward >= 0) & ~calls.recompute].tolist())
+            for calls in (self.a.calls, self.b.calls)
+        )
         for suspicion in self.suspicions:
             row, finding = int(self.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1, suspicion.finding
             if row < 0 or suspicion.firm or not suspicion.stands:
                 continue
+            itself = finding.target in ahead or finding.reference in behind
             phases = {self.phase(suspicion.at), *self._phases(finding)}
-            if "backward" in phases or leads_to(self.flow_a, row, differentiated):
+            if itself or "backward" in phases or leads_to(self.flow_a, row, ahead):
                 suspicion.healed_at = max(suspicion.healed_at, order)
 
     def _phases(self, finding: Finding) -> list[str]:

@@ -185,6 +185,8 @@ class _Scales:
         self.out = self._least(count, out & smooth & (table.elements > 0), table, table.norm)
         # Errors are relative to the reference, and what rounds is the larger of the two.
         self.larger = np.maximum(self._least(count, out & smooth & (table.elements > 0), table, table.larger), 1.0)
+        worst = self._least(count, out & smooth & (table.elements > 0), table, table.elements)
+        self.worst_elements = np.maximum(worst, 1)  # of the output that is off by the most
         self.out_elements = np.maximum(table.most(count, out & smooth, table.elements), 1)
         self.largest_in = table.most(count, given & smooth, table.norm)
         self.in_elements = np.maximum(table.most(count, given & smooth, table.elements), 1)
@@ -248,6 +250,9 @@ def _rules(
         cancel_sum = np.clip(scale.largest_in / (out * share), 1.0, _LARGE)
         flat = np.sqrt(scale.in_elements) * scale.std_in
         centred = np.clip(scale.largest_in / np.maximum(flat, 1e-300), 1.0, _LARGE)
+        # The mean that a normalisation gives back beside its result is a sum, which may cancel to nothing.
+        terms = np.maximum(scale.in_elements / scale.worst_elements, 1.0)
+        centred = np.where(terms > 1, np.fmax(centred, np.clip(scale.largest_in / (out * terms), 1.0, _LARGE)), centred)
         slope = np.where(scale.forward_in > 0, scale.forward_out / np.maximum(scale.forward_in, 1e-300), 1.0)
         cancel_back = np.clip(scale.largest_in * np.maximum(slope, 1.0) / out, 1.0, _LARGE)
         back_product = np.exp(np.clip(scale.product, -600, 600)) * scale.forward_in / out

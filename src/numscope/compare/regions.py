@@ -204,9 +204,12 @@ class Regions:
         return float(explained)
 
     def _is_set_up(self, ahead: Region, behind: Region) -> bool:
-        """Return whether all calls of a region stand outside of any module: `model.bfloat16()`, and its data likewise."""
-        sides = ((self.ledger.a, ahead.calls), (self.ledger.b, behind.calls))
-        return all(side.calls.parent[call] < 0 for side, calls in sides for call in calls)
+        """Return whether all calls of a region stand outside of any module: `model.bfloat16()`, and its data likewise; or
+        are operators, among which autocast's own casts are."""
+        sides, aten = ((self.ledger.a, ahead.calls), (self.ledger.b, behind.calls)), self.ledger.a.book.code("aten")
+        return all(
+            side.calls.parent[call] < 0 or side.calls.kind[call] == aten for side, calls in sides for call in calls
+        )
 
     def _roundoff_of(self, side: Side, call: int) -> float:
         """Return the unit roundoff in which a call computes: that of its outputs."""

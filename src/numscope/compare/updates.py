@@ -135,7 +135,17 @@ def _gradients_agree(ledger: Ledger, parts: dict[str, dict[str, int]]) -> bool:
     roundoff = max(ledger.roundoff(*ledger.tensors(row)) for row in rows)
     off = float(np.linalg.norm(norms * errors)) / total
     # Below float32 rounding is as large as many a bug: agreement then proves nothing.
-    return roundoff < 2.0**-20 and off <= 32 * roundoff + 2 * ledger.history.noise
+    return roundoff < 2.0**-20 and off <= 32 * roundoff + 2 * ledger.history.noise + 32 * _drift(ledger, parts)
+
+
+def _drift(ledger: Ledger, parts: dict[str, dict[str, int]]) -> float:
+    """Return how far the optimizer's own rounding has left the parameters apart, all together."""
+    left = ledger.history.parameters
+    labels = [label for label, rows in parts.items() if "parameters" in rows]
+    norms = np.array([or_zero(ledger.b.tensors.l2[ledger.slots.b[parts[label]["parameters"]]]) for label in labels])
+    errors = np.array([or_zero(left.get(f"parameters.{label}", 0.0)) for label in labels])
+    total = float(np.linalg.norm(norms))
+    return min(float(np.linalg.norm(norms * errors)) / total, 1e-4) if total > 0 else 0.0
 
 
 def _judge_update(
