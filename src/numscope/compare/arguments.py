@@ -60,7 +60,7 @@ class Difference:
     telling: bool  # both sides give a number, a flag or a word, and the two are not the same
 
     def __str__(self) -> str:
-        colon = ":" * self.name[:1].isdigit()  # a position: its number must not run into the value's
+        colon = ":" * self.name[-1:].isdigit()  # a position: its number must not run into the value's
         return f"{self.name}{colon} {_text(self.target)} against {_text(self.reference)}"
 
 
