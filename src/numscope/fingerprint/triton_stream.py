@@ -42,10 +42,7 @@ LINES = 4096
 _SPREAD = 10_000  # shapes with strides that are remembered
 COPIED = 1 << 24  # elements copied at a time where the strides are worse than a copy
 _KEPT = 1 << 26  # bytes of the memory for straight copies that is kept for the next one
-_FEW = (
-    BUCKETS  # programs: contents that have more are launched by themselves, which costs less than their part of a table
-)
-
+_FEW = BUCKETS  # programs: contents with more are launched by themselves, which costs less than a table of them
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

@@ -31,6 +31,7 @@ _functions = torch._C._len_torch_function_stack
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
+_ENGINE = ("torch.autograd", "torch.autograd.graph")  # whose code calls the engine
 _tensor_of = itemgetter(1)  # a slot
 Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
 
@@ -63,7 +64,7 @@ class AtenMode(TorchDispatchMode):
         tensors = watch.tensors
         if (
             not operator.ordinary or types or watch.asks or tensors.blanks or state["stepping"] is not None
-            or not watch.forward_on or _functions()
+            or not watch.forward_on or _functions() or ((in_engine := _task() != -1) and _grad_is_on())
         ):  # fmt: skip
             return self._any(operator, func, state, args, kwargs or {}, sys._getframe().f_back)
 
@@ -80,7 +81,13 @@ class AtenMode(TorchDispatchMode):
                 thread = watch.thread_number()
             stack = state["stack"]
             parent = stack[-1] if stack else self._outside
-            if _task() == -1:
+            if in_engine:
+                name = next(operator.backward.coming, -1)
+                if name < 0:
+                    name = operator.backward.next()
+                order = next(recorder.orders)
+                phase, forward, site = watch.backward_phase, self._link(order, thread), -1
+            else:
                 name = next(operator.forward.coming, -1)
                 if name < 0:
                     name = operator.forward.next()
@@ -88,15 +95,6 @@ class AtenMode(TorchDispatchMode):
                 phase, forward = watch.forward_phase, -1
                 self._owners.setdefault((thread, _sequence() - 1), order)
                 site = watch.intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
-            else:
-                name = next(operator.backward.coming, -1)
-                if name < 0:
-                    name = operator.backward.next()
-                order = next(recorder.orders)
-                phase, forward = watch.backward_phase, self._link(order, thread)
-                site = -1
-                if _grad_is_on() and watch.stacks:
-                    site = watch.intern(sys._getframe().f_back, parent.site)
             rows: list[int] = []
             others: list[tuple[str, Any]] = []
             objects = tensors.objects
@@ -129,6 +127,14 @@ class AtenMode(TorchDispatchMode):
                 False, -1, thread,
             ))  # fmt: skip
             recorder.slot_rows.extend(rows)
+            if not in_engine:
+                watch.executions.log += (
+                    operator.forward,
+                    name,
+                    order,
+                    len(rows) // 4,
+                    *rows[2::4],
+                )  # as `note` does it
         except Exception as error:
             order = -1
             watch.fault(operator.head, error)
@@ -239,15 +245,15 @@ class AtenMode(TorchDispatchMode):
         if self._epoch != recorder.epoch:
             self._begin_step(recorder.epoch)
         in_forward = _task() == -1  # no node runs outside of the engine
+        again = not in_forward and operator.kind == "aten" and _grad_is_on() and not _is_engines(frame)
         stack = state["stack"]
         parent = stack[-1] if stack else None
         phase, wanted = ("forward", watch.record_forward) if in_forward else ("backward", watch.record_backward)
-        if operator.kind == "collective":
-            name = self._shared_name(operator, phase)
-        else:
-            name = operator.forward.next() if in_forward else operator.backward.next()
-        if not wanted or (watch.asks and not watch.in_scope(name, parent, operator.kind, phase)):
-            return None
+        name = -1
+        if not again:
+            name = self._name(operator, phase)
+            if not wanted or (watch.asks and not watch.in_scope(name, parent, operator.kind, phase)):
+                return None
         order = next(recorder.orders)
         positional: list[tuple[str, Any]] = []
         named: list[tuple[str, Any]] = []
@@ -259,21 +265,39 @@ class AtenMode(TorchDispatchMode):
         thread = state["number"]
         if thread < 0:
             thread = watch.thread_number()
-        if in_forward:
-            self._owners.setdefault((thread, _sequence() - 1), order)
-        outer = parent or self._outside
-        watch.call_row((
-            order, name, watch.kinds[operator.kind], outer.module, outer.module_class, watch.phases[phase], outer.order,
-            -1 if in_forward else self._link(order, thread),
-            watch.arguments(positional, named) if positional or named else -1,
-            watch.site_in(stack, frame) if in_forward or _grad_is_on() else -1, False, -1, thread,
-        ))  # fmt: skip
         # They are asked for only where memory that holds nothing yet is about.
         versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.blanks else None
         rows = watch.rows(order, slots, operator.overwrites)
+        first = -1
+        if again:  # it has the name of its first execution
+            found = watch.executions.find(operator.forward, rows[2::4])
+            if found is not None:
+                (name, first), phase, wanted = found, "forward", watch.record_forward
+            else:
+                name, again = self._name(operator, phase), False
+            if not wanted or (watch.asks and not watch.in_scope(name, parent, operator.kind, phase)):
+                return None
+        elif in_forward and operator.kind == "aten":
+            watch.executions.note(operator.forward, name, order, rows[2::4])
+        if in_forward or again:
+            self._owners.setdefault((thread, _sequence() - 1), order)
+        else:
+            first = self._link(order, thread)
+        outer = parent or self._outside
+        watch.call_row((
+            order, name, watch.kinds[operator.kind], outer.module, outer.module_class, watch.phases[phase], outer.order,
+            first, watch.arguments(positional, named) if positional or named else -1,
+            watch.site_in(stack, frame) if in_forward or _grad_is_on() else -1, again, -1, thread,
+        ))  # fmt: skip
         if watch.keeps_some:
             watch.keep(slots, rows, name)
         return order, name, slots, rows, versions
+
+    def _name(self, operator: Operator, phase: str) -> int:
+        """Return the next name of an operator in a phase."""
+        if operator.kind == "collective":
+            return self._shared_name(operator, phase)
+        return operator.forward.next() if phase == "forward" else operator.backward.next()
 
     def _shared_name(self, operator: Operator, phase: str) -> int:
         """Return the next name of a functional collective: it is numbered with those of Python that have its name."""
@@ -329,3 +353,8 @@ class AtenMode(TorchDispatchMode):
         if watch.scope.stateful:
             watch.ended(name)
         watch.flush_if_full()
+
+
+def _is_engines(frame: Any) -> bool:
+    """Tell whether it is autograd's engine that calls an operator, and no code of Python's: a checkpoint's or a Function's."""
+    return frame is None or frame.f_globals.get("__name__") in _ENGINE

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-from numscope.capture.interned import Series
-
 
 def is_recomputing() -> bool:
     """Tell whether a forward call that runs now is a recomputation: the engine runs, and gradients are recorded."""
@@ -22,17 +20,18 @@ class Executions:
     """The forward calls of a step in the order of their first execution."""
 
     def __init__(self) -> None:
-        self.log: list[Any] = []  # series, number, order, how many inputs, their numbers; and so on
+        # series, number, order, how many inputs, their numbers; and so on. Of operators: their names, and the name.
+        self.log: list[Any] = []
         self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
         self._indexed = 0
         self._cursor = -1
         self._task = -1
 
-    def note(self, series: Series, number: int, order: int, inputs: list[int]) -> None:
+    def note(self, series: Any, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
         self.log += (series, number, order, len(inputs), *inputs)
 
-    def find(self, series: Series, inputs: list[int]) -> tuple[int, int] | None:
+    def find(self, series: Any, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
         task = int(torch._C._current_graph_task_id())
         if task != self._task:
