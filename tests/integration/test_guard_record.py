@@ -272,6 +272,7 @@ def test_sigterm_leaves_a_record_and_ends_the_job(tmp_path: Path) -> None:
 def test_a_crash_that_no_with_block_sees_leaves_a_record(end: str, reason: str, deferred: bool, tmp_path: Path) -> None:
     code = f"""
         import os, signal, sys, torch, numscope as ns
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # what starts in the background may be told to ignore it
         guard = ns.guard(record={str(tmp_path / "run")!r}, deferred={deferred})
         guard.start()
         torch.ones(3).mul(2)
