@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import random
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
 from numscope.capture.torch.tensors import Tensors
@@ -184,40 +181,3 @@ def test_a_view_has_the_number_that_it_has_where_torch_is_asked_for_it(seed, tmp
     for one, other in zip(known, told):
         one["calls"].pop("stack"), other["calls"].pop("stack")
         assert repr(one) == repr(other)
-
-
-@pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputed_operators_have_the_names_of_their_first_execution(reentrant: bool, tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    layers = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(3))
-    x = torch.randn(2, 4, requires_grad=True)
-
-    def run(name: str, again: bool) -> list[dict[str, Any]]:
-        layers.zero_grad()
-        x.grad = None
-        with ns.capture(tmp_path / name, layers, level="aten", on_error="raise") as cap:
-            y = x
-            for layer in layers:
-                y = checkpoint(layer, y, use_reentrant=reentrant) if again else layer(y)
-            y.square().sum().backward()
-            cap.step()
-        return [row for row in ns.open_run(tmp_path / name).calls.to_pylist() if row["kind"] == "aten"]
-
-    plain, checkpointed = run("plain", False), run("checkpointed", True)
-    first = {row["name"]: row["order"] for row in plain if row["phase"] == "forward"}
-    repeated = [row for row in checkpointed if row["recompute"]]
-    assert {row["name"] for row in repeated} >= {f"Aten.addmm.{index}.forward" for index in range(3)}
-    assert {row["name"] for row in repeated} < first.keys()
-    once = {row["order"]: row["name"] for row in checkpointed if not row["recompute"]}
-    assert all(once[row["forward"]] == row["name"] for row in repeated)
-    assert set(once.values()) >= {row["name"] for row in plain}
-    assert ns.compare(tmp_path / "checkpointed", tmp_path / "plain").verdict in ("identical", "equivalent")
-
-
-def test_operators_of_a_backward_that_is_differentiated_again_are_no_recomputation(tmp_path: Path) -> None:
-    layer = nn.Linear(3, 3)
-    x = torch.ones(2, 3, requires_grad=True)
-    with ns.capture(tmp_path / "run", layer, level="aten", on_error="raise"):
-        (slope,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
-        slope.square().sum().backward()
-    assert not any(row["recompute"] for row in ns.open_run(tmp_path / "run").calls.to_pylist())

@@ -14,7 +14,6 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.modules import module as module_globals
 from torch.utils._python_dispatch import _get_current_dispatch_mode
-from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
 from tests.integration.models import CASES, MLP, Transformer
@@ -174,48 +173,6 @@ def test_activations_live_no_longer_than_without_capture(keep, tmp_path):
     finally:
         gc.enable()
         handle.remove()
-
-
-@pytest.mark.parametrize("mode", ["reentrant", "non-reentrant"])
-def test_recomputation_is_linked_to_its_first_execution_and_takes_no_number(mode, tmp_path):
-    torch.manual_seed(0)
-    model = Transformer(mode)
-    plain = Transformer()
-    ids = torch.arange(6).view(1, 6)
-
-    def record(path, model):
-        with ns.capture(path, model, on_error="raise") as cap:
-            model(ids).sum().backward()
-            cap.step()
-        return ns.open_run(path).calls.to_pylist()
-
-    rows = record(tmp_path / "checkpointed", model)
-    usual = record(tmp_path / "plain", plain)
-    first = {row["name"] for row in rows if row["phase"] == "forward" and not row["recompute"]}
-    wanted = {row["name"] for row in usual if row["phase"] == "forward"}
-    assert first - {name for name in first if ".checkpoint" in name or "detach" in name} >= wanted - {
-        name for name in wanted if "Tensor.detach" in name
-    }
-    again = [row for row in rows if row["recompute"]]
-    assert again
-    by_order = {row["order"]: row for row in rows}
-    assert all(by_order[row["forward"]]["name"] == row["name"] for row in again)
-    modules = [row["name"] for row in rows if row["phase"] == "backward" and row["kind"] == "module"]
-    assert len(set(modules)) == len(modules)
-    backward = {row["name"] for row in rows if row["phase"] == "backward" and row["kind"] == "api"}
-    assert backward >= {
-        row["name"] for row in usual if row["phase"] == "backward" and row["name"].startswith("Functional.linear")
-    }
-
-
-def test_a_checkpointed_module_s_parameters_have_their_gradients_in_its_one_backward_call(tmp_path):
-    module = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
-    with ns.capture(tmp_path / "run", module, keep="tensors", on_error="raise"):
-        checkpoint(module, torch.randn(2, 4, requires_grad=True), use_reentrant=False).sum().backward()
-    run = ns.open_run(tmp_path / "run")
-    for name in ("0", "2"):
-        kept = run.tensor(f"Module.{name}.Linear.backward.0.parameters_grad.weight")
-        assert (kept == module[int(name)].weight.grad.numpy()).all()
 
 
 def test_a_quantized_tensor_is_counted_and_no_fault(tmp_path):

@@ -38,9 +38,8 @@ def take(
     for value, (slot, out, name) in zip(values, places):
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
-            seen, version, address, number = objects.get(
-                id(value), UNSEEN
-            )  # as in Tensors.number: most were seen before
+            # As in Tensors.number: most were seen before.
+            seen, version, address, number = objects.get(id(value), UNSEEN)
             note = -1
             if seen() is not value or version != value._version or address != data_ptr(value):
                 try:
@@ -50,7 +49,7 @@ def take(
             rows += (order, slot, number, note)
             if targets is None:
                 continue
-            key = value.grad_fn
+            key = value.grad_fn  # from here on as in `aim`, without a call of it for each
             if key is None:
                 if not value.requires_grad:
                     continue

@@ -85,9 +85,7 @@ class Tensors(Storages):
                 return self._measure(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
         recorder = self._recorder
-        if (
-            address not in self._storages
-        ):  # most that are looked up: nothing of it was seen, and nothing is to be doubted
+        if address not in self._storages:  # as of most: nothing of it was seen, and nothing is to be doubted
             self._storages[address] = storage._weak_ref()
             place = address + (version << VERSION) if version else address
             if recorder.shares:
