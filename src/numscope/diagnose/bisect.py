@@ -131,9 +131,8 @@ class Bisection:
             f", about {spoken_time(left * sum(self._seconds) / len(self._seconds))} left" if self._seconds else ""
         )
         self._tell(f"{place}  {folder}: {what} ({shlex.join(item.command)}{estimate})")
-        rundir.check(
-            self._out / folder, 0, overwrite=True
-        )  # a folder of that name that is no run is not ours to remove
+        # A folder of that name that is no run is not ours to remove.
+        rundir.check(self._out / folder, 0, overwrite=True)
         shutil.rmtree(self._out / folder, ignore_errors=True)
         also = ["--also", f"numscope.diagnose.axes:install={item.side.install}"] if item.side.install else []
         line = [sys.executable, "-m", "numscope", "run", *options, *self._options, *also]
