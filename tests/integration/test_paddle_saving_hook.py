@@ -73,6 +73,12 @@ def test_the_caps_hold(limit: int, count: int, tmp_path: Path) -> None:
     assert len(list((tmp_path / "t/tensors/rank_0").iterdir())) == count
 
 
+@pytest.mark.parametrize(("limit", "count"), [(1, 2), (0, 6), (2, 4)])
+def test_the_caps_of_later_releases_hold_in_each_micro_step(limit: int, count: int, tmp_path: Path) -> None:
+    saved(str(tmp_path / "t"), max_saved_tensors=1, max_saved_tensors_per_step=limit, max_saved_grads_per_step=limit)
+    assert len(list((tmp_path / "t/tensors/rank_0").iterdir())) == count
+
+
 def test_the_checker_writes_the_eleven_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     with paddle.utils.unique_name.guard():

@@ -37,5 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     dump = open_dump(args.source, args.format, args.trust_pickle)
     count = write_run(args.run, dump, args.overwrite)
+    if "warning" in dump.notes:
+        print(f"numscope: {dump.notes['warning']}", file=sys.stderr)
     print(f"{args.run}: {count} calls from a {dump.tool} dump", file=sys.stdout)
     return 0

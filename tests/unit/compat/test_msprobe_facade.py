@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,21 @@ def test_the_third_example_a_block_of_code() -> None:
     names = list(load()["data"])
     assert "Functional.relu.0.backward" in names
     assert not any("exp" in name or "sum" in name for name in names)
+
+
+def test_arguments_and_gradients_have_the_shape_that_msprobe_reads() -> None:
+    debugger = PrecisionDebugger(config(level="L1"))
+    debugger.start()
+    x = torch.randn(2, 4, requires_grad=True)
+    shown = nn.LayerNorm(4)(x).masked_fill(x.detach() > 9, float("-inf"))[0, 1:3]
+    shown.sum().backward()
+    debugger.stop()
+    data = load()["data"]
+    assert data["Functional.layer_norm.0.forward"]["input_args"][1] == [{"type": "int", "value": 4}]
+    assert data["Tensor.masked_fill.0.forward"]["input_args"][2] == {"type": "float", "value": -math.inf}
+    assert data["Tensor.__getitem__.0.forward"]["input_args"][1][1] == {"type": "slice", "value": [1, 3, None]}
+    shapes = [gradient["shape"] for gradient in data["Functional.layer_norm.0.backward"]["output"]]
+    assert shapes == [[2, 4], [4], [4]]
 
 
 def test_arguments_go_before_the_file() -> None:

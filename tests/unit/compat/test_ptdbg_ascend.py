@@ -14,6 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+import numscope as ns
+from numscope.__main__ import main
 from numscope.compat.ptdbg_ascend import (
     acc_cmp_dump,
     compare,
@@ -203,6 +205,40 @@ def test_compare_writes_the_documented_columns() -> None:
     assert float(row["MAPE"]) == pytest.approx(np.mean(np.abs(a - b)[b != 0] / np.abs(b[b != 0])))
     assert float(row["MaxAbsErr"]) == pytest.approx(np.abs(a - b).max())
     assert float(row["NPU max"]) != float(row["Bench max"])
+
+
+def test_arguments_by_name_are_dumped_parsed_compared_and_imported(capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.BatchNorm1d(3)
+    folders = []
+    for name in ("npu_dump", "gpu_dump"):
+        set_dump_path(f"./{name}.pkl")
+        register_hook(model, acc_cmp_dump)
+        set_dump_switch("ON")
+        model(torch.randn(4, 3)).sum().backward()
+        set_dump_switch("OFF")
+        folders.append(str(next(path for path in Path().iterdir() if path.is_dir() and path.name.startswith(name))))
+    parse("./npu_dump.pkl", "1_Functional_batch_norm_forward")
+    assert "1_Functional_batch_norm_forward_input.weight" in capsys.readouterr().out
+    keys = ("npu_pkl_path", "bench_pkl_path", "npu_dump_data_dir", "bench_dump_data_dir")
+    Path("output").mkdir()
+    compare(dict(zip(keys, ("npu_dump.pkl", "gpu_dump.pkl", *folders))), "output")
+    (file,) = Path("output").iterdir()
+    with file.open(newline="") as stream:
+        names = [row["NPU Name"] for row in csv.DictReader(stream)]
+    assert "1_Functional_batch_norm_forward_input.weight" in names
+    main(["import", "npu_dump.pkl", "run"])
+    assert "Functional.batch_norm.0.forward.kwargs.weight" in ns.open_run("run").tensors["name"].to_pylist()
+
+
+def test_operators_have_the_names_of_the_document() -> None:
+    set_dump_path("./npu_dump.pkl")
+    register_hook(Net(), acc_cmp_dump)
+    set_dump_switch("ON", mode=4)
+    x = torch.randn(2, 2)
+    abs(-x.abs().neg())
+    set_dump_switch("OFF")
+    lines = [json.loads(line)[0] for line in Path("npu_dump.pkl").read_text().splitlines()]
+    assert lines == [f"{n}_Tensor_{op}_forward_stack_info" for n, op in enumerate(("abs", "neg", "neg", "abs"))]
 
 
 def test_compare_skips_operators_that_only_one_side_has() -> None:

@@ -15,6 +15,8 @@ import pytest
 import torch
 from torch import nn
 
+import numscope as ns
+from numscope.__main__ import main
 from numscope.compat.torch_npu_hooks import (
     hooks as implementation,
 )
@@ -238,3 +240,16 @@ def test_nothing_is_seeded_unless_asked() -> None:
 def test_bad_input_says_what_is_wrong(act: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         act()
+
+
+def test_a_file_that_two_registrations_wrote_is_imported() -> None:
+    model = nn.Linear(20, 2)
+    set_dump_path("./cpu_op.pkl")
+    for sample in (True, False):
+        register_hook(model, wrap_acc_cmp_hook, sample=sample)
+        model(torch.ones(1, 20))
+    implementation.flush()
+    assert main(["import", "cpu_op.pkl", "run"]) == 0
+    kept = dict(zip(*(ns.open_run("run").tensors[column].to_pylist() for column in ("name", "kept"))))
+    assert kept["Functional.linear.0.forward.input.0"] is False
+    assert kept["Functional.linear.1.forward.input.0"] is True

@@ -251,7 +251,7 @@ def _places() -> dict[Any, tuple[str, str]]:
         ("VF", torch._C._VariableFunctions),
     ]
     for prefix, namespace in namespaces:
-        for name in dir(namespace):
+        for name in sorted(dir(namespace), key=lambda name: name.startswith("__")):  # `abs`, which `__abs__` is too
             if prefix not in {"Tensor"} and name.startswith("__"):
                 continue
             value = getattr(namespace, name, None)

@@ -101,10 +101,10 @@ def _switch_off() -> None:
 def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
     """Register a dump (`acc_cmp_dump`, dump_step) or a watch for overflows (`overflow_check`, overflow_nums)."""
     token = chosen(hook, (acc_cmp_dump, overflow_check))
-    allowed = {"dump_step", "dump_mode"} if token is acc_cmp_dump else {"overflow_nums", "dump_mode"}
+    allowed = ("dump_step" if token is acc_cmp_dump else "overflow_nums", "dump_mode")
     for name in options:
         if name not in allowed:
-            raise SettingsError(f"register_hook has no option {name!r} for {token.name}: there is {sorted(allowed)[0]}")
+            raise SettingsError(f"register_hook has no option {name!r} for {token.name}: there is {allowed[0]}")
     if token is overflow_check:
         _watch_overflow(model, options.get("overflow_nums", 1))
         return

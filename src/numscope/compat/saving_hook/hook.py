@@ -100,11 +100,14 @@ def register_saving_hook(
     target_class_names: str | Sequence[str] | None = None,
     max_saved_tensors: int = 50,
     max_saved_grads: int = 100,
+    *,
+    max_saved_tensors_per_step: int | None = None,
+    max_saved_grads_per_step: int | None = None,
 ) -> Any:
     """Save outputs and parameter gradients of leaf layers from here on, and return the model.
 
     target_class_names: the classes of the layers, None for all · max_saved_tensors, max_saved_grads: how many files at
-    most in all, no cap where zero or negative.
+    most in all, no cap where zero or negative · …_per_step: the same for each micro-step, in place of the cap on all.
     """
     framework = _framework(model)
     if target_class_names is None:
@@ -117,7 +120,11 @@ def register_saving_hook(
     if not leaves:
         present = sorted({type(layer).__name__ for layer, _ in framework.leaves(model)})
         raise SettingsError(f"target_class_names={target_class_names!r} matches no leaf layer: the model has {present}")
-    saver = _Saver(Path(path), framework, max_saved_tensors, max_saved_grads)
+    limits = {
+        "tensors": _Cap(max_saved_tensors, max_saved_tensors_per_step),
+        "grads": _Cap(max_saved_grads, max_saved_grads_per_step),
+    }
+    saver = _Saver(Path(path), framework, limits)
     for place, (layer, name) in enumerate(leaves):
         saver.watch(layer, name, first=place == 0)
     seen: set[int] = set()
@@ -141,14 +148,33 @@ def _framework(model: Any) -> Framework:
     raise SettingsError(f"the model is a {type(model).__name__}: pass a paddle.nn.Layer or a torch.nn.Module")
 
 
+class _Cap:
+    """How many files of a kind may still be written."""
+
+    def __init__(self, in_all: int, per_step: int | None) -> None:
+        self._limit = in_all if per_step is None else per_step
+        self._per_step = per_step is not None
+        self._counted = 0
+
+    def has_room(self) -> bool:
+        return self._limit <= 0 or self._counted < self._limit
+
+    def count(self) -> None:
+        self._counted += 1
+
+    def new_step(self) -> None:
+        if self._per_step:
+            self._counted = 0
+
+
 class _Saver:
     """Counts, and writes files."""
 
-    def __init__(self, path: Path, framework: Framework, most_tensors: int, most_grads: int) -> None:
+    def __init__(self, path: Path, framework: Framework, limits: dict[str, _Cap]) -> None:
         self._path = path
         self._framework = framework
-        self._limits = {"tensors": most_tensors, "grads": most_grads}
-        self._saved = {"tensors": 0, "grads": 0}
+        self._limits = limits
+        self._saved = dict.fromkeys(limits, 0)
         self._micro_step = -1
 
     def watch(self, layer: Any, name: str, first: bool) -> None:
@@ -157,25 +183,25 @@ class _Saver:
         def seen(outputs: Any) -> None:
             if first:
                 self._micro_step += 1
+                for limit in self._limits.values():
+                    limit.new_step()
             head = f"layer_class_{class_name}_layer_name_{name}"
-            for array in self._framework.tensors(outputs) if self._has_room("tensors") else ():
+            for array in self._framework.tensors(outputs) if self._limits["tensors"].has_room() else ():
                 self._save("tensors", "tensor", head, array)
 
         self._framework.on_output(layer, seen)
 
     def watch_parameter(self, parameter: Any, name: str) -> None:
         def seen(gradient: Any) -> None:
-            for array in self._framework.tensors(gradient) if self._has_room("grads") else ():
+            for array in self._framework.tensors(gradient) if self._limits["grads"].has_room() else ():
                 self._save("grads", "grad", f"of_param_name_{name}", array)
 
         parameter.register_hook(seen)
 
-    def _has_room(self, kind: str) -> bool:
-        return self._limits[kind] <= 0 or self._saved[kind] < self._limits[kind]
-
     def _save(self, kind: str, word: str, head: str, array: NDArray[Any]) -> None:
-        if not self._has_room(kind):
+        if not self._limits[kind].has_room():
             return
+        self._limits[kind].count()
         folder = self._path / kind / f"rank_{ranks.current()[0]}"
         folder.mkdir(parents=True, exist_ok=True)
         index = self._saved[kind]

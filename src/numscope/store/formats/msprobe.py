@@ -21,6 +21,10 @@ from numscope.store.formats import torch_file
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
 
 TOOL = "msprobe"
+_XOR = (
+    "msprobe's xor checksums are left out: elements in another order or with other signs have the same one; "
+    "dump with summary_mode statistics or md5 to compare values"
+)
 _RANK = re.compile(r"(?:rank|proc)(\d*)")
 _STEP = re.compile(r"step(\d+)")
 _GRADIENTS = re.compile(r"^(?P<head>Module\..+)\.parameters_grad(?:\.(?P<index>\d+))?$")
@@ -50,14 +54,17 @@ def find(path: Path) -> list[tuple[int, int, Path]]:
 def read(path: Path, trust_pickle: bool = False) -> Dump:
     """Return the dump under a path."""
     places = find(path)
-    hashed = any('"md5"' in _head(folder / "dump.json") for _, _, folder in places[:1])
+    head = _head(places[0][2] / "dump.json") if places else ""
+    xored = re.search(r'"md5": *"0x', head) is not None
+    notes = {"warning": _XOR} if xored else {}
 
     def steps() -> Iterator[ForeignStep]:
         for step, rank, folder in places:
             yield ForeignStep(rank, step, _calls(folder, trust_pickle))
 
     framework = _json(places[0][2] / "dump.json").get("framework", "pytorch")
-    return Dump(TOOL, steps(), {"pytorch": "torch"}.get(framework, framework), hash="msprobe" if hashed else "")
+    hashed = "msprobe" if '"md5"' in head and not xored else ""
+    return Dump(TOOL, steps(), {"pytorch": "torch"}.get(framework, framework), hashed, notes)
 
 
 def _head(file: Path) -> str:
@@ -141,10 +148,12 @@ class _Reader:
             if value["type"] in ("torch.Tensor", "numpy.ndarray", "mindspore.Tensor") or "shape" in value:
                 slots.append((path, self.tensor(value)))
             else:
-                others[path.partition(".")[2]] = value.get("value")
+                others[path.partition(".")[2]] = _argument(value)
         elif isinstance(value, dict):
             for key, item in value.items():
                 self._walk(f"{path}.{key}", item, slots, others)
+        elif isinstance(value, list) and value and not top and _is_plain(value):
+            others[path.partition(".")[2]] = _argument(value)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 self._walk(f"{path}.{index}", item, slots, others)
@@ -181,7 +190,23 @@ def _number(value: Any) -> float | None:
     return None
 
 
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value holds no tensor."""
+    if isinstance(value, list):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, dict) and "type" in value and "shape" not in value
+
+
+def _argument(value: Any) -> Any:
+    """Return an argument as a run has it."""
+    if isinstance(value, list):
+        return [_argument(item) for item in value]
+    return {"slice": value.get("value")} if value["type"] == "slice" else value.get("value")
+
+
 def _digest(text: str) -> int | None:
+    if text.startswith("0x"):
+        return None  # an xor of the words: equal for contents that differ
     try:
         return int(str(text)[:16], 16)
     except ValueError:

@@ -171,7 +171,9 @@ class _Writer:
                 name = f"{head}.parameters_grad.{self._counts.get(head, 0)}"
                 gradients[tail] = [self._entry(name, tail, tensor)]
             elif group in groups and self._shows(group):
-                groups[group][tail] = self._entry(call.name, slot, tensor)
+                if tail.startswith("kwargs."):  # msprobe numbers all gradients, those of named arguments too
+                    tail = str(1 + max((int(known.partition(".")[0]) for known in groups[group]), default=-1))
+                groups[group][tail] = self._entry(call.name, f"{group}.{tail}", tensor)
         if groups["input"] or groups["output"]:
             self.data[call.name] = {group: _nested(values) for group, values in groups.items() if self._shows(group)}
         if gradients:
@@ -213,7 +215,14 @@ def _crc(tensor: TensorView) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(tensor.load()).tobytes()):08x}"
 
 
-def _plain(value: Any) -> dict[str, Any]:
+def _plain(value: Any) -> Any:
+    """Return an argument that is no tensor as msprobe writes it: a list item by item, infinities as JSON's extension."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict) and list(value) == ["slice"]:
+        return {"type": "slice", "value": value["slice"]}
+    if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+        value = float(value)
     return {"type": type(value).__name__, "value": value}
 
 

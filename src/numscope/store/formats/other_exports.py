@@ -46,9 +46,9 @@ def _ptdbg_call(number: int, call: CallView, stream: Any, data: Path) -> int:
         frames = [[f["file"], f["line"], f["function"], f["code"]] for f in reversed(call.frames)]
         stream.write(json.dumps([f"{head}_stack_info", frames]) + "\n")
     written = 0
-    turned = (
-        {"input": "output", "output": "input"} if call.phase == "backward" else {"input": "input", "output": "output"}
-    )
+    turned = {"input": "input", "kwargs": "input", "output": "output"}
+    if call.phase == "backward":
+        turned = {"input": "output", "output": "input"}
     for group in ("input", "output"):
         for slot, tensor in call.slots:
             first, _, tail = slot.partition(".")

@@ -30,7 +30,7 @@ from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, Forei
 PTDBG, TORCH_NPU, ASYNC = "ptdbg_ascend", "torch_npu.hooks", "torch_npu.hooks async"
 _NAME = re.compile(
     r"^(?P<n>\d+)_(?P<prefix>[A-Za-z]+)_(?P<op>.+)_(?P<phase>forward|backward)"
-    r"_(?P<role>input|output|stack_info)(?P<tail>[.\d]*)$"
+    r"_(?P<role>input|output|stack_info)(?P<tail>\d*|(?:\.\w+)+)$"
 )
 _ASYNC = re.compile(
     r"^(?P<name>\d+_.+?)_shape\[(?P<shape>[\d,]*)\]_stride\[[\d,]*\]_offset\[\d*\]_format\[-?\d*\]\.npy$"
@@ -169,6 +169,8 @@ def _calls(lines: list[Line], tool: str, folder: Path | None = None) -> list[For
         role = line.role
         if line.phase == "backward":
             role = {"input": "output", "output": "input"}[role]
+        elif not index[0].isdigit():
+            role = "kwargs"  # an argument by its name: input.weight
         call.slots.append((f"{role}.{index}", make(line)))
     return calls
 
@@ -237,16 +239,19 @@ def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any
 
 
 def _is_sampled(lines: list[Line]) -> bool:
-    """Tell whether a torch_npu file has ten elements and three statistics per tensor, or all elements."""
-    for line in lines:
-        if len(line.fields) < 4:
-            continue
-        size, given = int(np.prod(line.fields[3], dtype=np.int64)), len(_flat(line.fields[1]))
-        if given != min(10, size) + 3:
-            return False
-        if given != size:
-            return True
-    return True
+    """Tell whether the first tensor of a torch_npu file from which it can be told is ten elements and three statistics."""
+    told = (_sampling(line) for line in lines if len(line.fields) >= 4)
+    return next((sampled for sampled in told if sampled is not None), True)
+
+
+def _sampling(line: Line) -> bool | None:
+    """Tell whether a line has up to ten elements and three statistics, or all elements; None where it could be either."""
+    size, given = int(np.prod(line.fields[3], dtype=np.int64)), len(_flat(line.fields[1]))
+    if given not in (size, min(10, size) + 3):
+        raise RunError(
+            f"{line.fields[0]} has {given} values of a tensor of {size}: neither all, nor ten and statistics"
+        )
+    return None if size == min(10, size) + 3 else given != size
 
 
 def _flat(value: Any) -> list[Any]:
@@ -263,7 +268,8 @@ def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
     values = [float(value) for value in _flat(line.fields[1])]
     dtype, shape = _dtype(line.fields[2]), tuple(int(size) for size in line.fields[3])
     kind = numpy_dtype(dtype) or np.dtype("float32")
-    if not sampled:
+    own = _sampling(line)  # one file may hold both: a registration with another sample goes on with it
+    if not (sampled if own is None else own):
         return ForeignTensor(dtype, shape, lambda: _of(values, kind).reshape(shape))
     if len(values) - 3 == int(np.prod(shape, dtype=np.int64)):  # ten elements or fewer: all of them
         return ForeignTensor(dtype, shape, lambda: _of(values[:-3], kind).reshape(shape))

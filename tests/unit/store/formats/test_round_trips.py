@@ -152,6 +152,20 @@ def test_ptdbg_round_trip_turns_backward_round_and_back(kept: Any, tmp_path: Pat
         assert after[0, name]["hash"] == before[0, name]["hash"]
 
 
+def test_xor_checksums_are_no_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tensor = {"type": "torch.Tensor", "dtype": "torch.float32", "shape": [2], "md5": "0x80a3c8c180fa7a03"}
+    call = {"input_args": [tensor, [{"type": "int", "value": 1}]], "input_kwargs": {}, "output": [tensor]}
+    folder = tmp_path / "step0" / "rank"
+    folder.mkdir(parents=True)
+    head = {"task": "statistics", "level": "L1", "framework": "pytorch", "dump_data_dir": None}
+    (folder / "dump.json").write_text(json.dumps({**head, "data": {"Torch.roll.0.forward": call}}))
+    assert main(["import", str(tmp_path), str(tmp_path / "run")]) == 0
+    assert "xor" in capsys.readouterr().err
+    run = ns.open_run(tmp_path / "run")
+    assert run.tensors["hash"].null_count == run.tensors.num_rows == 2
+    assert json.loads(run.calls["arguments"][0].as_py()) == {"args": {"1": [1]}}
+
+
 def test_npy_round_trip(kept: Any, tmp_path: Path) -> None:
     export(kept, tmp_path / "dump", "npy")
     name = "Functional.gelu.0.forward.output.0"
