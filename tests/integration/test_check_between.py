@@ -116,7 +116,7 @@ def test_what_was_wrong_before_it_entered_the_model_is_one_origin(tmp_path: Path
     data = torch.randn(4, 4)
     data[3, 1] = math.nan
     found = check(captured(tmp_path / "run", model, lambda: model(torch.stack([data[2], data[3]])).sum().backward()))
-    assert [(origin.kind, origin.call) for origin in found.origins] == [("data", "Tensor.__getitem__.1.forward")]
+    assert [(origin.kind, origin.call) for origin in found.origins] == [("data", "Data.Linear.0.input")]
 
 
 def test_a_parameter_is_named_in_an_imported_dump_too(tmp_path: Path) -> None:
@@ -180,3 +180,19 @@ def test_a_losss_own_workspace_is_silent(tmp_path: Path) -> None:
         F.ctc_loss(table, torch.tensor([[1, 2, 2], [3, 4, 0]]), *lengths).backward()
 
     assert not check(captured(tmp_path / "run", model, job, level="aten")).found
+
+
+def test_a_buffer_that_was_not_finite_before_is_not_the_modules_work(tmp_path: Path) -> None:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("cache", torch.full((8, 4), math.nan))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.cache[:3] = self.layer(x).detach()
+            return self.layer(x)
+
+    model = Keeps()
+    job = lambda: model(torch.randn(3, 4)).sum().backward()  # noqa: E731
+    assert check(captured(tmp_path / "run", model, job, level="module")).origins == ()

@@ -114,3 +114,16 @@ def test_an_infinity_that_comes_to_something_is_an_origin_without_gradients_too(
     assert origin["call"] == "Torch.exp.0.forward", end
     assert origin["source"]["line"] == code.__code__.co_firstlineno
     assert ns.open_run(tmp_path / "run").tensor("Torch.exp.0.forward.output.0").tolist() == [math.inf] * 3
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_the_step_that_takes_a_wrong_gradient_is_no_origin_of_its_own(deferred: bool) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    guard = ns.guard(model, max_hits=9, action="warn", record=None, level="module", deferred=deferred)
+    with warnings.catch_warnings(), guard:
+        warnings.simplefilter("ignore")
+        y = model(torch.randn(3, 4))
+        torch.sqrt((y - y.detach()).square().sum()).backward()
+        optimizer.step()
+    assert [item.call for item in guard.origins] == ["Module.Linear.backward.0"]

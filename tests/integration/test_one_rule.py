@@ -176,9 +176,20 @@ def sparse() -> Job:
     return run(work)
 
 
+def history_that_is_averaged() -> Job:
+    model, losses = nn.Linear(4, 4), torch.full((5,), math.nan)
+
+    def job() -> None:
+        loss = model(torch.randn(3, 4)).sum()
+        losses[0] = loss.detach()
+        (loss / losses[:3].mean()).backward()  # origin
+
+    return model, job
+
+
 BORN = [
     own_function, own_backward, heads, reflected, buffer_of_nan, trap, penalty, again_forward, again_backward, closure,
-    micro_batches, sparse,
+    micro_batches, sparse, history_that_is_averaged,
 ]  # fmt: skip
 
 
@@ -280,9 +291,70 @@ def traced() -> Job:
     return model, job
 
 
+def history_from_before() -> Job:
+    class Keeps(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("cache", torch.full((8, 4), math.nan))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.layer(x)
+            self.cache[:3] = y.detach()
+            return y + self.cache[:3]
+
+    model, losses = Keeps(), torch.full((5,), math.nan)
+
+    def job() -> None:
+        loss = model(torch.randn(3, 4)).sum()
+        loss.backward()
+        losses[0] = loss.detach()
+        later = torch.cat([losses[1:], loss.detach()[None]])
+        losses.copy_(later)
+        losses.nanmean()
+
+    return model, job
+
+
+def metrics_with_nan() -> Job:
+    model = nn.Linear(4, 4)
+
+    def job() -> None:
+        y = model(torch.randn(3, 4))
+        y.sum().backward()
+        y = y.detach()
+        y.masked_fill(y < 0, math.nan).nanmean()
+        torch.where(y > 0, y, math.nan).nansum()
+        torch.nan_to_num(F.pad(y, (0, 2), value=math.nan)).sum()
+        rows = torch.stack([y, torch.full((3, 4), math.nan)])
+        rows[~rows.isnan()].mean()
+
+    return model, job
+
+
+def number_that_stands_for_none() -> Job:
+    def work(self: Any, x: torch.Tensor) -> torch.Tensor:
+        cost = F.softplus(self.parts[0](x))
+        near = torch.where(torch.eye(3, 4).bool(), cost, torch.tensor(math.inf))
+        near = torch.minimum(near, near + 1)
+        return near[near.isfinite()]
+
+    return run(work)
+
+
+def samples_of_a_module() -> Job:
+    model = nn.Linear(4, 4)
+
+    def job() -> None:
+        one = lambda weights, x: torch.func.functional_call(model, weights, (x[None],)).sum()  # noqa: E731
+        torch.func.vmap(torch.func.grad(one), (None, 0))(dict(model.named_parameters()), torch.randn(3, 4))
+
+    return model, job
+
+
 SILENT = [
     norm_at_zero, angle_at_zero, impossible_target, masked_logsumexp, memory_that_is_filled, no_data, transforms, nested,
-    inference, traced,
+    inference, traced, history_from_before, metrics_with_nan, number_that_stands_for_none, samples_of_a_module,
 ]  # fmt: skip
 
 

@@ -103,6 +103,19 @@ def _same_formula(one: Call, other: Call) -> bool:
     return one.forward == other.forward >= 0 if one.phase == "backward" else one.stack == other.stack >= 0
 
 
+def left_by(call: Call) -> list[Slot]:
+    """Return what a call has left that is not finite, less the buffers that were not finite before it."""
+    before = {
+        f"output.{slot.name}" for slot in call.inputs if slot.name.startswith("buffers.") and not slot.counts.clean
+    }
+    return [slot for slot in call.outputs if not slot.counts.clean and slot.name not in before]
+
+
+def is_aside(step: Step, call: Call) -> bool:
+    """Tell whether a call is outside all modules, and no gradient flows through what it made."""
+    return call.parent < 0 and not _flows(step, call)
+
+
 def _flows(step: Step, call: Call) -> bool:
     """Tell whether gradients flow through what a call made."""
     back = call.name.replace(".forward", ".backward")

@@ -6,7 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from numscope.check.between import around_step, blame, did_harm, has_wrong_gradients, inside_step, skipped_stretches
+from numscope.check.between import (
+    around_step,
+    blame,
+    did_harm,
+    has_wrong_gradients,
+    inside_step,
+    is_aside,
+    left_by,
+    skipped_stretches,
+)
 from numscope.check.steps import Call, Facts, Slot, Step
 from numscope.core.nonfinite import State, Value, is_workspace, judge
 
@@ -120,14 +129,17 @@ class Tracer:
             self._forward(call)
 
     def _forward(self, call: Call) -> None:
-        new = [slot for slot in call.outputs if not slot.counts.clean and self._state_of(slot) is None]
+        new = [slot for slot in left_by(call) if self._state_of(slot) is None]
         inputs = [Value(slot.name, slot.counts, self._input_state(slot)) for slot in call.inputs]
         if not new:  # made by a call inside it, or only handed on
             if any(self._state_of(slot) == "wrong" for slot in call.outputs):
                 self._wrong(call)
             return
         constants = call.constants() if self._step.has_arguments else None
-        result = judge(call.op, inputs, [Value(slot.name, slot.counts) for slot in new], constants)
+        made = [Value(slot.name, slot.counts) for slot in new]
+        result = judge(call.op, inputs, made, constants, aside=is_aside(self._step, call))
+        if result.answer == "handed on":
+            return  # the call that computes with it will tell
         if result.answer in ("meant", "ignored", "constant"):
             state: State = "constant" if result.answer == "constant" else "meant"
             self._mark(new, state, call.order)

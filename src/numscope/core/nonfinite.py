@@ -18,7 +18,7 @@ from typing import Literal
 SKIPPED_STEP = "optimizer steps that a loss scaler skipped"  # how a run counts them, among what was not recorded
 
 State = Literal["meant", "wrong", "doubtful", "constant", "blank", "parameter", "unknown"]
-Answer = Literal["origin", "inherited", "meant", "entered", "constant", "ignored"]
+Answer = Literal["origin", "inherited", "meant", "entered", "constant", "handed on", "ignored"]
 
 # Calls that make a tensor out of constants: a NaN there does no harm before something takes it.
 MAKES = frozenset(
@@ -68,7 +68,18 @@ _ADDS = frozenset(
 )
 
 # Calls that fill in a value: where a dump does not tell which, infinities are taken as asked for.
-_FILLS = MAKES | {"masked_fill", "where", "setitem", "fill", "index_fill", "masked_scatter", "pad", "triu", "tril"}
+_FILLS = MAKES | {
+    "masked_fill",
+    "where",
+    "setitem",
+    "fill",
+    "index_fill",
+    "masked_scatter",
+    "pad",
+    "constant_pad_nd",
+    "triu",
+    "tril",
+}
 
 # Calls that compare, choose or count: an infinity that only such calls take, and that is gone afterwards, did no harm.
 _CHOOSES = frozenset(
@@ -80,13 +91,14 @@ _CHOOSES = frozenset(
      "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
 )  # fmt: skip
 
-# Calls that only look at a tensor or copy it: what they make of a constant is a constant still.
+# Calls that only look at tensors, copy or join them: what they make of a constant is a constant still.
 _HANDS_ON = frozenset(
     ["view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "select", "slice", "narrow", "getitem",
      "index_select", "as_strided", "expand", "expand_as", "broadcast_to", "permute", "transpose", "swapaxes", "movedim", "t",
      "unsqueeze", "squeeze", "split", "split_with_sizes", "chunk", "unbind", "unfold", "diagonal", "detach", "alias",
      "clone", "contiguous", "copy", "repeat", "to", "to_copy", "type", "float", "double", "half", "bfloat16", "cpu", "cuda",
-     "unsafe_view", "lift_fresh", "pin_memory"]
+     "unsafe_view", "lift_fresh", "pin_memory", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack",
+     "roll", "flip", "tile", "repeat_interleave", "gather", "take", "take_along_dim", "masked_select", "index"]
 )  # fmt: skip
 
 # Results that are an operator's own workspace: (operator, output), in which infinities are its way to say "none".
@@ -162,9 +174,16 @@ def is_workspace(op: str, slot: str) -> bool:
 
 
 def judge(
-    op: str, inputs: Sequence[Value], outputs: Sequence[Value], constants: Iterable[float] | None = ()
+    op: str,
+    inputs: Sequence[Value],
+    outputs: Sequence[Value],
+    constants: Iterable[float] | None = (),
+    aside: bool = False,
 ) -> Judgement:
-    """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown)."""
+    """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown).
+
+    `aside`: it is outside all modules, and no gradient flows through it: a metric, where a NaN may stand for "none".
+    """
     op = plain_op(op)
     bad = [value for value in outputs if not value.counts.clean and not is_workspace(op, value.slot)]
     if not bad:
@@ -175,15 +194,20 @@ def judge(
         return Judgement("ignored", first)
     dirty = [value for value in inputs if not value.counts.clean]
     numbers = None if constants is None else tuple(constants)
-    if (op in MAKES and not dirty) or _fills_anew(op, inputs, numbers):
+    asked = aside and op in _FILLS and not dirty and any(value != value for value in numbers or ())
+    if (op in MAKES and not dirty) or asked or _fills_anew(op, inputs, numbers):
         return Judgement("constant" if first.counts.nan else "meant", first)
     wrong = next((value for state in ("wrong", "doubtful") for value in dirty if value.state == state), None)
     if wrong is not None:
         return Judgement("inherited", first, wrong)
     entered = next((value for value in dirty if _must_be_explained(op, value)), None)
     if entered is not None and entered.state == "constant":
-        only = op in _HANDS_ON and all(value.state in ("constant", "meant") for value in dirty)
+        only = (op in _HANDS_ON or (aside and op in _FILLS)) and all(
+            value.state in ("constant", "meant") for value in dirty
+        )
         return Judgement("constant" if only else "origin", first, entered)
+    if entered is not None and entered.state == "unknown" and _leaves_as_is(op, dirty):
+        return Judgement("handed on", first, entered)
     if entered is not None:
         return Judgement("entered", first, entered)
     if first.counts.nan:
@@ -199,6 +223,11 @@ def judge(
 def is_mask(counts: Counts) -> bool:
     """Tell whether a tensor that came from outside may be a mask: no NaN, no +inf."""
     return counts.nan == 0 and counts.posinf == 0
+
+
+def _leaves_as_is(op: str, dirty: Sequence[Value]) -> bool:
+    """Tell whether a call computes with nothing that is not finite: it looks at it, copies it, or writes beside it."""
+    return op in _HANDS_ON or (op in _WRITES and all(value.slot == "input.0" for value in dirty))
 
 
 def _fills_anew(op: str, inputs: Sequence[Value], constants: tuple[float, ...] | None) -> bool:
@@ -218,7 +247,8 @@ def _must_be_explained(op: str, value: Value) -> bool:
     if value.state == "constant":
         return value.counts.nan > 0
     if value.state == "unknown":
-        return not is_mask(value.counts)
+        chosen = op in _CHOOSES and value.counts.nan == 0 and value.counts.elements == 1
+        return not (chosen or is_mask(value.counts))  # a number that stands where there is no other is meant
     if value.state == "parameter":  # one that is added may be a mask; a weight is none
         return not (op in _ADDS and is_mask(value.counts))
     return value.state == "blank"

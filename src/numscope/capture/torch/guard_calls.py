@@ -20,7 +20,8 @@ class Seen:
     """One call, with no more than its place: its name is made when somebody asks for it."""
 
     __slots__ = (
-        "at_once", "came", "in_backward", "kind", "number", "op", "parent", "series", "site", "transmits", "wrong",
+        "aside", "at_once", "came", "in_backward", "kind", "number", "op", "parent", "series", "site", "transmits",
+        "wrong",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +38,7 @@ class Seen:
             in_backward  # the engine runs it: a recomputation, or the backward of the user's own Function
         )
         self.transmits = transmits  # where its result is finite, so was what it was given
+        self.aside = False  # no gradient flows through it, and no model runs: a metric, say
         self.at_once = True  # an infinity it makes counts at once: gradients will flow through it, or no model runs
         self.wrong = False  # its forward had something non-finite that nobody meant
         self.came: Any = ()  # gradients that came into it, where it is a module: wrong ones, or the looks at all of them

@@ -61,7 +61,7 @@ class Judge(Memory):
         if self.world > 1 and self._was_reduced(name, inputs, values):
             self._mark_all(outputs, "wrong")
             return
-        result = judge(seen.op, values, made, constants)
+        result = judge(seen.op, values, made, constants, aside=seen.aside)
         if result.answer in ("origin", "entered") and self._is_allowed(name, seen):
             result = Judgement("meant", result.output, result.cause)
         if result.answer == "meant":
@@ -71,7 +71,7 @@ class Judge(Memory):
         if result.answer in ("meant", "constant"):
             self._mark_all(outputs, "meant" if result.answer == "meant" else "constant")
             return
-        if result.answer == "ignored":
+        if result.answer in ("ignored", "handed on"):
             return
         taken: list[Item] = []  # what is in doubt already, and is in the result
         if result.answer == "inherited" and result.cause is not None and result.cause.state == "doubtful":
@@ -293,7 +293,7 @@ class Judge(Memory):
         self._mark_all(outputs, "wrong")
         seen.wrong = True
         closure = self._strikes > self._before_step and self.hint is None  # what it calls has gone wrong
-        if any(v.state == "wrong" for _, v in own) or (own and self._wrong_step) or closure:
+        if any(v.state == "wrong" for _, v in own) or (own and self._is_about()) or closure:
             return
         name = self.strings[seen.name("forward")]
         if self._is_allowed(name, seen):

@@ -158,7 +158,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
                 series.give_back(number)
             return result
         if not outputs[0].requires_grad:
-            seen.at_once = not (stack and isinstance(stack[0], OpenModule))
+            seen.aside = seen.at_once = not (stack and isinstance(stack[0], OpenModule))
         with torch._C.DisableTorchFunction():
             if api.uninitialized:
                 for tensor in outputs:
@@ -213,7 +213,7 @@ class GuardModules(Modules):
         guard = self._guard
         watch = guard.watch
         thread = watch.thread
-        if not watch.on or thread.busy or is_tracing():
+        if not watch.on or thread.busy or is_tracing() or _transform() is not None:
             return original(module, *args, **kwargs)
         stack = thread.stack
         parent = stack[-1] if stack else None
