@@ -344,6 +344,37 @@ def test_no_page_scrolls_sideways_on_a_phone_or_a_small_screen(browser: Any, com
         context.close()
 
 
+def test_the_errors_are_seen_without_scrolling_in_a_narrow_window(go: Any, page: Any, compared: str) -> None:
+    page.set_viewport_size({"width": 800, "height": 700})
+    for where, headings in (
+        ("calls", ("error in", "error out")),
+        ("calls?table=pairs", ("relative L2", "max abs error")),
+    ):
+        go(compared, where)
+        lines(page)
+        for heading in headings:
+            box = page.locator(f'.head button[title="{heading}"]').bounding_box()
+            assert box["x"] + box["width"] <= 800, heading
+
+
+def test_the_way_back_from_a_tensor_leads_to_its_row(go: Any, compared: str) -> None:
+    page = go(compared, "calls?table=pairs&sort=relative_l2&descending=1")
+    lines(page)
+    page.evaluate("() => { document.querySelector('.grid').scrollTop = 28 * 120 }")
+    until(
+        page,
+        "() => [...document.querySelectorAll('.line')].some(line => line.ariaRowIndex === '130' && line.innerText)",
+    )
+    row = page.locator('.line[aria-rowindex="130"]')
+    name = row.inner_text()
+    row.click()
+    row.click()
+    page.wait_for_selector("[data-testid=statistics]")
+    page.go_back()
+    page.wait_for_selector(".line.on .badge")
+    assert page.inner_text(".line.on") == name
+
+
 def test_a_call_that_one_run_alone_has_shows_its_own_tensors(go: Any, compared: str, comparison: Any) -> None:
     row = comparison.calls["target_name"].to_pylist().index("Torch.clamp.0.forward")
     page = go(compared, f"tensor/{row}")

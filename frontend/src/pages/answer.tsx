@@ -47,6 +47,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
         <div class="stack-y">
           {origin && <OriginCard origin={origin} row={about.origin_row} stack={about.stack} />}
           <Suspects report={report} rows={about.suspect_rows} />
+          {report.verdict === 'equivalent' && <Largest />}
           <Beginning about={about} />
         </div>
         <div class="stack-y">
@@ -202,11 +203,26 @@ function Suspects({ report, rows }: { report: Report; rows: (number | null)[] })
   );
 }
 
+/** Where to look on when nothing is wrong. */
+function Largest() {
+  return (
+    <section class="card" data-testid="largest">
+      <h2>{t('The largest differences')}</h2>
+      <p class="said">{t('Rounding explains them all; these pages show where they are.')}</p>
+      <p class="row" style={{ marginTop: '14px' }}>
+        <a class="button" href={link('calls', [], queryOf({ sort: 'error_out', descending: true }))}>{t('Calls by error')}</a>
+        <a class="button" href={link('calls', [], queryOf({ table: 'pairs', sort: 'relative_l2', descending: true }))}>{t('Tensors by error')}</a>
+        <a class="button" href={link('story')}>{t('Story')}</a>
+      </p>
+    </section>
+  );
+}
+
 function Beginning({ about }: { about: Summary }) {
   return (
     <section class="card" data-testid="start">
       <h2>{t('What differed at the start')}</h2>
-      {about.start.length === 0 && about.differences.length === 0 && <p class="quiet">{t('Nothing: both runs were fed the same data and began with the same parameters.')}</p>}
+      {about.start.length === 0 && about.differences.length === 0 && <p class="quiet">{t('Nothing: data and parameters agree, as far as they were recorded.')}</p>}
       {about.start.length > 0 && (
         <div class="list">
           {about.start.map((item) => (
@@ -273,7 +289,7 @@ function Counts({ report }: { report: Report }) {
         <p class="small quiet" style={{ marginTop: '10px' }}>
           {report.prefix.calls > 0
             ? t('The first {0} calls are proven identical to the bit, up to {1}.', count(report.prefix.calls), report.prefix.last ?? '')
-            : t('Not even the first call is identical to the bit.')}
+            : t('No leading call is proven identical to the bit.')}
         </p>
       )}
     </section>
@@ -299,7 +315,8 @@ function Coverage({ report }: { report: Report }) {
   );
 }
 
-const TOLD = ['framework', 'framework_version', 'devices', 'git.commit', 'git_commit', 'created', 'script', 'settings.level', 'settings.keep', 'python'];
+const TOLD = ['framework', 'framework_version', 'devices', 'git.commit', 'git_commit', 'created', 'imported.tool', 'imported.at', 'script', 'settings.level', 'settings.keep', 'python'];
+const LABEL: Record<string, string> = { created: 'captured', 'imported.tool': 'dump of', 'imported.at': 'imported' };
 
 export function RunCard({ title, run }: { title: string; run: RunAbout }) {
   return (
@@ -309,10 +326,10 @@ export function RunCard({ title, run }: { title: string; run: RunAbout }) {
         <Fact name={t('path')} value={<code>{run.path}</code>} />
         {run.steps.length > 0 && <Fact name={t('steps')} value={span(run.steps)} />}
         {run.ranks.length > 0 && <Fact name={t('ranks')} value={span(run.ranks)} />}
-        {TOLD.filter((name) => run.manifest[name] !== undefined && run.manifest[name] !== '' && run.manifest[name] !== null).map((name) => (
-          <Fact key={name} name={t(name.split('.').pop()!.replaceAll('_', ' '))} value={told(name, run.manifest[name])} />
+        {TOLD.map((name) => [name, told(name, run.manifest[name])] as const).filter(([, value]) => value).map(([name, value]) => (
+          <Fact key={name} name={t(LABEL[name] ?? name.split('.').pop()!.replaceAll('_', ' '))} value={value} />
         ))}
-        {run.incomplete.length > 0 && <Fact name={t('being written')} value={run.incomplete.map(([rank, step]) => t('step {0} of rank {1}', step, rank)).join(', ')} />}
+        {run.incomplete.length > 0 && <Fact name={t('not complete')} value={run.incomplete.map(([rank, step]) => t('step {0} of rank {1}', step, rank)).join(', ')} />}
         {Object.entries(run.skipped).map(([reason, number]) => (
           <Fact key={reason} name={t('skipped')} value={`${count(number)}: ${reason}`} />
         ))}
@@ -322,6 +339,8 @@ export function RunCard({ title, run }: { title: string; run: RunAbout }) {
 }
 
 function told(name: string, value: unknown): string {
+  if (value === null || value === undefined) return '';
+  if (name === 'created' || name === 'imported.at') return String(value).replace('T', ' ').replace('+00:00', ' UTC');
   if (name.endsWith('commit') && typeof value === 'string') return value.slice(0, 12);
   return Array.isArray(value) ? value.map(shown).join(', ') : shown(value);
 }

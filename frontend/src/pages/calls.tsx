@@ -38,7 +38,7 @@ export function Calls() {
   const table = about.tables[view.table];
   const memory = `${about.mode}.${view.table}`;
   const names = (chosen.value[memory] ?? firstColumns(about.mode, view.table, table.facets)).filter((name) => table.columns.includes(name));
-  const columns = useMemo(() => names.map((name) => gridColumn(name, about.mode)), [names.join(), about]);
+  const columns = useMemo(() => names.map((name) => gridColumn(name, about.mode, view.table)), [names.join(), about, view.table]);
   const asked = [...new Set([...names, 'verdict', 'reference_name', 'pair', 'slot'])].filter((name) => table.columns.includes(name));
   const change = (part: Partial<View>) => {
     // The address as it is now: a change that comes late, such as typed text, must not undo another.
@@ -51,6 +51,9 @@ export function Calls() {
       return column ? (column.words ? column.words[column.values[0]!]! : column.values[0]!) : null;
     };
     if (!frame.rows) return;
+    const here = queryOf(view);
+    here.set('row', String(get('row')));
+    replace(link('calls', [], here)); // the way back leads to this row
     go(view.table === 'pairs' ? link('tensor', [Number(get('pair')), String(get('slot'))]) : link('tensor', [Number(get('row'))]));
   };
 

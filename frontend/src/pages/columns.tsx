@@ -1,4 +1,4 @@
-// How each column of the two tables is shown, and which are shown at first.
+// How each column of the two tables is shown, and which are shown at first: what tells most is left, where a narrow window shows it.
 import { exact, short } from '../data/format';
 import type { Cell } from '../data/frame';
 import type { Mode, TableAbout, TableName } from '../data/types';
@@ -15,6 +15,7 @@ const PROSE = new Set(['verdict', 'reason', 'phase', 'kind', 'arguments_differ',
 const WIDTH: Record<string, number> = {
   target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 84, kind: 84, step: 54, rank: 54, pair: 76,
   source_file: 200, arguments: 240, arguments_differ: 230, target_shape: 130, reference_shape: 130, slot: 140, module_class: 140,
+  error_in: 92, error_out: 92, relative_l2: 114, cosine: 84, max_abs_err: 122, max_rel_err: 118, nan: 64, inf: 64, headroom: 92,
 };
 const TITLE: Record<string, string> = {
   pair: '#', target_name: 'call', reference_name: 'reference call', error_in: 'error in', error_out: 'error out',
@@ -23,11 +24,11 @@ const TITLE: Record<string, string> = {
 };
 const FIRST: Record<Mode, Record<TableName, string[]>> = {
   comparison: {
-    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'error_in', 'error_out', 'dtype', 'reason'],
-    pairs: ['verdict', 'target_name', 'target_dtype', 'target_shape', 'relative_l2', 'cosine', 'rmse', 'max_abs_err', 'max_rel_err', 'step', 'rank'],
+    calls: ['verdict', 'target_name', 'error_in', 'error_out', 'module', 'phase', 'step', 'rank', 'dtype', 'reason'],
+    pairs: ['verdict', 'target_name', 'relative_l2', 'cosine', 'max_abs_err', 'target_dtype', 'target_shape', 'rmse', 'max_rel_err', 'step', 'rank'],
   },
   run: {
-    calls: ['verdict', 'target_name', 'module', 'phase', 'step', 'rank', 'magnitude', 'headroom', 'nan', 'inf', 'dtype'],
+    calls: ['verdict', 'target_name', 'magnitude', 'headroom', 'nan', 'inf', 'module', 'phase', 'step', 'rank', 'dtype'],
     pairs: ['target_name', 'target_dtype', 'target_shape', 'target_min', 'target_max', 'target_mean', 'target_l2', 'target_nan', 'target_inf', 'headroom'],
   },
 };
@@ -41,14 +42,14 @@ export function columnTitle(name: string): string {
   return t(TITLE[name] ?? name.replaceAll('_', ' '));
 }
 
-export function gridColumn(name: string, mode: Mode): GridColumn {
-  const base = { name, title: columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 106) };
+export function gridColumn(name: string, mode: Mode, table: TableName): GridColumn {
+  const base = { name, title: table === 'pairs' && name === 'target_name' ? t('tensor') : columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 106) };
   if (name === 'verdict') return { ...base, show: (value) => <Badge word={value} /> };
   if (name === 'target_name' && mode === 'comparison') {
-    return { ...base, grow: true, show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };
+    return { ...base, grow: true, tail: table === 'pairs', show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };
   }
   if (TEXT.has(name)) {
-    return { ...base, grow: name === 'target_name', show: (value) => value, tone: () => (PROSE.has(name) ? 'text' : '') };
+    return { ...base, grow: name === 'target_name', tail: name.endsWith('_name') && table === 'pairs', show: (value) => value, tone: () => (PROSE.has(name) ? 'text' : '') };
   }
   return {
     ...base,

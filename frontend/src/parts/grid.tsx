@@ -14,6 +14,7 @@ export interface GridColumn {
   width: number;
   number?: boolean;
   grow?: boolean; // takes what width is left
+  tail?: boolean; // its end tells more than its beginning, which is cut off where there is no room
   show: (value: Cell, row: (name: string) => Cell) => ComponentChildren;
   tone?: (value: Cell) => string;
 }
@@ -136,11 +137,11 @@ export function Grid(props: Props) {
             <span
               key={column.name}
               role="cell"
-              class={`${column.number ? 'number' : ''} ${column.tone?.(value) ?? ''}`}
+              class={`${column.number ? 'number' : ''} ${column.tail ? 'tail' : ''} ${column.tone?.(value) ?? ''}`}
               style={{ width: `${column.width}px`, flexGrow: column.grow ? 1 : 0 }}
               title={typeof value === 'string' ? value : undefined}
             >
-              {ready ? column.show(value, get) : ''}
+              {!ready ? '' : column.tail ? <bdi>{column.show(value, get)}</bdi> : column.show(value, get)}
             </span>
           );
         })}

@@ -49,7 +49,8 @@ def overview(run: Run, rank: int | None = None) -> dict[str, Any]:
         "framework": run.manifest.get("framework", ""),
         "framework_version": run.manifest.get("framework_version", ""),
         "devices": run.manifest.get("devices", []),
-        "created": run.manifest.get("created", ""),
+        "created": run.manifest.get("created") or "",
+        "imported": run.manifest.get("imported") or None,
         "script": run.manifest.get("script", ""),
         "git": run.manifest.get("git"),
         "settings": run.manifest.get("settings", {}),
@@ -74,7 +75,9 @@ def overview(run: Run, rank: int | None = None) -> dict[str, Any]:
 def lines(facts: dict[str, Any]) -> list[Line]:
     """Return the overview as lines."""
     devices = f" on {', '.join(dict.fromkeys(facts['devices']))}" if facts["devices"] else ""
-    made = facts["created"].replace("T", " ").replace("+00:00", " UTC")
+    imported = facts["imported"] or {}
+    when = (imported.get("at") or facts["created"]).replace("T", " ").replace("+00:00", " UTC")
+    made = f"imported {when} from a dump of {imported.get('tool')}" if imported else f"captured {when}"
     framework = f"{facts['framework']} {facts['framework_version'] or ''}".strip() or "unknown framework"
     shown: list[tuple[str, str, str]] = []
 
@@ -88,7 +91,11 @@ def lines(facts: dict[str, Any]) -> list[Line]:
         "settings",
         ", ".join(f"{key}={settings[key]!r}" for key in _SHOWN_SETTINGS if settings.get(key) not in (None, [], ())),
     )
-    each = f", {facts['seconds'] / len(facts['steps']) / len(facts['ranks']):.3g} s each" if facts["steps"] else ""
+    each = (
+        f", {facts['seconds'] / len(facts['steps']) / len(facts['ranks']):.3g} s each"
+        if facts["steps"] and not imported
+        else ""
+    )
     fact("steps", ranges(facts["steps"]) + each)
     cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])
     fact("cut off", f"{cut}: what was written of it is shown" if cut else "", "yellow")
@@ -113,7 +120,7 @@ def lines(facts: dict[str, Any]) -> list[Line]:
     width = max(len(label) for label, _, _ in shown)
     body: list[Line] = [[f"  {label:<{width}}   ", (text, style)] for label, text, style in shown]
     return [
-        [(facts["run"], "bold"), f": {framework}{devices}" + (f", captured {made}" if made else "")],
+        [(facts["run"], "bold"), f": {framework}{devices}" + (f", {made}" if when else "")],
         "",
         *body,
         "",

@@ -77,14 +77,18 @@ class Dump:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
+_OF_THE_MACHINE = ("python", "platform", "cpus")
+
+
 def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False) -> int:
     """Write a dump as a run; return the number of calls."""
     writers: dict[int, _RankWriter] = {}
     total = 0
     facts = manifest.collect(framework=dump.framework, settings={"imported": dump.tool})
-    for told_by_the_job in ("argv", "script", "git", "environment", "framework_version"):
+    now = facts["created"]
+    for told_by_the_job in ("created", "argv", "script", "git", "environment", "framework_version", *_OF_THE_MACHINE):
         facts[told_by_the_job] = None  # of this process, not of the job that was dumped
-    facts.update(imported={"tool": dump.tool, **dump.notes}, **({"hash": dump.hash} if dump.hash else {}))
+    facts.update(imported={"tool": dump.tool, "at": now, **dump.notes}, **({"hash": dump.hash} if dump.hash else {}))
     try:
         for step in dump.steps:
             if step.rank not in writers:

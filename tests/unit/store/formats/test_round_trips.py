@@ -166,6 +166,21 @@ def test_xor_checksums_are_no_hash(tmp_path: Path, capsys: pytest.CaptureFixture
     assert json.loads(run.calls["arguments"][0].as_py()) == {"args": {"1": [1]}}
 
 
+def test_the_time_of_an_import_is_not_told_as_that_of_the_run(
+    measured: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(measured, tmp_path / "dump", "msprobe")
+    main(["import", str(tmp_path / "dump"), str(tmp_path / "run")])
+    manifest = ns.open_run(tmp_path / "run").manifest
+    assert manifest["created"] is manifest["python"] is manifest["platform"] is None
+    assert manifest["imported"]["at"]
+    main(["show", str(tmp_path / "run")])
+    said = capsys.readouterr().out
+    assert "from a dump of msprobe" in said
+    assert "captured" not in said
+    assert "s each" not in said
+
+
 def test_npy_round_trip(kept: Any, tmp_path: Path) -> None:
     export(kept, tmp_path / "dump", "npy")
     name = "Functional.gelu.0.forward.output.0"
