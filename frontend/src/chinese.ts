@@ -98,6 +98,7 @@ export const CHINESE: Record<string, string> = {
   commit: '提交',
   'git commit': '提交',
   tensor: '张量',
+  'No error is above the threshold.': '没有误差超过阈值。',
   captured: '采集时间',
   'dump of': '转储工具',
   imported: '导入时间',

@@ -86,6 +86,25 @@ def test_the_directory_form_lists_errors_and_its_summary(go: Any, empty: tuple[s
     page.wait_for_selector(".error >> text=nothing-here")
 
 
+def test_an_entry_of_two_directories_leads_to_its_two_files_and_back(go: Any, empty: tuple[str, Viewer]) -> None:
+    page = go(empty[0], "directory")
+    page.get_by_label("First directory").fill("npu")
+    page.get_by_label("Second directory").fill("gpu")
+    page.get_by_label("steps").fill("0")
+    page.click("text=Start")
+    page.wait_for_selector("button[type=submit]:not([disabled])")
+    page.click("[data-testid=entries] td a")
+    page.wait_for_selector("text=Next file")
+    page.wait_for_selector("[data-testid=entries] td")
+    assert page.get_by_label("Second file").input_value().startswith("gpu")
+    page.go_back()
+    page.wait_for_selector("text=Summary only")
+    page.wait_for_selector("[data-testid=entries] td a")
+    page.get_by_label("threshold").fill("1e30")
+    page.click("text=Start")
+    page.wait_for_selector("text=No error is above the threshold.")
+
+
 def test_the_file_form_goes_to_the_next_and_previous_file(go: Any, empty: tuple[str, Viewer]) -> None:
     page = go(empty[0], "file")
     name = "Functional.gelu.1.forward"

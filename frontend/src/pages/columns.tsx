@@ -15,7 +15,7 @@ const PROSE = new Set(['verdict', 'reason', 'phase', 'kind', 'arguments_differ',
 const WIDTH: Record<string, number> = {
   target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 84, kind: 84, step: 54, rank: 54, pair: 76,
   source_file: 200, arguments: 240, arguments_differ: 230, target_shape: 130, reference_shape: 130, slot: 140, module_class: 140,
-  error_in: 92, error_out: 92, relative_l2: 114, cosine: 84, max_abs_err: 122, max_rel_err: 118, nan: 64, inf: 64, headroom: 92,
+  error_in: 104, error_out: 104, relative_l2: 124, cosine: 84, max_abs_err: 138, max_rel_err: 134, nan: 64, inf: 64, headroom: 92,
 };
 const TITLE: Record<string, string> = {
   pair: '#', target_name: 'call', reference_name: 'reference call', error_in: 'error in', error_out: 'error out',

@@ -5,7 +5,7 @@ import { count, number, short, type Numeric } from '../data/format';
 import { json, post, postRaw } from '../data/source';
 import { saveBlob, saveText } from '../data/save';
 import { t } from '../i18n';
-import { link } from '../route';
+import { link, route } from '../route';
 import { Field } from './start';
 
 interface Entry {
@@ -27,6 +27,7 @@ const METRICS = ['L1', 'AE', 'MAE', 'CS', 'MSE', 'RMSE', 'MAPE'];
 const FOLDERS = ['forward', 'backward', 'gradient'];
 const TOP = 100;
 const SHOWN = 2000;
+const found: Record<string, Entry[]> = {}; // by the form, for who comes back to it
 
 export function Forms({ which }: { which: 'directory' | 'file' }) {
   const [fields, setFields] = useState<Record<string, string>>({ folder: 'forward', metric: 'RMSE', ...remembered(which) });
@@ -34,10 +35,15 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
   const [summaryOnly, setSummaryOnly] = useState(false);
   const [busy, setBusy] = useState(false);
   const [fault, setFault] = useState('');
+  const [done, setDone] = useState(false);
   useEffect(() => {
-    setEntries([]);
+    setEntries(found[which] ?? []);
     setFault('');
-    setFields({ folder: 'forward', metric: 'RMSE', ...remembered(which) });
+    setDone(false);
+    const asked = Object.fromEntries(route.peek().query); // a link of the other form names two files
+    const given = { folder: 'forward', metric: 'RMSE', ...remembered(which), ...asked };
+    setFields(given);
+    if (asked['first'] && asked['second']) return void start(given);
     json<{ forms: Record<string, Record<string, string>> }>('start').then(
       (known) => Object.keys(remembered(which)).length === 0 && known.forms[which] && setFields((now) => ({ ...now, ...known.forms[which] })),
       () => {},
@@ -52,16 +58,18 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
       // only convenience is lost
     }
     setBusy(true);
+    setDone(false);
     setFault('');
     setEntries([]);
     try {
-      const found: Entry[] = [];
+      const all: Entry[] = [];
       await lines(await postRaw(`forms/${which}`, given), (line) => {
-        if (line.entry) found.push(line.entry);
+        if (line.entry) all.push(line.entry);
         if (line.error) setFault(line.error);
-        if (found.length % 200 === 1) setEntries([...found]);
+        if (all.length % 200 === 1) setEntries([...all]);
       });
-      setEntries(found);
+      setEntries((found[which] = all));
+      setDone(true);
     } catch (error) {
       setFault((error as Error).message);
     }
@@ -133,7 +141,7 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
               <button class="button" type="button" disabled={!entries.length} onClick={() => saveText('numscope-log.csv', log(shown), 'text/csv')}>{t('Export the log')}</button>
               <button class="button" type="button" disabled={!entries.length} onClick={() => void spreadsheet()}>{t('Conclusion as .xlsx')}</button>
               <button class="button" type="button" aria-pressed={summaryOnly} onClick={() => setSummaryOnly(!summaryOnly)}>{t('Summary only (top {0})', TOP)}</button>
-              <button class="button" type="button" onClick={() => (setEntries([]), setFault(''))}>{t('Clear')}</button>
+              <button class="button" type="button" onClick={() => (setEntries((found[which] = [])), setFault(''), setDone(false))}>{t('Clear')}</button>
             </>
           ) : (
             <>
@@ -144,6 +152,7 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
         </div>
       </form>
       {fault && <div class="error" role="alert">{fault}</div>}
+      {done && !fault && entries.length === 0 && <p class="quiet" role="status">{t('No error is above the threshold.')}</p>}
       {entries.length > 0 && (
         <section class="card flush" data-testid="entries">
           <div class="scroll" style={{ padding: '10px 14px', maxHeight: '70vh' }}>
@@ -163,7 +172,10 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
                     <td>{entry.epoch ?? ''}</td>
                     <td>{entry.step ?? ''}</td>
                     <td>{entry.place} {entry.index}</td>
-                    <td class="wrap" title={`${entry.first_path}\n${entry.second_path}`}>{entry.module || entry.first_path}</td>
+                    <td class="wrap" title={`${entry.first_path}\n${entry.second_path}`}>
+                      {entry.module && <>{dotted(entry.module)}<br /></>}
+                      <Files entry={entry} open={directory} />
+                    </td>
                     <td>{entry.metric}</td>
                     <td class="number">{entry.error === null ? '—' : short(entry.error)}</td>
                     <td class="wrap">
@@ -180,6 +192,18 @@ export function Forms({ which }: { which: 'directory' | 'file' }) {
       )}
     </Main>
   );
+}
+
+/** The two files of an entry by their last names, which lead to the form of two files. */
+function Files({ entry, open }: { entry: Entry; open: boolean }) {
+  const names = [...new Set([entry.first_path, entry.second_path].map((path) => path.split(/::|\//).pop()!))].join(' | ');
+  const asked = new URLSearchParams({ first: entry.first_path, second: entry.second_path, metric: entry.metric });
+  return open ? <a class="small" href={link('file', [], asked)}>{names}</a> : <span class="small quiet">{names}</span>;
+}
+
+/** A long name that may be broken after its dots. */
+function dotted(name: string) {
+  return name.split('.').map((part, i) => (i ? <>.<wbr />{part}</> : part));
 }
 
 function Choice({ title, value, set, choices }: { title: string; value: string; set: (value: string) => void; choices: string[] }) {
