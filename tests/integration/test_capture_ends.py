@@ -120,6 +120,12 @@ def test_steps_that_never_came_are_told(tmp_path: Path) -> None:
     assert told[0].filename == __file__
 
 
+def test_a_rank_that_the_job_does_not_have_is_told(tmp_path: Path) -> None:
+    says = r"nothing was recorded into .*run: ranks=\[1\], and this job has rank 0 alone"
+    with pytest.warns(UserWarning, match=says), ns.capture(tmp_path / "run", None, ranks=[1]):
+        torch.ones(2).exp()
+
+
 def test_a_job_that_goes_elsewhere_writes_its_run_where_it_was_asked_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

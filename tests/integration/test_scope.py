@@ -64,6 +64,17 @@ def test_a_range_has_both_its_ends_in_every_step(tmp_path):
             assert found == [n for n in expected if not n.startswith("Module")]
 
 
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [("Functional.linear.1", "Functional.gelu.0"), ("Module.blocks.0.norm.LayerNorm", "Functional.gelu.0")],
+)
+def test_the_ends_of_a_range_may_be_named_without_their_phase(tmp_path, first, last):
+    everything = [n for n in names(record(tmp_path / "all")) if "forward" in n]
+    found = [n for n in names(record(tmp_path / "run", scope=f"{first}..{last}")) if "forward" in n]
+    begin = next(i for i, n in enumerate(everything) if n.startswith(f"{first}.forward"))
+    assert found == everything[begin : everything.index(f"{last}.forward") + 1]
+
+
 def test_exclusions_overrule(tmp_path):
     found = names(record(tmp_path / "run", exclude=["view", "/transpose|unflatten/"]))
     assert not [n for n in found if "view" in n or "transpose" in n]

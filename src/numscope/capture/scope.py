@@ -4,7 +4,7 @@ A pattern is one of
     "Functional.linear"          a part of the call's name, or the module's path
     "blocks.*.mlp"               a glob over the whole name, or over the module's path
     "/linear|gelu/", re.compile  a regular expression, searched in the name
-    "A..B", slice("A", "B")      all calls from A to B, both included, in each step
+    "A..B", slice("A", "B")      all calls from A to B, both included, in each step; the names may end before the phase
     nn.Linear                    a class of modules: their calls and what runs inside them
     lambda call: ...             a test of a Call
 """
@@ -33,6 +33,7 @@ class Call:
 
 
 Test = Callable[[Call], bool]
+_PHASE = re.compile(r"\.(forward|backward)(\.\d+)?")
 
 
 class Scope:
@@ -101,13 +102,18 @@ class _Range:
         self.open = False
 
     def inside(self, name: str) -> bool:
-        if name == self._first:
+        if _is_named(name, self._first):
             self.open = True
         return self.open
 
     def ended(self, name: str) -> None:
-        if name == self._last:
+        if _is_named(name, self._last):
             self.open = False
+
+
+def _is_named(name: str, wanted: str) -> bool:
+    """Tell whether a call's name is the one wanted, with or without its phase."""
+    return name.startswith(wanted) and (len(name) == len(wanted) or _PHASE.fullmatch(name, len(wanted)) is not None)
 
 
 def _items(patterns: Any) -> list[Any]:

@@ -177,14 +177,8 @@ class Capture:
     def close(self) -> None:
         """Stop, and close the run for good."""
         self.stop()
-        if not (self._watched or self._told or self._closed or self._job) and self.settings.steps is not None:
-            self._told = True
-            if self._control is None and self._wants_rank(ranks.current()[0]):
-                warnings.warn(
-                    f"numscope: nothing was recorded into {self.path}: steps={self.settings.steps!r}, and {self._step} "
-                    "steps ran; cap.step() ends a step",
-                    stacklevel=_users_level(),
-                )
+        if not (self._watched or self._told or self._closed or self._job or self._control is not None):
+            self._tell_nothing()
         atexit.unregister(self.close)  # it would hold all names and stacks of the run until the job ends
         if self._recorder.opened and not self._closed:
             self._closed = True
@@ -218,6 +212,19 @@ class Capture:
         if not self._watched:
             return ": no step that ran was asked for (steps, ranks, control)"
         return f": no call of {self._frontend.name} was seen"
+
+    def _tell_nothing(self) -> None:
+        """Say why nothing was recorded; a rank that was left out says so only where there is no other."""
+        rank, world = ranks.current()
+        why = ""
+        if self._wants_rank(rank):
+            if self.settings.steps is not None:
+                why = f"steps={self.settings.steps!r}, and {self._step} steps ran; cap.step() ends a step"
+        elif world == 1:
+            why = f"ranks={self.settings.ranks!r}, and this job has rank {rank} alone"
+        if why:
+            self._told = True
+            warnings.warn(f"numscope: nothing was recorded into {self.path}: {why}", stacklevel=_users_level())
 
     # Ours -----------------------------------------------------------------------------------------------------------
 
