@@ -94,6 +94,25 @@ FAULTS: dict[str, tuple[Middle, Middle, str, str]] = {
         "semantic",
         "is_causal=True",
     ),
+    "unbiased": (
+        lambda m, h: h / h.var(-1, unbiased=True, keepdim=True),
+        lambda m, h: h / h.var(-1, unbiased=False, keepdim=True),
+        "semantic",
+        r"unbiased=False \(now True\)",
+    ),
+    "axis of a form with a tensor": (
+        lambda m, h: h - h.max(1, keepdim=True).values,
+        lambda m, h: h - h.max(2, keepdim=True).values,
+        "semantic",
+        r"dim=2 \(now 1\)",
+    ),
+    "a tensor that the target has not": (
+        lambda m, h: h / 30,
+        lambda m, h: h / (h > -9).float().sum().sqrt(),
+        "semantic",
+        r"21\.9089.* \(now 30\)",
+    ),
+    "detached": (lambda m, h: m.mix(h) + h.detach(), lambda m, h: m.mix(h) + h, "semantic", "stops the gradient"),
     "cast": (
         lambda m, h: (h.to(torch.bfloat16) @ m.mix.weight.to(torch.bfloat16)).float(),
         lambda m, h: h @ m.mix.weight,
@@ -167,3 +186,36 @@ def test_a_fault_that_hides_in_bfloat16_is_revealed_by_the_lift(tmp_path: Path) 
     assert report.origin.call == "Functional.gelu.0.forward"
     assert report.origin.mechanism == "semantic"
     assert "approximate='none'" in (report.origin.repair or "")
+
+
+def test_a_module_of_which_nothing_is_known_inside_is_not_said_to_be_right(tmp_path: Path) -> None:
+    class Local(nn.Module):  # defined inside a function: it can't be built again
+        def __init__(self, eps: float) -> None:
+            super().__init__()
+            self.eps = eps
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
+
+    for name, eps in (("target", 1e-1), ("reference", 1e-6)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), Local(eps), nn.Linear(8, 2))
+        with ns.capture(tmp_path / name, model, level="module", keep="tensors", on_error="raise"):
+            model(torch.randn(3, 4)).sum().backward()
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.origin is not None
+    assert (report.origin.call, report.origin.mechanism) == ("Module.1.Local.forward.0", "unknown")
+    assert "defined inside a function" in report.origin.details["diagnosis"]["unit"]["could_not"]
+
+
+def test_a_row_of_a_weight_that_is_off_is_no_lack_of_normalisation(tmp_path: Path) -> None:
+    for name, shift in (("target", 0.01), ("reference", 0.0)):
+        torch.manual_seed(0)
+        model = nn.Linear(16, 8)
+        with torch.no_grad():
+            model.weight[3] += shift
+        with ns.capture(tmp_path / name, model, keep="tensors", on_error="raise"):
+            model(torch.randn(3, 16)).sum().backward()
+    report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
+    assert report.origin is not None
+    assert (report.origin.mechanism, report.origin.repair) == ("parameter", None)

@@ -98,6 +98,7 @@ def _joined(found: Explanation, unit: UnitFigures, name: str, of_itself: bool) -
             told["inside"] = {"call": inner.call, "reason": inner.reason, "mechanism": inner.mechanism}
             mechanism = inner.mechanism if inner.mechanism != "unknown" else mechanism
             repair = f"{inner.repair}, inside {unit.target.forward.module}" if inner.repair else None
-    if mechanism == "unknown" or (of_itself and found.repair is not None):
+    if mechanism == "unknown" or (of_itself and found.repair is not None and found.mechanism != "unknown"):
         mechanism = found.mechanism
-    return Explanation(mechanism, repair, found.reason, {**found.details, "unit": told})
+    details = {key: value for key, value in found.details.items() if key != "could_not" or mechanism == "unknown"}
+    return Explanation(mechanism, repair, found.reason, {**details, "unit": told})

@@ -71,15 +71,19 @@ class Invocation:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def parameters(self) -> dict[str, Any]:
+        """Return what the function's parameters are called, with their defaults, in the form that takes these arguments."""
+        return parameters(self.call.head, tuple(map(_kind, self.args)), frozenset(self.kwargs))
+
     def named(self) -> dict[str, Any]:
         """Return the arguments by name; one whose name is not known has its position for a name."""
-        names = parameter_names(self.call.head, len(self.args))
+        names = tuple(self.parameters())
         found = {names[index] if index < len(names) else str(index): value for index, value in enumerate(self.args)}
         return {**found, **self.kwargs}
 
     def changed(self, name: str, value: Any) -> Invocation:
         """Return the same invocation with one argument changed."""
-        names = parameter_names(self.call.head, len(self.args))
+        names = tuple(self.parameters())
         if name in names[: len(self.args)]:
             index = names.index(name)
         elif name.isdigit() and int(name) < len(self.args):
@@ -94,7 +98,7 @@ class Invocation:
         if name in self.kwargs:
             rest = {key: value for key, value in self.kwargs.items() if key != name}
             return Invocation(self.call, self.function, self.args, rest)
-        names = parameter_names(self.call.head, len(self.args))
+        names = tuple(self.parameters())
         if name in names and names.index(name) == len(self.args) - 1:
             return Invocation(self.call, self.function, self.args[:-1], self.kwargs)
         raise CannotReplay(f"{name} can't be left out")
@@ -230,15 +234,37 @@ def _value(value: Any, place: str) -> Any:
     return value
 
 
-@cache
-def parameter_names(head: str, least: int) -> tuple[str, ...]:
-    """Return the names of a torch function's parameters, in order; empty where they are not known."""
-    return tuple(parameters(head, least))
+# What a value can be given for, by the names that schemas have for types.
+_TAKEN = {
+    "tensor": {"Tensor", "number"},
+    "bool": {"bool", "number"},
+    "int": {"int", "float", "number", "List[int]", "List[float]"},
+    "float": {"float", "number", "List[float]"},
+    "complex": {"complex", "number"},
+    "str": {"str"},
+    "dtype": {"int"},
+    "list": {"List[int]", "List[float]", "List[bool]", "List[number]"},
+    "tensors": {"List[Tensor]", "List[Optional[Tensor]]"},
+}
+
+
+def _kind(value: Any) -> str:
+    """Return what kind of thing an argument is, as far as it tells which form of a function takes it."""
+    if isinstance(value, (list, tuple)):
+        return "tensors" if any(isinstance(item, Given) for item in value) else "list"
+    if isinstance(value, Given):
+        return "tensor"
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return "dtype"
+    return "none" if value is None else type(value).__name__
 
 
 @cache
-def parameters(head: str, least: int) -> dict[str, Any]:
-    """Return the parameters of a torch function, by name in order, with their defaults; NO_DEFAULT where there is none."""
+def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> dict[str, Any]:
+    """Return the parameters of a torch function, by name in order, with their defaults; NO_DEFAULT where there is none.
+
+    Of its forms the one that takes such arguments: `var(x, -1)` is given an axis, `var(x, True)` is told to be unbiased.
+    """
     prefix, _, op = head.partition(".")
     for namespace in _NAMESPACES.get(prefix, ()):
         function = getattr(namespace, op, None)
@@ -254,14 +280,34 @@ def parameters(head: str, least: int) -> dict[str, Any]:
                 candidates += torch._C._jit_get_schemas_for_operator(f"{namespace_name}::{name}")
             except RuntimeError:
                 continue
-    for schema in candidates:
-        positional = [argument for argument in schema.arguments if not argument.kwarg_only]
-        if len(positional) >= least and "out" not in schema.overload_name:
-            return {
-                argument.name: argument.default_value if argument.has_default_value() else NO_DEFAULT
-                for argument in schema.arguments
-            }
-    return {}
+    enough = [
+        schema
+        for schema in candidates
+        if sum(not argument.kwarg_only for argument in schema.arguments) >= len(kinds)
+        and "out" not in schema.overload_name
+    ]
+    chosen = next((schema for schema in enough if _takes(schema, kinds, keywords)), enough[0] if enough else None)
+    return {
+        argument.name: argument.default_value if argument.has_default_value() else NO_DEFAULT
+        for argument in (chosen.arguments if chosen is not None else ())
+    }
+
+
+def _takes(schema: Any, kinds: tuple[str, ...], keywords: frozenset[str]) -> bool:
+    """Tell whether one form of a function takes arguments of these kinds, and these named ones."""
+    rest = {argument.name for argument in schema.arguments[len(kinds) :]}
+    missing = {a.name for a in schema.arguments[len(kinds) :] if not a.has_default_value()}
+    if not missing <= keywords <= rest:
+        return False
+    for kind, argument in zip(kinds, schema.arguments):
+        wanted = str(argument.type)
+        if wanted.startswith("Optional["):
+            wanted = wanted[len("Optional[") : -1]
+            if kind == "none":
+                continue
+        if wanted not in _TAKEN.get(kind, ()):
+            return False
+    return True
 
 
 def _signature(function: Function) -> dict[str, Any]:

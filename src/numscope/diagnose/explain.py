@@ -226,6 +226,12 @@ def _from_outside(pairs: Pairing, place: Place, target: Group, reference: Group)
         now, then = pairs.target.name_of(place.target), pairs.target.name_of(wanted)
         return Explanation("semantic", f"equal to the reference with {then} in this place (now {now})", details=details)
     repair = relation(pairs.target, target.output, pairs.reference, reference.output)
+    suspect = pairs.target.calls.get(place.target_maker) if place.target_maker is not None else None
+    if suspect is not None and suspect.kind == "module" and place.slot.startswith("output"):
+        details["could_not"] = (
+            "no call was recorded inside it: record it with level mix, or in code that can be imported"
+        )
+        return Explanation("unknown", repair, details=details)
     if place.slot.startswith("parameters_grad.") and place.target_maker is not None:
         # The suspect's own inputs agree, or it would be none: what else adds to this gradient is not the same.
         details["note"] = "the gradients that come in are the same: another path adds to this one, in one run alone"

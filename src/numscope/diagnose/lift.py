@@ -90,7 +90,7 @@ class Lift:
         if self.target_error is None:
             return "unknown"
         if self.target_error <= 4 * max(self.floor, UNIT[torch.float64]):
-            return "order"
+            return "order" if self.same_dtypes else "precision"
         if math.isfinite(self.target_error) and self.target_error < 0.02 and abs(self.bias) < 0.1:
             return "precision"
         return "semantic"

@@ -50,7 +50,7 @@ def invoke(record: Record, made: Invocation, values: Values, dtype: torch.dtype 
             return found.clone() if clones else found
         if isinstance(leaf, torch.dtype):
             return lifted_dtype(leaf, dtype)
-        return leaf
+        return lift(leaf, dtype) if isinstance(leaf, torch.Tensor) else leaf
 
     args, kwargs = map_leaves(made.args, fill), map_leaves(made.kwargs, fill)
     op = made.call.op

@@ -26,7 +26,8 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
             return found
     if origin.phase == "forward" and ".backward" in str(origin.details.get("shows_in")):
         found = explain_call(pairs, replace(origin, relative=None))  # the error is a gradient's, not what it made
-        return found if found.repair else explain_call(pairs, origin)
+        if found.repair or not detached:
+            return found if found.repair else explain_call(pairs, origin)
     if detached:
         return Explanation("semantic", f"equal to the reference without {origin.call}, which stops the gradient")
     for row in _with_other_arguments(pairs, origin):

@@ -200,6 +200,7 @@ def test_other_numbers_are_not() -> None:
     assert recognise(math.pi) is None
     assert recognise(float("nan")) is None
     assert spoken(0.3535533906) == "0.3535534 (1/√8)"
+    assert spoken(1 / 0.99) == "1.010101 (100/99)"
 
 
 @given(st.integers(-3, 0), st.integers(0, 7))

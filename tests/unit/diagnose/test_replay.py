@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from numscope.diagnose.decode import CannotReplay, decode, parameter_names
+from numscope.diagnose.decode import CannotReplay, decode, parameters
 from numscope.diagnose.group import Common, upstream
 from numscope.diagnose.recorded import Record
 from numscope.diagnose.replay import replay
@@ -125,7 +125,21 @@ def test_what_cannot_be_replayed_says_why(work: Callable[[torch.Tensor], object]
         decode(record, call)
 
 
-def test_positional_arguments_have_names() -> None:
-    assert parameter_names("Functional.layer_norm", 2)[4] == "eps"
-    assert parameter_names("Tensor.permute", 2) == ("self", "dims")
-    assert parameter_names("Tensor.mean", 2)[1] == "dim"
+@pytest.mark.parametrize(
+    ("head", "kinds", "keywords", "names"),
+    [
+        ("Functional.layer_norm", ("tensor", "list"), (), ("input", "normalized_shape", "weight", "bias", "eps")),
+        ("Tensor.permute", ("tensor", "list"), (), ("self", "dims")),
+        ("Tensor.mean", ("tensor", "int"), (), ("self", "dim")),
+        ("Tensor.var", ("tensor", "bool"), (), ("self", "unbiased")),
+        ("Tensor.var", ("tensor", "int"), (), ("self", "dim", "unbiased")),
+        ("Tensor.var", ("tensor", "int"), ("correction",), ("self", "dim", "correction")),
+        ("Tensor.max", ("tensor", "int"), (), ("self", "dim", "keepdim")),
+        ("Tensor.max", ("tensor", "tensor"), (), ("self", "other")),
+        ("Tensor.sort", ("tensor",), ("stable", "descending"), ("self", "stable")),
+    ],
+)
+def test_positional_arguments_have_the_names_of_the_form_that_takes_them(
+    head: str, kinds: tuple[str, ...], keywords: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    assert tuple(parameters(head, kinds, frozenset(keywords)))[: len(names)] == names

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from numscope.diagnose.decode import NO_DEFAULT, Given, Invocation, parameters
+from numscope.diagnose.decode import NO_DEFAULT, Given, Invocation
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 from numscope.diagnose.hypotheses.numbers import spoken
 
@@ -66,14 +66,19 @@ def differing(case: Case, target: Invocation, reference: Invocation) -> list[tup
         if holds_given(a) and holds_given(b):
             continue  # tensors: another family's
         if isinstance(b, Given):
-            if b.number not in back:
-                continue
-            b = Given(back[b.number])
+            b = Given(back[b.number]) if b.number in back else _value_there(case, b.number)
         if holds_given(a) and b is _ABSENT:
             continue
         if not _same(a, b):
             found.append((name, a, b))
     return found
+
+
+def _value_there(case: Case, number: int) -> Any:
+    """Return a tensor that the reference alone has, as it can be given to the target: a number, or its data."""
+    record = case.reference.record
+    found = case.reference_values[number] if number in case.reference_values else record.data(number)
+    return found.item() if found.dim() == 0 else found
 
 
 def argument_words(target: Invocation, reference: Invocation) -> list[str]:
@@ -91,7 +96,7 @@ def argument_words(target: Invocation, reference: Invocation) -> list[str]:
 def with_defaults(made: Invocation) -> dict[str, Any]:
     """Return an invocation's arguments by name, with the defaults of those not given where they are known."""
     named = made.named()
-    for name, default in parameters(made.call.head, len(made.args)).items():
+    for name, default in made.parameters().items():
         if default is not NO_DEFAULT:
             named.setdefault(name, default)
     return named
@@ -132,7 +137,7 @@ def _change(target: Invocation, changes: list[tuple[str, Any, Any]], name: str) 
         return f"the {word} {text(then)} (now {text(now)}) {where}"
     if then is _ABSENT:
         return f"no {label} (now {text(now)}) {where}"
-    shown = "the tensor" if isinstance(then, Given) else text(then)
+    shown = "the tensor" if isinstance(then, (Given, torch.Tensor)) else text(then)
     tail = _hint(label, now, then)
     return f"{label}={shown} (now {'not given' if now is _ABSENT else text(now)}) {where}{tail}"
 

@@ -21,14 +21,14 @@ def recognise(value: float) -> str | None:
     for form, number in (("{}", size), ("1/{}", 1 / size), ("√{}", size**2), ("1/√{}", 1 / size**2)):
         if _whole(number) and 1 <= number <= 1e7 and not (form != "{}" and round(number) == 1):
             return sign + form.format(round(number))
-    for denominator in range(2, 65):
+    for denominator in range(2, 101):
         if _whole(size * denominator):
             return f"{sign}{round(size * denominator)}/{denominator}"
-    for denominator in range(2, 257):
+    for denominator in range(2, 65):
         if _whole(size**2 * denominator):
             return f"{sign}√({round(size**2 * denominator)}/{denominator})"
     return None
 
 
 def _whole(number: float) -> bool:
-    return number >= 0.5 and abs(number - round(number)) <= 2e-6 * max(1.0, number)
+    return number >= 0.5 and abs(number - round(number)) <= 5e-7 * max(1.0, number)
