@@ -14,6 +14,7 @@ from numscope.capture.collector import rarer_walks
 from numscope.capture.torch.compiled import CompiledRegions
 from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.warned import name_users_lines
 from numscope.capture.torch.watch import Watch
 
 # A collective's work remembers the modes that were on when it began. Its thread lets go of them when it is done, needs
@@ -41,7 +42,12 @@ class Installed:
     def install(self, *parts: Any) -> None:
         """Install modules, the parts and the mode, in this order."""
         self._in_group = _is_in_group()
-        self._undo = [rarer_walks(), self.modules.install(self._mode), *(part.install() for part in parts)]
+        self._undo = [
+            rarer_walks(),
+            name_users_lines(),
+            self.modules.install(self._mode),
+            *(part.install() for part in parts),
+        ]
         if self._mode is not None:
             self._enter_mode()
             self._undo += [self._leave_mode, CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install()]
