@@ -21,8 +21,8 @@ from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
 
-# Variables of the same prefix that are no settings: how processes of one job find each other.
-_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID"}
+# Variables of the same prefix that are no settings: how processes of one job find each other, and whether a compiler is used.
+_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 from numscope.fingerprint.arena import Arena, place_of
 from numscope.fingerprint.chunks import Scratch, raw_chunks
 from numscope.fingerprint.columns import Fingerprints
-from numscope.fingerprint.kinds import kind_of
+from numscope.fingerprint.kinds import Kind, kind_of
 from numscope.fingerprint.large import Large
+from numscope.fingerprint.native import Native, load
 from numscope.fingerprint.rows import Rows
 
 
 class NumpyBatch:
     """Measures numpy arrays (ml_dtypes too) one after the other; several threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()
         self._rows = Rows()
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
+        self._native = load() if native else None
 
     def add(self, array: NDArray[Any]) -> int:
         """Measure the array as it is now; return its row in the next `collect`."""
@@ -39,6 +41,10 @@ class NumpyBatch:
             row = rows.count
             rows.count += 1
             count = array.nbytes // kind.size
+            if self._native is not None:
+                rows.reserve()
+                if self._measure(self._native, row, kind, plain):
+                    return row
             block = self._arena.block(kind, count)
             if block is None:
                 self._large.measure(row, array.size, kind, count, lambda: raw_chunks(plain, kind.size))
@@ -46,6 +52,16 @@ class NumpyBatch:
                 place = place_of(block, self._arena.take(block, row, count, array.size), count)
                 np.copyto(place.view(plain.dtype).reshape(array.shape), plain)
         return row
+
+    def _measure(self, native: Native, row: int, kind: Kind, array: NDArray[Any]) -> bool:
+        """Measure an array by the compiled function; tell whether that could be."""
+        parts = array.itemsize // kind.size
+        shape, strides = (
+            (array.shape, array.strides) if parts == 1 else ((*array.shape, parts), (*array.strides, kind.size))
+        )
+        way = native.way(self._rows, kind, array.size, shape, strides)
+        address = int(array.ctypes.data)
+        return way is not None and way[0](way[1], row, address >> 32, address) == 0
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`."""

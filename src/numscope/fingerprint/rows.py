@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_int64
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,17 @@ class Rows:
     def __init__(self, capacity: int = 256) -> None:
         self.count = 0
         self._least = capacity
+        self._places = (c_int64 * 4)()
+        self.address = addressof(self._places)  # where native.c finds the columns
         self._allocate(0)  # memory is taken when there is something to write
+
+    def succeed(self) -> Rows:
+        """Return rows for the next batch, which native.c finds where it has found these."""
+        after = Rows(max(256, self.count))
+        after._places, self._places = self._places, after._places
+        after.address, self.address = self.address, after.address
+        after._allocate(0)
+        return after
 
     def _allocate(self, capacity: int) -> None:
         self.integers = np.zeros((capacity, len(_INTEGERS)), np.int64)
@@ -29,13 +40,16 @@ class Rows:
         self.floats[:] = (np.nan, np.nan, np.nan, 0.0)
         self.hash = np.zeros(capacity, np.uint64)
         self.sketch = np.zeros((capacity, SKETCH), np.float64)
+        self.room = capacity
+        columns = self.integers, self.floats, self.hash, self.sketch
+        self._places[:] = [column.ctypes.data for column in columns]
 
     def reserve(self) -> None:
         """Make room for all rows counted so far."""
-        if self.count <= len(self.hash):
+        if self.count <= self.room:
             return
         old = self.integers, self.floats, self.hash, self.sketch
-        self._allocate(max(self.count, 2 * len(self.hash), self._least))
+        self._allocate(max(self.count, 2 * self.room, self._least))
         for before, now in zip(old, (self.integers, self.floats, self.hash, self.sketch)):
             now[: len(before)] = before
 

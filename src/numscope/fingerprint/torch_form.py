@@ -1,7 +1,7 @@
 """The fingerprint of torch tensors on any device, without a synchronisation per tensor.
 
-CPU tensors are measured by numpy calls on their own memory, small ones many at a time; those of CUDA devices by Triton,
-where it is there and works; those of others by torch operations.
+CPU tensors are measured on their own memory, by a compiled function where there is a compiler, or else by numpy calls, small
+ones many at a time; those of CUDA devices by Triton, where it is there and works; those of others by torch operations.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from numscope.fingerprint.arena import Arena, Block
 from numscope.fingerprint.chunks import STEP, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.large import Large
+from numscope.fingerprint.native import Native, load
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
@@ -37,9 +38,10 @@ class TorchBatch:
     `add` raises TypeError with the reason for a tensor that has no data (sparse, nested, meta, fake, quantized).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()
         self._rows = Rows()
+        self._native = load() if native else None
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
@@ -52,7 +54,7 @@ class TorchBatch:
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
         self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
         # what `alike` stands for -> how such contents are measured
-        self._ways: dict[Any, CudaBatch | tuple[Block, int, int, int]] = {}
+        self._ways: dict[Any, CudaBatch | tuple[Any, bytes] | tuple[Block, int, int, int]] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
@@ -74,14 +76,21 @@ class TorchBatch:
                     rows = self._rows
                     row: int = rows.count
                     rows.count = row + 1
-                    if isinstance(way, tuple):
+                    if not isinstance(way, tuple):
+                        if self._later is None:
+                            way.add_alike(row, tensor, address, alike)
+                        else:
+                            self._later.setdefault(way.index, []).append((row, tensor, address, alike))
+                    elif len(way) == 2:
+                        measure, form = way
+                        if row >= rows.room:
+                            rows.reserve()
+                        if measure(form, row, address >> 32, address):
+                            self._add_numpy(row, tensor.detach())
+                    else:
                         block, count, elements, size = way
                         place = self._arena.take(block, row, count, elements)
                         memmove(block.address + place * block.stride, address, size)
-                    elif self._later is None:
-                        way.add_alike(row, tensor, address, alike)
-                    else:
-                        self._later.setdefault(way.index, []).append((row, tensor, address, alike))
                 return row
         row = self._add(tensor)
         self._learn(tensor, alike)
@@ -97,7 +106,11 @@ class TorchBatch:
             self._ways.clear()
         if tensor.is_cuda and tensor.get_device() in self._cuda:
             self._ways[alike] = self._cuda[tensor.get_device()]
-        elif tensor.is_cpu and is_plain(tensor):
+        elif not tensor.is_cpu:
+            return
+        elif self._native is not None and (way := self._way(self._native, tensor)) is not None:
+            self._ways[alike] = way
+        elif is_plain(tensor):
             known = self._small.get((tensor.dtype, tensor.numel()))
             if known is not None:
                 block, count, size, _ = known
@@ -106,6 +119,10 @@ class TorchBatch:
     def _add(self, tensor: torch.Tensor) -> int:
         if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
+            if row is not None:
+                return row
+        if self._native is not None and tensor.is_cpu:
+            row = self._add_native(self._native, tensor)
             if row is not None:
                 return row
         elements = tensor.numel()
@@ -136,6 +153,44 @@ class TorchBatch:
             else:
                 self._place(typed, place, tensor.shape).copy_(tensor.detach())
         return row
+
+    def _add_native(self, native: Native, tensor: torch.Tensor) -> int | None:
+        """Measure a CPU tensor by the compiled function; None where that can't be, or where it has no data."""
+        if (
+            type(tensor) not in _PLAIN
+            or tensor.layout is not torch.strided
+            or tensor.is_nested
+            or tensor.dtype not in KIND_OF
+        ):
+            return None
+        try:
+            if tensor.is_conj() or tensor.is_neg():
+                tensor = tensor.detach().resolve_conj().resolve_neg()
+            address = _data_ptr(tensor)
+        except RuntimeError:  # batched and functional ones have no storage
+            return None
+        if not address:
+            return None
+        with self._lock:
+            rows = self._rows
+            way = self._way(native, tensor)
+            if way is None:
+                return None
+            row = rows.count
+            rows.count = row + 1
+            rows.reserve()
+            measure, form = way
+            if measure(form, row, address >> 32, address):
+                self._add_numpy(row, tensor.detach())
+        return row
+
+    def _way(self, native: Native, tensor: torch.Tensor) -> tuple[Any, bytes] | None:
+        """Return how the compiled function measures tensors of this form."""
+        kind, parts = KIND_OF[tensor.dtype]
+        shape, strides = [*tensor.shape], [stride * parts * kind.size for stride in tensor.stride()]
+        if parts > 1:
+            shape, strides = [*shape, parts], [*strides, kind.size]
+        return native.way(self._rows, kind, tensor.numel(), shape, strides)
 
     def _place(self, typed: torch.Tensor, place: int, shape: torch.Size) -> torch.Tensor:
         """Return a place of a block as a contiguous tensor of that shape, with one torch operation."""
@@ -192,17 +247,17 @@ class TorchBatch:
             row = rows.count
             rows.count += 1
             if tensor.is_cpu and type(tensor) in _PLAIN and is_plain(tensor):
-                self._add_cpu(row, tensor)  # no torch operation reads it
+                self._add_numpy(row, tensor)  # no torch operation reads it
                 return row
             with torch.no_grad():
                 tensor = tensor.detach()
                 if tensor.device.type == "cpu":
-                    self._add_cpu(row, tensor)
+                    self._add_numpy(row, tensor)
                 else:
                     self._device(tensor.device).add(row, tensor)
         return row
 
-    def _add_cpu(self, row: int, tensor: torch.Tensor) -> None:
+    def _add_numpy(self, row: int, tensor: torch.Tensor) -> None:
         kind, parts = KIND_OF[tensor.dtype]
         elements = tensor.numel()
         count = elements * parts
@@ -245,7 +300,7 @@ class TorchBatch:
         with self._lock:
             self._arena.finish()
             rows = self._rows
-            self._rows = self._arena.rows = Rows(max(256, rows.count))
+            self._rows = self._arena.rows = rows.succeed()
             self._large.begin(self._rows)
             finishes = [batch.begin() for batch in self._devices.values()]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ from tests.unit.fingerprint.agreement import (
 )
 
 SIZES = (0, 1, 2, 3, 5, 61, 64, 65, 1023, 1025, 8193, 16384, 16385)
-torch_forms = pytest.mark.parametrize("form", [TorchBatch, OperationsBatch])
+without_compiler = partial(TorchBatch, native=False)
+torch_forms = pytest.mark.parametrize("form", [TorchBatch, without_compiler, OperationsBatch])
 pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support:UserWarning")
 
 
@@ -41,9 +43,10 @@ def test_every_dtype_and_size(form: Callable[[], Batch], name: str) -> None:
         assert_agrees(result, numpy_of(tensor), row, tensor.numel())
 
 
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("name", FLOATS + INTEGERS + COMPLEX[1:])
-def test_every_dtype_and_size_in_numpy(name: str) -> None:
-    batch = NumpyBatch()
+def test_every_dtype_and_size_in_numpy(name: str, native: bool) -> None:
+    batch = NumpyBatch(native)
     arrays = [numpy_of(make(name, size, size)) for size in SIZES for make in (tensor_of_normals, tensor_of_bytes)]
     for array in arrays:
         batch.add(array)
@@ -52,7 +55,7 @@ def test_every_dtype_and_size_in_numpy(name: str) -> None:
         assert_agrees(result, array, row)
 
 
-@pytest.mark.parametrize("form", [TorchBatch, OperationsBatch, NumpyBatch])
+@pytest.mark.parametrize("form", [TorchBatch, without_compiler, OperationsBatch, NumpyBatch])
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float64", "uint8"])
 def test_many_chunks(form: Callable[[], Batch], name: str) -> None:
     tensor = tensor_of_normals(name, 1_200_001, 0)
@@ -68,7 +71,7 @@ values = st.sampled_from([0.0, -0.0, 1.0, -1.5, 3e-39, -1e-42, 2e38, np.nan, np.
 @given(st.lists(st.lists(values, max_size=200), max_size=6), st.sampled_from(["float32", "bfloat16", "float64"]))
 def test_special_values(contents: list[list[float]], name: str) -> None:
     tensors = [torch.tensor(content, dtype=torch.float64).to(getattr(torch, name)) for content in contents]
-    for form in (TorchBatch, OperationsBatch):
+    for form in (TorchBatch, without_compiler, OperationsBatch):
         batch: Batch = form()
         for tensor in tensors:
             batch.add(tensor)
@@ -150,7 +153,8 @@ def test_layout_does_not_matter(form: Callable[[], Batch], name: str, shape: tup
         assert_agrees(result, numpy_of(view), row, view.numel())
 
 
-def test_layout_does_not_matter_in_numpy() -> None:
+@pytest.mark.parametrize("native", [True, False])
+def test_layout_does_not_matter_in_numpy(native: bool) -> None:
     array = np.random.default_rng(0).standard_normal((90, 300, 3)).astype(np.float32)
     views = [
         array.T,
@@ -160,7 +164,7 @@ def test_layout_does_not_matter_in_numpy() -> None:
         np.broadcast_to(array[:2], (9, 2, 300, 3)),
     ]
     views += [view[:3, :3] for view in views] + [array.astype(">f4")]
-    batch = NumpyBatch()
+    batch = NumpyBatch(native)
     for view in views:
         batch.add(view)
     result = batch.collect()

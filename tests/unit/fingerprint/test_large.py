@@ -1,4 +1,4 @@
-"""A large content that was measured before is known by its hash; nothing else is taken for it."""
+"""A large content that numpy has measured before is known by its hash; nothing else is taken for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_the_same_content_in_another_place_shape_or_order_is_measured_once(size: int, measured: list[int]) -> None:
     tensor = tensor_of_normals("float32", 2 * size, 0).view(2, size)
     other = tensor.T.contiguous().T  # the same in logical order, transposed in memory
-    batch = TorchBatch()
+    batch = TorchBatch(native=False)
     for one in (tensor, tensor.clone(), tensor.view(-1), other):
         batch.add(one)
     result = batch.collect()
@@ -51,7 +51,7 @@ def test_a_content_that_differs_anywhere_is_another(at: int) -> None:
     one = tensor_of_normals("float32", 9 * CHUNK, 0)
     other = one.clone()
     other[at] = 7e3
-    batch = TorchBatch()
+    batch = TorchBatch(native=False)
     for tensor in (one, other, one, other):
         batch.add(tensor)
     result = batch.collect()
@@ -64,7 +64,7 @@ def test_strided_contents_that_begin_alike_are_told_apart() -> None:
     other = one.clone()
     other[-1] = -7e3
     views = [tensor.view(CHUNK, 9).T.contiguous().T for tensor in (one, other)]
-    batch = TorchBatch()
+    batch = TorchBatch(native=False)
     for tensor in views:
         batch.add(tensor)
     result = batch.collect()
@@ -74,7 +74,7 @@ def test_strided_contents_that_begin_alike_are_told_apart() -> None:
 
 def test_the_same_bits_of_another_kind_or_number_of_elements_are_told_apart() -> None:
     real = tensor_of_normals("float32", 2 * CHUNK, 0)
-    batch = TorchBatch()
+    batch = TorchBatch(native=False)
     views = [
         real,
         real.view(torch.int32),
@@ -91,10 +91,10 @@ def test_the_same_bits_of_another_kind_or_number_of_elements_are_told_apart() ->
 
 
 @pytest.mark.parametrize("form", [TorchBatch, NumpyBatch])
-def test_what_was_known_is_forgotten_with_the_rows(form: Callable[[], Batch]) -> None:
+def test_what_was_known_is_forgotten_with_the_rows(form: Callable[[bool], Batch]) -> None:
     tensor = tensor_of_normals("float32", 2 * CHUNK, 0)
     content = tensor if form is TorchBatch else tensor.numpy()
-    batch = form()
+    batch = form(False)
     for _ in range(2):
         batch.add(content)
         batch.add(content)
@@ -110,7 +110,7 @@ def test_magnitudes_may_change_from_chunk_to_chunk(size: int) -> None:
     parts[5][::7] = np.nan
     parts[4][: size // 2] = -np.inf
     array = np.concatenate(parts).astype(np.float32)
-    batch = NumpyBatch()
+    batch = NumpyBatch(native=False)
     batch.add(array)
     batch.add(array[3 * size :])
     result = batch.collect()
@@ -120,7 +120,7 @@ def test_magnitudes_may_change_from_chunk_to_chunk(size: int) -> None:
 
 def test_more_chunks_than_are_summed_up_at_once() -> None:
     array = np.random.default_rng(0).standard_normal(35 * CHUNK + 77).astype(np.float32)
-    batch = NumpyBatch()
+    batch = NumpyBatch(native=False)
     batch.add(array)
     assert_agrees(batch.collect(), array)
 
@@ -132,7 +132,7 @@ def test_results_are_the_same_bits_for_any_number_of_threads() -> None:
     results = []
     for threads in (1, 2, 4):
         torch.set_num_threads(threads)
-        batch = TorchBatch()
+        batch = TorchBatch(native=False)
         for tensor in tensors:
             batch.add(tensor)
         results.append(batch.collect())

@@ -13,6 +13,13 @@ from numscope.fingerprint.torch_form import TorchBatch
 from tests.unit.fingerprint.agreement import assert_agrees, numpy_of
 
 
+@pytest.fixture(autouse=True, params=["compiled", "numpy"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is tested here holds with and without a compiler."""
+    if request.param == "numpy":
+        monkeypatch.setattr("numscope.fingerprint.torch_form.load", lambda: None)
+
+
 def _fake() -> torch.Tensor:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
