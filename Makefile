@@ -32,7 +32,7 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-python check-frontend test-frontend fix bench clean browser frontend
+.PHONY: help demo test check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
 	@sed -n '1,5s/^# //p' Makefile
@@ -40,8 +40,8 @@ help:
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
 
-# CI=true turns what cannot be had (a browser, msprobe) from skipped tests into a failure.
-test: $(CORE) $(TEST_TOOLS) test-frontend browser
+# CI=true turns what cannot be had (a browser, a compiler, msprobe) from skipped tests into a failure.
+test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 	@$(MAKE) --no-print-directory -s $(MSPROBE) || { \
 	    echo "make test: no msprobe in $(MSPROBE_VENV): the tests that read its fresh dumps are skipped" >&2; test "$(CI)" != true; }
 	@$(MAKE) --no-print-directory -s $(TRITON) || { \
@@ -89,14 +89,21 @@ $(FRONTEND)/node_modules/.stamp-%: $(FRONTEND)/package.json $(FRONTEND)/package-
 	@cd $(FRONTEND) && npm install --no-save --no-audit --no-fund --loglevel=error >/dev/null
 	@touch $@
 
-# A browser for the end-to-end tests: the system's chromium, installed where we may.
+# What the tests need of the system, installed where we may: a browser, and a compiler for the fingerprint's C form.
 browser:
-	@command -v chromium >/dev/null || { \
+	$(call want,chromium,chromium,the browser tests)
+
+compiler:
+	$(call want,cc,gcc libc6-dev,the tests of the C form)
+
+define want
+	@command -v $(1) >/dev/null || { \
 	    if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	        echo "installing chromium for the browser tests" >&2; \
-	        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium; } >/dev/null; \
-	    fi; command -v chromium >/dev/null; \
-	} || { echo "make test: no chromium (apt-get install chromium, as root): the browser tests are skipped" >&2; test "$(CI)" != true; }
+	        echo "installing $(2) for $(3)" >&2; \
+	        { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends $(2); } >/dev/null; \
+	    fi; command -v $(1) >/dev/null; \
+	} || { echo "make test: no $(1) (apt-get install $(2), as root): $(3) are skipped" >&2; test "$(CI)" != true; }
+endef
 
 # --- environments ------------------------------------------------------------------------------------------------
 # Debian without python3-venv has no ensurepip; the system's pip can fill the environment instead.

@@ -31,7 +31,7 @@ _DIMENSIONS = 8  # of a form
 _SHORT = 1 << 18  # bytes of a content for which Python's lock is kept: it would take longer to get it back
 _FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-strict-aliasing", "-fPIC", "-shared"]
 _SOURCES = ("native.c", "native_block.h")
-_SECONDS = 60  # that a compiler may take
+_SECONDS = 30  # that a compiler may take
 
 
 class Native:
