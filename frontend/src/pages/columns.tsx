@@ -33,9 +33,10 @@ const FIRST: Record<Mode, Record<TableName, string[]>> = {
   },
 };
 
-/** The columns of a first visit; a step or rank that is everywhere the same says nothing. */
+/** The columns of a first visit; a step or rank that is everywhere the same says nothing, nor a verdict that nothing has. */
 export function firstColumns(mode: Mode, table: TableName, facets: TableAbout['facets']): string[] {
-  return FIRST[mode][table].filter((name) => (name !== 'step' && name !== 'rank') || (facets[name]?.length ?? 0) > 1);
+  const least: Record<string, number> = { step: 2, rank: 2, verdict: 1 };
+  return FIRST[mode][table].filter((name) => (facets[name]?.length ?? 0) >= (least[name] ?? 0));
 }
 
 export function columnTitle(name: string): string {
