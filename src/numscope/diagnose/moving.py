@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+import torch.utils.checkpoint
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 CPU = torch.device("cpu")
 _TO_DEVICE = {"cuda", "npu", "xpu", "mps", "hpu", "mlu", "musa"}
@@ -83,6 +85,11 @@ class Moving:
             else:
                 container[:] = back
 
+    def written(self, value: Any) -> Any:
+        """Return a result in which what was written to in place is the original, so that it can be written to again."""
+        changed = {id(moved) for _, moved, version in self._copies.values() if moved._version != version}
+        return map_tensors(value, lambda item: self._originals[id(item)] if id(item) in changed else item)
+
     def back(self, value: Any) -> Any:
         """Return a result with its tensors where they would have been."""
         return map_tensors(value, self._back)
@@ -121,8 +128,11 @@ class OnCpu(TorchFunctionMode):
         result = func(*args, **kwargs)
         with untraced():
             moving.write_back(unseen=name in _WRITE_UNSEEN)
+            result = moving.written(result)
         if self._outer.device is None:
             self._outer.device = moving.device
+        if self._outer.nominal is None:  # nothing that was given has a floating dtype: token ids, say
+            self._outer.nominal = moving.nominal
         return result
 
     def _argument(self, value: Any) -> Any:
@@ -149,11 +159,41 @@ def run_on_cpu(function: Callable[..., Any], args: Any, kwargs: Any, dtype: torc
     moving = Moving(dtype)
     with untraced():
         moved_args, moved_kwargs = moving.there(args), moving.there(kwargs)
-    with _autocast(moving), OnCpu(moving):
+    with _autocast(moving), _checkpoints(moving), OnCpu(moving):
         result = function(*moved_args, **moved_kwargs)
     with untraced():
         moving.write_back(unseen=getattr(function, "__name__", "") in _WRITE_UNSEEN)
         return moving.back(result)
+
+
+@contextlib.contextmanager
+def _checkpoints(moving: Moving) -> Iterator[None]:
+    """Have what a checkpoint inside runs again in backward, when we are long gone, run on the CPU too."""
+    home: Any = torch.utils.checkpoint
+    names = [name for name in ("_checkpoint_without_reentrant_generator", "CheckpointFunction") if hasattr(home, name)]
+    before = {name: getattr(home, name) for name in names}
+
+    def again(function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(mode, OnCpu) for mode in _get_current_function_mode_stack()):
+                return function(*args, **kwargs)
+            with _autocast(moving), OnCpu(moving):
+                return function(*args, **kwargs)
+
+        return run
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda function, *args, **kwargs: original(again(function), *args, **kwargs)
+
+    for name, original in before.items():
+        is_class = isinstance(original, type)
+        ours = SimpleNamespace(apply=wrapped(original.apply)) if is_class else wrapped(original)
+        setattr(home, name, ours)
+    try:
+        yield
+    finally:
+        for name, original in before.items():
+            setattr(home, name, original)
 
 
 @contextlib.contextmanager

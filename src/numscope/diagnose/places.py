@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import importlib
 import sys
@@ -114,12 +115,22 @@ def _find_name(name: str, places: Places) -> None:
     found = _resolve(name)
     if found is None and name.startswith("__main__."):
         places.pending.append(name)
+    elif found is None and name.partition(".")[0] in ("torch", *_NAMESPACES):
+        raise SettingsError(f"to_cpu({name!r}): torch has no function of that name{_near(name)}")
     elif found is None:
         places.paths.append(name)  # known only when the model runs
     elif isinstance(found, type) and issubclass(found, torch.nn.Module):
         places.bindings.append(Binding(found, "forward", found.forward))
     else:
         _find_callable(found, places)
+
+
+def _near(name: str) -> str:
+    """Return the name in the same place that is most like a name that is nothing."""
+    home, _, last = name.rpartition(".")
+    spaces = [space for dotted, space in _DOTTED if dotted == home] or list(_NAMESPACES.get(home, ()))
+    near = difflib.get_close_matches(last, [item for space in spaces for item in dir(space)], 1)
+    return f": did you mean {home}.{near[0]}?" if near and near[0] != last else ""
 
 
 def _matching(pattern: str) -> Iterable[Any]:

@@ -21,6 +21,7 @@ import atexit
 import functools
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
@@ -52,7 +53,7 @@ class Reroute:
         self._dtype = dtype
         self._undo: list[Undo] = []
         self._names = isinstance(what, str) or (isinstance(what, (list, tuple)) and not callable(what))
-        if not self._names and not callable(what):
+        if (not self._names and not callable(what)) or (self._names and not what):
             raise SettingsError(
                 f"to_cpu({what!r}): give a function, a module, or a name: 'torch.nn.functional.softmax', 'blocks.*.attn'"
             )
@@ -72,7 +73,7 @@ class Reroute:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind as a function does, so that methods can be decorated."""
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else functools.partial(self.run_method, self._what, instance)
 
     def __enter__(self) -> Reroute:
         if self._undo:
@@ -91,6 +92,13 @@ class Reroute:
     ) -> None:
         while self._undo:
             self._undo.pop()()
+        if self._names and not self.used and kind is None:
+            named = self._what if isinstance(self._what, str) else ", ".join(map(str, self._what))
+            warnings.warn(f"numscope: to_cpu({named}): nothing of that name was called", RuntimeWarning, stacklevel=2)
+
+    def run_method(self, function: Callable[..., Any], instance: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run a method rerouted: its object stays the one it is, and what it holds is moved where it is used."""
+        return self.run(functools.partial(function, instance), args, kwargs)
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run a callable rerouted."""
@@ -110,8 +118,12 @@ class Reroute:
         original = binding.value
         function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
 
+        is_method = isinstance(binding.owner, type) and function is original
+
         @functools.wraps(function)
         def rerouted(*args: Any, **kwargs: Any) -> Any:
+            if is_method and args:
+                return self.run_method(function, *args, **kwargs)
             return self.run(function, args, kwargs)
 
         replacement: Any = type(original)(rerouted) if function is not original else rerouted

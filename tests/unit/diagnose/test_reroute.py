@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
 from numscope.diagnose.moving import map_leaves
@@ -197,6 +198,75 @@ def test_a_name_that_is_nothing_and_a_value_that_is_nothing_are_errors_or_unused
         ns.to_cpu(3)
     with pytest.raises(ns.SettingsError, match="no torch dtype"):
         ns.to_cpu(warp, dtype="float63")
-    with ns.to_cpu("blocks.*.attn") as reroute:
+    with pytest.raises(ns.SettingsError, match=r"did you mean torch\.nn\.functional\.softmax"):
+        ns.to_cpu("torch.nn.functional.sofmax").__enter__()
+    with pytest.raises(ns.SettingsError, match="give a function"):
+        ns.to_cpu([])
+    with pytest.warns(RuntimeWarning, match="nothing of that name was called"), ns.to_cpu("blocks.*.attn") as reroute:
         model()(torch.ones(2, 6))
     assert reroute.used == 0
+
+
+def test_token_ids_alone_give_back_the_dtype_of_the_weights() -> None:
+    table = torch.nn.Embedding(5, 4).bfloat16()
+    with ns.to_cpu(table, dtype="float64"):
+        made = table(torch.tensor([1, 2]))
+    assert made.dtype == torch.bfloat16
+
+
+def test_in_place_calls_one_after_the_other_all_reach_the_buffer() -> None:
+    class Average(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean.mul_(0.5).add_(x.mean(0), alpha=0.5)
+            return x - self.mean
+
+    plain, rerouted, x = Average(), Average(), torch.randn(4, 3)
+    with ns.to_cpu(rerouted, dtype="float64"):
+        torch.testing.assert_close(rerouted(x), plain(x))
+    torch.testing.assert_close(rerouted.mean, plain.mean)
+
+
+@dataclasses.dataclass
+class Counting:
+    """An object with methods, and state of its own."""
+
+    by: torch.Tensor
+    calls: int = 0
+
+    @ns.to_cpu(dtype="float64")
+    def divide(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return x / self.by
+
+
+def test_a_methods_object_stays_the_one_it_is() -> None:
+    item = Counting(torch.tensor(2.0))
+    assert item.divide(torch.ones(2)).dtype == torch.float32
+    assert item.calls == 1
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_what_a_checkpoint_inside_runs_again_is_rerouted_too(reentrant: bool) -> None:
+    class Frugal(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(lambda y: torch.sin(self.layer(y)), x, use_reentrant=reentrant)
+
+    torch.manual_seed(0)
+    frugal, before = Frugal(), torch.utils.checkpoint.CheckpointFunction
+    x = torch.randn(3, 4, requires_grad=True)
+    frugal(x).sum().backward()
+    wanted = frugal.layer.weight.grad
+    assert wanted is not None
+    frugal.zero_grad()
+    with ns.to_cpu(frugal, dtype="float64"):
+        frugal(x).sum().backward()
+    torch.testing.assert_close(frugal.layer.weight.grad, wanted)
+    assert torch.utils.checkpoint.CheckpointFunction is before
