@@ -22,7 +22,7 @@ import numpy as np
 
 from numscope.fingerprint import definition
 from numscope.fingerprint.kinds import KINDS, Kind
-from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.rows import Places, Rows
 
 VARIABLE = "NUMSCOPE_NATIVE"
 # The kinds of native.c, in its order; bool is measured as uint8.
@@ -44,9 +44,9 @@ class Native:
         library.numscope_prepare()
 
     def way(
-        self, rows: Rows, kind: Kind, elements: int, shape: Sequence[int], strides: Sequence[int]
+        self, places: Places, kind: Kind, elements: int, shape: Sequence[int], strides: Sequence[int]
     ) -> tuple[Any, bytes] | None:
-        """Return how contents of one form are measured into these rows: the function, and the form.
+        """Return how contents of one form are measured into the rows there: the function, and the form.
 
         `shape` and `strides` (in bytes) are those of real elements; None where the function can't.
         """
@@ -57,7 +57,7 @@ class Native:
         if len(lengths) > _DIMENSIONS:
             return None
         room = [0] * (_DIMENSIONS - len(lengths))
-        numbers = rows.address, _CODES.index(name), kind.size, elements, len(lengths), *lengths, *room, *steps, *room
+        numbers = places.address, _CODES.index(name), kind.size, elements, len(lengths), *lengths, *room, *steps, *room
         form = struct.pack(f"={len(numbers)}q", *numbers)
         return (self._short if math.prod(lengths) * kind.size <= _SHORT else self._long), form
 
@@ -143,10 +143,11 @@ def _try_out(native: Native) -> None:
         array: Any = words[: 70_001 * KINDS[name].size].view(_dtype(name))
         if name == "float64":
             array = (words[:70_001].astype(np.float64) - 100) / 7
-        rows = Rows()
+        places = Places()
+        rows = Rows(1, places)
         rows.count = 1
         rows.reserve()
-        way = native.way(rows, KINDS[name], array.size, array.shape, array.strides)
+        way = native.way(places, KINDS[name], array.size, array.shape, array.strides)
         failed = way is None or way[0](way[1], 0, array.ctypes.data >> 32, array.ctypes.data)
         found, right = rows.hand_over(), definition.fingerprint(array)
         scale = float(right.l2[0]) + 1e-300

@@ -14,7 +14,7 @@ from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.kinds import Kind, kind_of
 from numscope.fingerprint.large import Large
 from numscope.fingerprint.native import Native, load
-from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.rows import Places, Rows
 
 
 class NumpyBatch:
@@ -22,7 +22,8 @@ class NumpyBatch:
 
     def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()
-        self._rows = Rows()
+        self._places = Places()
+        self._rows = Rows(places=self._places)
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
@@ -59,7 +60,7 @@ class NumpyBatch:
         shape, strides = (
             (array.shape, array.strides) if parts == 1 else ((*array.shape, parts), (*array.strides, kind.size))
         )
-        way = native.way(self._rows, kind, array.size, shape, strides)
+        way = native.way(self._places, kind, array.size, shape, strides)
         address = int(array.ctypes.data)
         return way is not None and way[0](way[1], row, address >> 32, address) == 0
 

@@ -16,23 +16,27 @@ _INTEGERS = ("elements", "nan", "posinf", "neginf", "zero")
 _FLOATS = ("min", "max", "mean", "l2")
 
 
+class Places:
+    """Where native.c finds the columns of the rows that are being written: one for all rows of a batch, one after the other."""
+
+    def __init__(self) -> None:
+        self.columns = (c_int64 * 4)()
+        self.address = addressof(self.columns)
+
+
 class Rows:
     """The results of one batch, in any order of writing; rows never written are those of an empty tensor."""
 
-    def __init__(self, capacity: int = 256) -> None:
+    def __init__(self, capacity: int = 256, places: Places | None = None) -> None:
         self.count = 0
         self._least = capacity
-        self._places = (c_int64 * 4)()
-        self.address = addressof(self._places)  # where native.c finds the columns
+        self._places = places
         self._allocate(0)  # memory is taken when there is something to write
 
     def succeed(self) -> Rows:
-        """Return rows for the next batch, which native.c finds where it has found these."""
-        after = Rows(max(256, self.count))
-        after._places, self._places = self._places, after._places
-        after.address, self.address = self.address, after.address
-        after._allocate(0)
-        return after
+        """Return rows for the next batch; from here on native.c finds those in place of these."""
+        places, self._places = self._places, None
+        return Rows(max(256, self.count), places)
 
     def _allocate(self, capacity: int) -> None:
         self.integers = np.zeros((capacity, len(_INTEGERS)), np.int64)
@@ -41,8 +45,9 @@ class Rows:
         self.hash = np.zeros(capacity, np.uint64)
         self.sketch = np.zeros((capacity, SKETCH), np.float64)
         self.room = capacity
-        columns = self.integers, self.floats, self.hash, self.sketch
-        self._places[:] = [column.ctypes.data for column in columns]
+        if self._places is not None:
+            columns = self.integers, self.floats, self.hash, self.sketch
+            self._places.columns[:] = [column.ctypes.data for column in columns]
 
     def reserve(self) -> None:
         """Make room for all rows counted so far."""

@@ -19,7 +19,7 @@ from numscope.fingerprint.chunks import STEP, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.large import Large
 from numscope.fingerprint.native import Native, load
-from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.rows import Places, Rows
 from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
 
@@ -40,7 +40,8 @@ class TorchBatch:
 
     def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()
-        self._rows = Rows()
+        self._places = Places()
+        self._rows = Rows(places=self._places)
         self._native = load() if native else None
         self._scratch = Scratch()
         self._arena = Arena(self._scratch, self._rows)
@@ -190,7 +191,7 @@ class TorchBatch:
         shape, strides = [*tensor.shape], [stride * parts * kind.size for stride in tensor.stride()]
         if parts > 1:
             shape, strides = [*shape, parts], [*strides, kind.size]
-        return native.way(self._rows, kind, tensor.numel(), shape, strides)
+        return native.way(self._places, kind, tensor.numel(), shape, strides)
 
     def _place(self, typed: torch.Tensor, place: int, shape: torch.Size) -> torch.Tensor:
         """Return a place of a block as a contiguous tensor of that shape, with one torch operation."""
