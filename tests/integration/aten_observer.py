@@ -80,7 +80,7 @@ def run(work: Callable[[Observer], None], model: Any = None, **options: Any) -> 
     with TemporaryDirectory() as folder, torch.no_grad(), observer:
         with ns.capture(Path(folder) / "run", model, level="aten", on_error="raise", **options) as cap:
             thread = cap._frontend.watch.thread  # type: ignore[attr-defined]
-            observer.own, observer.end = lambda: thread.busy, cap.step
+            observer.own, observer.end = lambda: thread.here.busy, cap.step
             work(observer)
             observer.own = lambda: True
         return observer, ns.open_run(Path(folder) / "run").tensors.to_pylist()

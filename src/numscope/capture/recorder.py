@@ -170,16 +170,19 @@ class Recorder:
         `place` says where it lies, or is -1 where that can't be trusted; for `placement` see `tensor`. To be asked only where
         `shares` says so.
         """
-        assert self._add_alike is not None
         rows = form.rows
-        with self._lock:
+        lock, add = self._lock, self._add_alike
+        lock.acquire()  # half of what `with` takes
+        try:
             number = next(self.tensor_numbers)
             batch, row = rows.get(place, _NOWHERE)
             if batch != self._batch:
-                row = self._add_alike(tensor, form)
+                row = add(tensor, form)  # type: ignore[misc]
                 if place >= 0:
                     rows[place] = self._batch, row
             self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
+        finally:
+            lock.release()
         return number
 
     def again(self, lasting: Lasting, dtype: int, shape: int, device: int) -> int:

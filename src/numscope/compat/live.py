@@ -173,12 +173,12 @@ class LiveRecorder(Recorder):
             del self._open[order]
         if calls:
             thread = self.thread
-            busy, thread.busy = thread.busy, True  # what the listener computes is none of the job's calls
+            busy, thread.here.busy = thread.here.busy, True  # what the listener computes is none of the job's calls
             try:
                 with torch.no_grad(), torch._C.DisableTorchFunction():
                     self._listener.backward(list(_by_end(calls)))
             finally:
-                thread.busy = busy
+                thread.here.busy = busy
 
     def drain(self) -> None:
         """Tell all that is left, and hold nothing any more."""

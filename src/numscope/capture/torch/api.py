@@ -51,8 +51,8 @@ class ApiMode(TorchFunctionMode):
             return func(*args, **kwargs) if kwargs else func(*args)
         if kwargs is None:
             kwargs = {}
-        state: State = self._thread.__dict__
-        if state["busy"]:
+        state: State = self._thread.here
+        if state.busy:
             return func(*args, **kwargs)
         if api.aside:
             if api.transparent:
@@ -60,9 +60,9 @@ class ApiMode(TorchFunctionMode):
             if not self._is_call(api, args, kwargs):
                 return func(*args, **kwargs)
         watch = self._watch
-        if state["quiet"] is not None or not (watch.on and watch.forward_on) or is_tracing():
+        if state.quiet is not None or not (watch.on and watch.forward_on) or is_tracing():
             return func(*args, **kwargs)
-        stack = state["stack"]
+        stack = state.stack
         if stack and (op := stack[-1].op) and _same_name(op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
         if api.composite:
@@ -99,9 +99,9 @@ class ApiMode(TorchFunctionMode):
 
 def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, recording it and the calls inside it."""
-    state: State = watch.thread.__dict__
+    state: State = watch.thread.here
     begun = _begin(watch, state, api, args, kwargs, frame)
-    stack = state["stack"]
+    stack = state.stack
     backward = None
     if begun is None:
         stack.append(_unrecorded(api, stack[-1] if stack else watch.outside))
@@ -137,13 +137,13 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
 
     A fault of ours is counted.
     """
-    guard = state["guard"]
-    state["busy"] = True
+    guard = state.guard
+    state.busy = True
     guard.__enter__()
     try:
         recorder = watch.recorder
         series = api.series or _learn_series(watch, api)
-        stack = state["stack"]
+        stack = state.stack
         parent = stack[-1] if stack else watch.outside
         base = parent.site
         phase = watch.forward_phase
@@ -202,10 +202,11 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             if not watch.in_scope(name, parent, "api"):
                 return None
         else:
-            watch.executions.log += (series, number, order, len(rows) // 4, *rows[2::4])  # as `note` does it
+            inputs = (len(rows), rows) if watch.calm else (-1, rows[2::4])
+            watch.executions.log += (series, number, order, *inputs)  # as `note` does it
         if watch.keeps_some and rows:
             watch.keep(slots, rows, name)
-        thread = state["number"]
+        thread = state.number
         if thread < 0:
             thread = watch.thread_number()
         row = (order, name, watch.api_kind, parent.module, parent.module_class, phase, parent.order, first_order,
@@ -218,7 +219,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         return None
     finally:
         guard.__exit__(None, None, None)
-        state["busy"] = False
+        state.busy = False
 
 
 def _learn_series(watch: Watch, api: Api) -> Series:
@@ -237,8 +238,8 @@ def _backward(watch: Watch, begun: Begun) -> BackwardCall:
 
 def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardCall | None, result: Any) -> None:
     """Record the call with its outputs, unseen, and watch for the gradients."""
-    guard = state["guard"]
-    state["busy"] = True
+    guard = state.guard
+    state.busy = True
     guard.__enter__()
     try:
         row, _, rows, _, _, _, versions, targets, first = begun
@@ -273,7 +274,7 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
         watch.fault(api.head, error)
     finally:
         guard.__exit__(None, None, None)
-        state["busy"] = False
+        state.busy = False
 
 
 def _record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:

@@ -7,8 +7,10 @@ torch raises the versions of those tensors only when the mode has returned.
 
 from __future__ import annotations
 
+import marshal
 import sys
 import threading
+from itertools import compress
 from operator import itemgetter
 from typing import Any
 
@@ -17,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.left import Stepping
-from numscope.capture.torch.operators import Names, Operator
+from numscope.capture.torch.operators import INSTEAD, Names, Operator
 from numscope.capture.torch.plain import PLAIN, data_ptr
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
-from numscope.capture.torch.values import NUMBERS, Slot
+from numscope.capture.torch.values import Slot
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
 
@@ -31,6 +33,8 @@ _functions = torch._C._len_torch_function_stack
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
+_bytes_of = marshal.dumps
+_THREAD = 1 << 48  # how far apart the sequence numbers of two threads are
 _ENGINE = ("torch.autograd", "torch.autograd.graph")  # whose code calls the engine
 _tensor_of = itemgetter(1)  # a slot
 Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
@@ -45,7 +49,7 @@ class AtenMode(TorchDispatchMode):
         watch.tensors.follows_views = True
         self._kind = watch.kinds["aten"]
         self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
-        self._owners: dict[tuple[int, int], int] = {}  # thread, sequence number → order of the forward operator
+        self._owners: dict[int, int] = {}  # a thread's sequence number → order of the forward operator
         self._names: dict[str, Names] = {}
         self._epoch = -1
         self._lock = threading.Lock()
@@ -57,13 +61,13 @@ class AtenMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watch = self._watch
-        state = watch.thread.__dict__
+        state = watch.thread.here
         operator = self._operators.get(id(func)) or self._know(func)
-        if operator.silent or state["busy"] or not watch.on:
+        if operator.silent or state.busy or not watch.on:
             return func(*args, **kwargs) if kwargs else func(*args)
         tensors = watch.tensors
         if (
-            not operator.ordinary or types or watch.asks or tensors.blanks or state["stepping"] is not None
+            not operator.ordinary or types or watch.asks or tensors.blanks or state.stepping is not None
             or not watch.forward_on or _functions() or ((in_engine := _task() != -1) and _grad_is_on())
         ):  # fmt: skip
             return self._any(operator, func, state, args, kwargs or {}, sys._getframe().f_back)
@@ -72,86 +76,92 @@ class AtenMode(TorchDispatchMode):
         # function mode is on, and plain tensors need no guard against others' functions: what is none is looked at inside it.
         order = -1
         recorder = watch.recorder
-        state["busy"] = True
+        state.busy = True
         try:
             if self._epoch != recorder.epoch:
                 self._begin_step(recorder.epoch)
-            thread = state["number"]
+            thread = state.number
             if thread < 0:
                 thread = watch.thread_number()
-            stack = state["stack"]
+            stack = state.stack
             parent = stack[-1] if stack else self._outside
             if in_engine:
                 name = next(operator.backward.coming, -1)
                 if name < 0:
                     name = operator.backward.next()
                 order = next(recorder.orders)
-                phase, forward, site = watch.backward_phase, self._link(order, thread), -1
+                phase, site = watch.backward_phase, -1
+                if (node := _node()) is None:
+                    forward = self._link(order, thread)
+                else:  # as there
+                    sequence = node._sequence_nr()
+                    forward = self._owners.get(sequence + thread * _THREAD, -1)
+                    if forward < 0 < thread:
+                        forward = self._owners.get(sequence, -1)
             else:
                 name = next(operator.forward.coming, -1)
                 if name < 0:
                     name = operator.forward.next()
                 order = next(recorder.orders)
                 phase, forward = watch.forward_phase, -1
-                self._owners.setdefault((thread, _sequence() - 1), order)
-                site = watch.intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
+                self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
+                intern = watch.intern
+                site = intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
             rows: list[int] = []
             others: list[tuple[str, Any]] = []
+            instead: tuple[Any, ...] = ()
             objects = tensors.objects
-            for value, slot, place in zip(args, operator.slots, NUMBERS):
-                if slot < 0:
-                    others.append((place, value))
-                    continue
+            given, slots = (args, operator.slots) if operator.in_order else operator.arranged(args)
+            for value, slot in zip(given, slots):
                 if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
-                    seen, version, address, number = known
+                    seen, version, address, number, _ = known
                     if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
                         rows += (order, slot, number, -1)
                         continue
+                    known = None
                 if type(value) in PLAIN:
                     try:
                         rows += (order, slot, tensors.look_up(value), -1)
                     except Unmeasured as why:
                         rows += (order, slot, -1, watch.unmeasured(why))
+                elif type(value) in INSTEAD:
+                    instead += (slot, value)
                 else:
-                    with state["guard"]:
-                        rows += watch.rows(order, watch.flatten_one("input", int(place), value, others))
+                    with state.guard:
+                        rows += watch.rows(order, watch.flatten_one("input", watch.inputs.index(slot), value, others))
             if kwargs:
                 named: list[tuple[str, Any]] = []
-                with state["guard"]:
+                with state.guard:
                     rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
-                arguments = watch.arguments(others, named)
+                arguments = watch.arguments(operator.others(args, others), named)
+            elif others or instead or len(given) > len(slots):
+                arguments = self._arguments(operator, args, others, instead, given[len(slots) :])
             else:
-                arguments = watch.positional(others) if others else -1
+                arguments = -1
             recorder.call_rows.extend((
                 order, name, self._kind, parent.module, parent.module_class, phase, parent.order, forward, arguments, site,
                 False, -1, thread,
             ))  # fmt: skip
             recorder.slot_rows.extend(rows)
             if not in_engine:
-                watch.executions.log += (
-                    operator.forward,
-                    name,
-                    order,
-                    len(rows) // 4,
-                    *rows[2::4],
-                )  # as `note` does it
+                watch.executions.log += (operator.forward, name, order, len(rows), rows)  # see `note`
         except Exception as error:
             order = -1
             watch.fault(operator.head, error)
         finally:
-            state["busy"] = False
+            state.busy = False
         result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
         if order < 0:
             return result
-        state["busy"] = True
+        state.busy = True
         try:
             if (single := type(result) is _Tensor) and not operator.aliases:
                 recorder.slot_rows.extend((order, watch.first_output, tensors.look_up(result), -1))
             elif single and type(args[0]) in PLAIN:
-                number = tensors.look_up_view(result, args[0], rows[2], operator.key + arguments)
+                number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
                 recorder.slot_rows.extend((order, watch.first_output, number, -1))
             else:
-                with state["guard"]:
+                with state.guard:
                     watch.record(order, watch.flatten_output(result), -1, base=args[0] if operator.aliases else None)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
@@ -160,7 +170,7 @@ class AtenMode(TorchDispatchMode):
         except Exception as error:
             watch.fault(operator.head, error)
         finally:
-            state["busy"] = False
+            state.busy = False
         return result
 
     def _know(self, func: Any) -> Operator:
@@ -171,12 +181,31 @@ class AtenMode(TorchDispatchMode):
                 operator = Operator(func)
                 operator.ordinary = operator.ordinary and watch.calm and watch.record_backward
                 operator.key = (len(self._operators) + 1) << 32
-                operator.slots = [slot if shown else -1 for slot, shown in zip(watch.inputs, operator.shows)]
+                operator.slots = list(compress(watch.inputs, operator.shows))
                 if operator.kind != "collective":
                     operator.forward = self._names_of(operator.head, "forward")
                     operator.backward = self._names_of(operator.head, "backward")
                 self._operators[id(func)] = operator
         return operator
+
+    def _arguments(
+        self, operator: Operator, args: Any, others: list[tuple[str, Any]], instead: tuple[Any, ...], last: Any
+    ) -> int:
+        """Return the interned text of an operator's arguments that are no tensors.
+
+        `others`: those from lists of tensors; `instead`: those in the places of tensors; `last`: those that are never any.
+        """
+        watch = self._watch
+        if others:
+            return watch.arguments(operator.others(args, others), [])
+        try:
+            key = _bytes_of([instead, last] if instead else last, 2)  # it tells types and signs apart, or refuses
+        except ValueError:
+            return watch.arguments(operator.others(args, others), [])
+        found = operator.texts.get(key)
+        if found is None:
+            found = operator.texts[key] = watch.arguments(operator.others(args, others), [])
+        return found
 
     def _names_of(self, head: str, phase: str) -> Names:
         """Return the names of all operators that have this one: they differ in what they are given."""
@@ -185,13 +214,13 @@ class AtenMode(TorchDispatchMode):
 
     def _any(self, operator: Operator, func: Any, state: State, args: Any, kwargs: Any, frame: Any) -> Any:
         """Run an operator of any kind, and record it."""
-        if operator.in_group and state["collective"]:
+        if operator.in_group and state.collective:
             return func(*args, **kwargs)
         watch = self._watch
-        guard = state["guard"]
+        guard = state.guard
         row: Row | None = None
-        stepping: Stepping | None = state["stepping"]
-        state["busy"] = True
+        stepping: Stepping | None = state.stepping
+        state.busy = True
         guard.__enter__()
         try:
             if stepping is not None and not stepping.covers(frame):
@@ -202,7 +231,7 @@ class AtenMode(TorchDispatchMode):
             watch.fault(operator.head, error)
         finally:
             guard.__exit__(None, None, None)
-            state["busy"] = False
+            state.busy = False
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -213,7 +242,7 @@ class AtenMode(TorchDispatchMode):
                     self._written(operator, args, kwargs, None)  # or a part of it
             raise
         if row is not None or operator.writes:
-            state["busy"] = True
+            state.busy = True
             guard.__enter__()
             try:
                 written = self._written(operator, args, kwargs, stepping) if operator.writes else []
@@ -223,7 +252,7 @@ class AtenMode(TorchDispatchMode):
                 watch.fault(operator.head, error)
             finally:
                 guard.__exit__(None, None, None)
-                state["busy"] = False
+                state.busy = False
         return result
 
     def _written(self, operator: Operator, args: Any, kwargs: Any, stepping: Stepping | None) -> list[Slot]:
@@ -246,7 +275,7 @@ class AtenMode(TorchDispatchMode):
             self._begin_step(recorder.epoch)
         in_forward = _task() == -1  # no node runs outside of the engine
         again = not in_forward and operator.kind == "aten" and _grad_is_on() and not _is_engines(frame)
-        stack = state["stack"]
+        stack = state.stack
         parent = stack[-1] if stack else None
         phase, wanted = ("forward", watch.record_forward) if in_forward else ("backward", watch.record_backward)
         name = -1
@@ -262,7 +291,7 @@ class AtenMode(TorchDispatchMode):
         slots = watch.flatten("input", args, positional)
         if kwargs:
             slots += watch.flatten_named("kwargs", kwargs, named)
-        thread = state["number"]
+        thread = state.number
         if thread < 0:
             thread = watch.thread_number()
         # They are asked for only where memory that holds nothing yet is about.
@@ -280,7 +309,7 @@ class AtenMode(TorchDispatchMode):
         elif in_forward and operator.kind == "aten":
             watch.executions.note(operator.forward, name, order, rows[2::4])
         if in_forward or again:
-            self._owners.setdefault((thread, _sequence() - 1), order)
+            self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
         else:
             first = self._link(order, thread)
         outer = parent or self._outside
@@ -316,12 +345,12 @@ class AtenMode(TorchDispatchMode):
         """Return the forward operator that one inside the engine belongs to; remember one that makes a node of its own."""
         node = _node()
         if node is None or _grad_is_on():  # DDP's reducer works between the nodes; a checkpoint runs the forward again
-            self._owners.setdefault((thread, _sequence() - 1), order)
+            self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
             if node is None:
                 return -1
         number = node._sequence_nr()
-        found = self._owners.get((thread, number), -1)
-        return found if found >= 0 else self._owners.get((0, number), -1)
+        found = self._owners.get(number + thread * _THREAD, -1)
+        return found if found >= 0 else self._owners.get(number, -1)
 
     def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot]) -> None:
         watch = self._watch

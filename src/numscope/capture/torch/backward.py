@@ -59,7 +59,7 @@ class BackwardCall:
         self._epoch = epoch
         self._order = order = next(recorder.orders)
         self._seen = ()
-        thread: int = (watch.thread.__dict__ if state is None else state)["number"]
+        thread = (watch.thread.here if state is None else state).number
         if thread < 0:
             thread = watch.thread_number()
         _, _, kind, module, module_class, _, _, _, _, site, _, _, _ = self.row
@@ -140,11 +140,11 @@ class NodeHook:
 
     def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         watch = self._watch
-        state = watch.thread.__dict__
-        if not watch.on or state["busy"]:
+        state = watch.thread.here
+        if not watch.on or state.busy:
             return
-        state["busy"] = True
-        guard = state["guard"]
+        state.busy = True
+        guard = state.guard
         guard.__enter__()
         try:
             recorder = watch.recorder
@@ -183,7 +183,7 @@ class NodeHook:
                 if gradient is not last:  # a module has the gradients of the last call inside it
                     last = gradient
                     key = id(gradient)
-                    seen, version, address, number = objects.get(key, UNSEEN)
+                    seen, version, address, number, _ = objects.get(key, UNSEEN)
                     if seen() is not gradient or version != gradient._version or address != data_ptr(gradient):
                         try:
                             number = tensors.look_up(gradient)
@@ -200,7 +200,7 @@ class NodeHook:
             watch.fault("backward", error)
         finally:
             guard.__exit__(None, None, None)
-            state["busy"] = False
+            state.busy = False
 
     def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
         """Lead what leaves by an edge to a slot of a call; false if it goes to one of the same call already."""

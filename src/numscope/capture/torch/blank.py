@@ -74,7 +74,7 @@ class Reallocations:
         def resize_(storage: Any, size: int) -> Any:
             was_free = storage.nbytes() == 0
             result = plain(storage, size)
-            if was_free and size and watch.on and not watch.thread.busy:
+            if was_free and size and watch.on and not watch.thread.here.busy:
                 watch.tensors.reallocated(storage)
             return result
 

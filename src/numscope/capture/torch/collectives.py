@@ -76,16 +76,16 @@ class Collectives:
 
         def call(group: Any, *args: Any, **kwargs: Any) -> Any:
             watch = self._watch
-            if not watch.on or watch.thread.busy:
+            if not watch.on or watch.thread.here.busy:
                 return original(group, *args, **kwargs)
             opened = self._guarded(lambda: self._before(name, group, args, kwargs, reads), name)
             if watch.tensors.any_settled:
                 self._guarded(lambda: self._unsettle([args[place] for place in writes if place < len(args)]), name)
-            watch.thread.collective = True
+            watch.thread.here.collective = True
             try:
                 result = original(group, *args, **kwargs)
             finally:
-                watch.thread.collective = False
+                watch.thread.here.collective = False
             if opened is not None:
                 order, call_name = opened
                 written = [args[place] for place in writes if place < len(args)]
@@ -101,7 +101,7 @@ class Collectives:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(work, *args, **kwargs)
             found = self._waiting.pop(id(work), None)
-            if found is not None and found[0] is work and self._watch.on and not self._watch.thread.busy:
+            if found is not None and found[0] is work and self._watch.on and not self._watch.thread.here.busy:
                 self._guarded(lambda: self._after(*found[1:]), "wait")
             return result
 
@@ -112,7 +112,7 @@ class Collectives:
         recorder = watch.recorder
         series = watch.series(f"Distributed.{name}")
         call = series.name(series.next(recorder.epoch))
-        stack = watch.thread.stack
+        stack = watch.thread.here.stack
         parent = stack[-1] if stack else None
         if not watch.in_scope(call, parent, "collective"):
             return None

@@ -68,20 +68,20 @@ class CompiledRegions:
         """Dynamo switches itself, in the frame that runs a region: it does so while it compiles, too."""
         thread = self._watch.thread
         caller = id(frame)
-        if thread.compiled == caller:
+        if thread.here.compiled == caller:
             if inside:
                 self._unseen()
-                thread.switches = 1
-            elif thread.switches == 1 and frame.f_code.co_name == _WRAPPER:
-                thread.switches = 2  # the region has ended, but the dispatch keys are not back yet
+                thread.here.switches = 1
+            elif thread.here.switches == 1 and frame.f_code.co_name == _WRAPPER:
+                thread.here.switches = 2  # the region has ended, but the dispatch keys are not back yet
             else:
-                thread.compiled = 0
+                thread.here.compiled = 0
                 if self._watch.on:
                     self._enter()
-        elif thread.entered and (inside or frame.f_code.co_name == _WRAPPER):
+        elif thread.here.entered and (inside or frame.f_code.co_name == _WRAPPER):
             self._leave()
-            thread.compiled = caller
-            thread.switches = int(inside)
+            thread.here.compiled = caller
+            thread.here.switches = int(inside)
             if inside:
                 self._unseen()
 

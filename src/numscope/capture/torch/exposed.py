@@ -43,7 +43,7 @@ class Exposures:
 
         @functools.wraps(plain)
         def call(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not thread.busy:
+            if not thread.here.busy:
                 tell(tensor)
             return plain(tensor, *args, **kwargs)
 
@@ -53,12 +53,12 @@ class Exposures:
         thread, tell = self._watch.thread, self._tell(name)
 
         def get(tensor: torch.Tensor) -> Any:
-            if not thread.busy:
+            if not thread.here.busy:
                 tell(tensor)
             return plain.__get__(tensor)
 
         def put(tensor: torch.Tensor, value: Any) -> None:
-            if not thread.busy:
+            if not thread.here.busy:
                 tell(tensor)
             plain.__set__(tensor, value)
 

@@ -87,7 +87,7 @@ class TorchFrontend(Installed):
     def save(self, name: str, value: Any, grad: bool) -> None:
         """Record a value of the user's own as a call of kind `save`."""
         watch = self.watch
-        if not watch.thread.busy:
+        if not watch.thread.here.busy:
             with OwnWork(watch, "save"):
                 self._save(name, value, grad, sys._getframe(2))
 
@@ -98,7 +98,7 @@ class TorchFrontend(Installed):
         number = series.next(recorder.epoch)
         call = series.name(number)
         outputs = watch.flatten_output(value)
-        stack = watch.thread.stack
+        stack = watch.thread.here.stack
         order = recorder.order()
         module = stack[-1].module if stack else watch.no_text
         recorder.call(
@@ -122,7 +122,7 @@ class TorchFrontend(Installed):
             tail = watch.recorder.strings[slot].partition(".")[2]
 
             def seen(gradient: torch.Tensor, slot: int = watch.slot_id("input", tail)) -> None:
-                if watch.on and not watch.thread.busy:
+                if watch.on and not watch.thread.here.busy:
                     with OwnWork(watch, "save"), torch.no_grad():
                         call.record(slot, gradient)
 
@@ -131,11 +131,11 @@ class TorchFrontend(Installed):
     @contextmanager
     def unseen(self) -> Iterator[None]:
         """Record nothing of what our own code does inside."""
-        before, self.watch.thread.busy = self.watch.thread.busy, True
+        before, self.watch.thread.here.busy = self.watch.thread.here.busy, True
         try:
             yield
         finally:
-            self.watch.thread.busy = before
+            self.watch.thread.here.busy = before
 
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one: a data loader's worker."""

@@ -35,7 +35,7 @@ class Functions:
         def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
             watch = self._watch
             thread = watch.thread
-            off = thread.busy or thread.quiet or not (watch.on and watch.forward_on)
+            off = thread.here.busy or thread.here.quiet or not (watch.on and watch.forward_on)
             if off or cls.__name__ in _TRANSPARENT or cls.__name__.startswith(_GENERATED) or is_tracing():
                 return plain(cls, *args, **kwargs)
             return self._record(

@@ -107,7 +107,7 @@ class EdgeHook:
 
     def __call__(self, outgoing: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
         guard = self._guard
-        if not guard.watch.on or guard.watch.thread.busy:
+        if not guard.watch.on or guard.watch.thread.here.busy:
             return
         with OurWork(guard.watch, "backward"), torch._C.DisableTorchFunction():  # the user's thread, with our mode on
             for call, number, slot in reversed(self.incoming):  # the outermost module first: it was built last

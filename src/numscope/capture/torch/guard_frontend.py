@@ -84,7 +84,7 @@ class TorchGuard(Installed):
 
     def start(self) -> None:
         """Begin to watch."""
-        self.watch.thread.last = None
+        self.watch.thread.here.last = None
         parts: list[Any] = [self.optimizers, self._scalers, self._collectives, Graphs(self), Rehearsals(self)]
         if self.settings.level != "module":
             record = lambda watch, api, work, args, kwargs, frame: watch_call(self, api, work, args, kwargs, frame)  # noqa: E731
@@ -98,7 +98,7 @@ class TorchGuard(Installed):
     def stop(self) -> None:
         """Undo everything that start did."""
         super().stop()
-        self.watch.thread.stack.clear()
+        self.watch.thread.here.stack.clear()
 
     def new_step(self, step: int) -> None:
         """Number calls anew, and send the flags of the step that ended to the host; those of the one before are read."""
@@ -205,13 +205,13 @@ class Unseen:
         self._guard = torch._C.DisableTorchFunction()
 
     def __enter__(self) -> None:
-        self._before = self._thread.busy
-        self._thread.busy = True
+        self._before = self._thread.here.busy
+        self._thread.here.busy = True
         self._guard.__enter__()
 
     def __exit__(self, *error: object) -> None:
         self._guard.__exit__(None, None, None)
-        self._thread.busy = self._before
+        self._thread.here.busy = self._before
 
 
 def room_on(device: torch.device, cuda: Any = torch.cuda) -> int:

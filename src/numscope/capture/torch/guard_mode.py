@@ -46,13 +46,13 @@ class GuardMode(ApiMode):
         api = self._table.known.get(func) or self._table[func]
         if api.plain:  # the most there are: shapes, gradients, flags
             return func(*args, **kwargs)
-        thread = watch.thread
-        if api.transparent and not thread.busy:
+        state = watch.thread.here
+        if api.transparent and not state.busy:
             return self._inside(api, func, args, kwargs)
         silent = api.silent and not is_cast(api, args, kwargs)
-        if silent or thread.busy or not watch.on or is_tracing() or _transform() is not None:
+        if silent or state.busy or not watch.on or is_tracing() or _transform() is not None:
             return func(*args, **kwargs)
-        stack = thread.stack
+        stack = state.stack
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
         work = (lambda: self._inside(api, func, args, kwargs)) if api.composite else (lambda: func(*args, **kwargs))
@@ -75,7 +75,7 @@ class WriteMode(ApiMode):
             _before_writing(self._late, api, args, kwargs)
         if not (api.composite or api.transparent):
             return func(*args, **kwargs)
-        stack = self._watch.thread.stack
+        stack = self._watch.thread.here.stack
         outer = stack[-1] if stack else None
         if outer is not None and outer.op and _same_name(outer.op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
@@ -98,8 +98,8 @@ def _before_writing(late: Any, api: Api, args: Any, kwargs: Any) -> None:
 def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: Any) -> Any:
     """Do the work of a call, and look at its results."""
     watch = guard.watch
-    thread = watch.thread
-    stack = thread.stack
+    state = watch.thread.here
+    stack = state.stack
     parent = stack[-1] if stack else None
     # What an in-place call was given can't be looked at afterwards.
     clean, saved = True, None
@@ -120,7 +120,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             if guard.is_late(tensors[0]):
                 guard.later.before_write(tensors[0])
             else:
-                clean = tensors[0] is thread.last or _was_finite(tensors[0])
+                clean = tensors[0] is state.last or _was_finite(tensors[0])
                 saved = guard.now.save(tensors[0])
         if torch.is_grad_enabled():
             edges = [
@@ -168,7 +168,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             for tensor in tensors:
                 late = late or not tensor.is_cpu
             if late:
-                thread.last = None
+                state.last = None
                 fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
             else:
                 fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
@@ -212,10 +212,9 @@ class GuardModules(Modules):
     def _record(self, original: Any, state: State, module: Module, args: Any, kwargs: Any) -> Any:
         guard = self._guard
         watch = guard.watch
-        thread = watch.thread
-        if not watch.on or thread.busy or is_tracing() or _transform() is not None:
+        if not watch.on or state.busy or is_tracing() or _transform() is not None:
             return original(module, *args, **kwargs)
-        stack = thread.stack
+        stack = state.stack
         parent = stack[-1] if stack else None
         path, module_id, class_id, series, op = self._known(module)
         inner = guard.settings.level == "module"
@@ -229,7 +228,7 @@ class GuardModules(Modules):
         recompute = False
         first = -1
         if parent is None:
-            thread.end_quiet()
+            state.end_quiet()
         with OurWork(watch, path or op), torch._C.DisableTorchFunction():
             # With our mode on, to ask a tensor for anything is a call of a torch function.
             task = _task()

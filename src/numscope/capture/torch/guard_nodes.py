@@ -79,7 +79,7 @@ class NodeHook:
 
     def __call__(self, outgoing: tuple[Any, ...], incoming: tuple[Any, ...]) -> None:
         guard = self._guard
-        if not guard.watch.on or guard.watch.thread.busy:
+        if not guard.watch.on or guard.watch.thread.here.busy:
             return
         try:
             with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on

@@ -28,9 +28,9 @@ class Now:
             return None
         with torch._C.DisableTorchFunction(), torch.no_grad():
             copy = tensor.detach().clone()
-            thread = self._guard.watch.thread
-            before = self._guard.ring.last() if tensor is thread.last else None
-            if before is not None and before.outputs and before.outputs[0][1] is thread.held:
+            state = self._guard.watch.thread.here
+            before = self._guard.ring.last() if tensor is state.last else None
+            if before is not None and before.outputs and before.outputs[0][1] is state.held:
                 before.outputs[0] = (before.outputs[0][0], copy, None)  # the call that made it has it from here, too
             return copy
 
@@ -40,11 +40,11 @@ class Now:
     ) -> bool:  # fmt: skip
         """Look at the results of an API call; tell whether they are more than views of what it was given."""
         guard = self._guard
-        thread = guard.watch.thread
+        state = guard.watch.thread.here
         bad = fresh = False
         size = 0
         view = tensors[0] if tensors and not api.overwrites else None
-        last = thread.last
+        last = state.last
         for tensor in outputs:
             base = tensor._base
             if base is not None and view is not None and (base is view or base is view._base):
@@ -54,21 +54,21 @@ class Now:
                 continue
             size += tensor.numel() * tensor.element_size()
             bad = bad or not is_finite(tensor)
-        thread.last = outputs[0]
+        state.last = outputs[0]
         if bad and fresh:
             self._judge(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
         elif fresh and guard.judge.doubts:
             guard.judge.take(api.op, [key_of(item) for item in tensors])
         # What the ring holds must not keep a graph alive; the result of the call before is held already.
         held: list[tuple[int, Any, int | None]] = [
-            (index, item if item.grad_fn is None else thread.held if item is last else item.detach(), version)
+            (index, item if item.grad_fn is None else state.held if item is last else item.detach(), version)
             for index, (item, version) in enumerate(zip(tensors, versions))
         ]
         if saved is not None:
             held[0] = (0, saved, None)
             size += saved.nbytes
         made = [(index, item.detach(), version_of(item)) for index, item in enumerate(outputs)]
-        thread.held = made[0][1]
+        state.held = made[0][1]
         guard.ring.add(Entry(seen, "forward", held, made, size))
         return fresh
 
@@ -139,7 +139,7 @@ class Now:
     def data(self, seen: Seen, slots: list[Any]) -> None:
         """Look at what enters a root module."""
         guard = self._guard
-        last = guard.watch.thread.last
+        last = guard.watch.thread.here.last
         with torch._C.DisableTorchFunction():
             bad = [pair for pair in slots if pair[1] is not last and not is_finite(pair[1])]
         if bad:

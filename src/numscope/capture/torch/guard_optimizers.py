@@ -63,14 +63,14 @@ class GuardOptimizers:
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
         watch = guard.watch
-        if not watch.on or watch.thread.busy:
+        if not watch.on or watch.thread.here.busy:
             return
         self.stepped = True
         self._known.add(optimizer)
         with OurWork(watch, "an optimizer's step"):
             self._begin(optimizer)
         if type(optimizer).__module__.startswith("torch.optim"):
-            watch.thread.begin_quiet()
+            watch.thread.here.begin_quiet()
         else:
             guard.control(guard.judge.set_inside, True)
 
@@ -125,10 +125,10 @@ class GuardOptimizers:
 
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         guard = self._guard
-        guard.watch.thread.end_quiet()
+        guard.watch.thread.here.end_quiet()
         guard.control(guard.judge.set_inside, False)
         opened = self._open.pop(id(optimizer), None)
-        if opened is None or not guard.watch.on or guard.watch.thread.busy:
+        if opened is None or not guard.watch.on or guard.watch.thread.here.busy:
             return
         with OurWork(guard.watch, "an optimizer's step"):
             self._end(optimizer, *opened)

@@ -103,7 +103,7 @@ class Losses:
         given = (
             [tensors] if isinstance(tensors, Tensor) else [item for item in tensors or () if isinstance(item, Tensor)]
         )
-        if not watch.on or watch.thread.busy or not given:
+        if not watch.on or watch.thread.here.busy or not given:
             return
         series = watch.series("Tensor.backward")
         site = watch.site(outside_torch(sys._getframe(2)))
@@ -214,7 +214,7 @@ class GuardCollectives(Collectives):
         guard = self._guard
         watch = guard.watch
         series = watch.series(f"Distributed.{name}")
-        stack = watch.thread.stack
+        stack = watch.thread.here.stack
         parent = stack[-1] if stack else None
         site = watch.site(sys._getframe(4))
         seen = Seen(series, series.next(guard.recorder.epoch), "collective", name, parent, site)

@@ -39,7 +39,7 @@ def take(
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
             # As in Tensors.number: most were seen before.
-            seen, version, address, number = objects.get(id(value), UNSEEN)
+            seen, version, address, number, _ = objects.get(id(value), UNSEEN)
             note = -1
             if seen() is not value or version != value._version or address != data_ptr(value):
                 try:

@@ -57,7 +57,7 @@ class Installed:
         self.watch.on = False
         while self._undo:
             self._undo.pop()()
-        self.watch.thread.end_quiet()
+        self.watch.thread.here.end_quiet()
         if self._mode is not None and (self._in_group or _is_in_group()):
             time.sleep(_LETTING_GO)
 
@@ -76,13 +76,13 @@ class Installed:
     def _enter_mode(self) -> None:
         assert self._mode is not None
         self._mode.__enter__()
-        self.watch.thread.entered = True
+        self.watch.thread.here.entered = True
 
     def _leave_mode(self) -> None:
         """Take our mode off the stack, wherever on it the user's own modes have put it."""
-        if not self.watch.thread.entered:
+        if not self.watch.thread.here.entered:
             return
-        self.watch.thread.entered = False
+        self.watch.thread.here.entered = False
         is_function_mode = isinstance(self._mode, TorchFunctionMode)
         stack = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
         above = []

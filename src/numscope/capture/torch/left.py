@@ -51,10 +51,10 @@ class Stepping:
         versions, self._versions = self._versions, []
         if not sure:
             self._tensors.forget_left()
-            self._thread.asked = None
+            self._thread.here.asked = None
             return
-        if self._thread.asked is None:
-            self._thread.asked = {}
+        if self._thread.here.asked is None:
+            self._thread.here.asked = {}
         if list(map(_version, rising)) != versions:
             for tensor, version in zip(rising, versions):
                 if tensor._version != version:

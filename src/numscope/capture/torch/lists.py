@@ -72,7 +72,7 @@ class Lists(Tensors):
                         lasting = one[4]
                     new.append((number, tensor, known, at, lasting))
                 if trusted:
-                    objects[id(tensor)] = (reference, version, place, number)
+                    objects[id(tensor)] = (reference, version, place, number, None)
                 found.append(number)
         except _FAULTS:
             pass  # of this one: looked up by itself, it is said what is wrong with it

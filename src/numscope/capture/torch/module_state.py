@@ -50,14 +50,14 @@ def watch_gradient(
     recorder = watch.recorder
 
     def accumulated(tensor: torch.Tensor) -> None:
-        state = watch.thread.__dict__
-        if not watch.on or state["busy"]:
+        state = watch.thread.here
+        if not watch.on or state.busy:
             return
         call = backwards.get(path)
         if call is None or not call.wanted:
             return
-        state["busy"] = True
-        guard = state["guard"]
+        state.busy = True
+        guard = state.guard
         guard.__enter__()
         try:
             if (gradient := tensor.grad) is not None:
@@ -74,6 +74,6 @@ def watch_gradient(
             watch.fault("parameters_grad", error)
         finally:
             guard.__exit__(None, None, None)
-            state["busy"] = False
+            state.busy = False
 
     return parameter.register_post_accumulate_grad_hook(accumulated) if parameter.is_leaf else None

@@ -94,15 +94,15 @@ class Modules:
         thread = watch.thread
 
         def __call__(module: Module, *args: Any, **kwargs: Any) -> Any:
-            state: State = thread.__dict__
-            if mode is None or state["entered"] or state["compiled"] or not watch.on:
+            state: State = thread.here
+            if mode is None or state.entered or state.compiled or not watch.on:
                 return record(original, state, module, args, kwargs)
-            thread.entered = True
+            thread.here.entered = True
             try:
                 with mode:
                     return record(original, state, module, args, kwargs)
             finally:
-                thread.entered = False
+                thread.here.entered = False
 
         sites = self._watch.recorder.sites
         sites.boundary(__call__.__code__)
@@ -128,7 +128,7 @@ class Modules:
         found = self._paths.get(id(module))
         if found is not None and found[0]() is module:
             return found[1]
-        stack = self._watch.thread.stack
+        stack = self._watch.thread.here.stack
         if stack:  # made while the model runs
             path = f"{stack[-1].path}.{type(module).__name__}" if stack[-1].path else type(module).__name__
             self._paths[id(module)] = (weakref.ref(module), path)
@@ -157,14 +157,14 @@ class Modules:
 
     def _record(self, original: Any, state: State, module: Module, args: Any, kwargs: Any) -> Any:
         watch = self._watch
-        if not (watch.on and watch.forward_on) or state["busy"] or is_tracing():
+        if not (watch.on and watch.forward_on) or state.busy or is_tracing():
             return original(module, *args, **kwargs)
-        if state["quiet"] is not None and not state["stack"]:  # an optimizer's step that raised has not told its end
-            watch.thread.end_quiet()
+        if state.quiet is not None and not state.stack:  # an optimizer's step that raised has not told its end
+            watch.thread.here.end_quiet()
             watch.tensors.doubt_everything()
         begun: Begun | None = None
-        guard = state["guard"]
-        state["busy"] = True
+        guard = state.guard
+        state.busy = True
         guard.__enter__()
         try:
             begun = self._begin(state, module, args, kwargs, sys._getframe(2))
@@ -172,10 +172,10 @@ class Modules:
             watch.fault("module", error)
         finally:
             guard.__exit__(None, None, None)
-            state["busy"] = False
+            state.busy = False
         if begun is None:
             return original(module, *args, **kwargs)
-        stack = state["stack"]
+        stack = state.stack
         stack.append(begun[0])
         try:
             result = original(module, *args, **kwargs)
@@ -186,7 +186,7 @@ class Modules:
         finally:
             stack.pop()
         if watch.records_modules:
-            state["busy"] = True
+            state.busy = True
             guard.__enter__()
             try:
                 _end(watch, module, begun, result)
@@ -194,14 +194,14 @@ class Modules:
                 watch.fault("module", error)
             finally:
                 guard.__exit__(None, None, None)
-                state["busy"] = False
+                state.busy = False
         return result
 
     def _begin(self, state: State, module: Module, args: Any, kwargs: Any, frame: Any) -> Begun:
         """Record a call with its inputs, parameters and buffers as they are before it."""
         watch = self._watch
         recorder = watch.recorder
-        stack = state["stack"]
+        stack = state.stack
         parent = stack[-1] if stack else watch.outside
         facts = self._modules.get(id(module))
         if facts is None or facts[0]() is not module or facts[1] is not type(module):
@@ -243,12 +243,13 @@ class Modules:
         if number < 0:
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
-            watch.executions.log += (series, number, order, len(rows) // 4, *rows[2::4])  # as `note` does it
+            inputs = (len(rows), rows) if watch.calm else (-1, rows[2::4])
+            watch.executions.log += (series, number, order, *inputs)  # as `note` does it
         try:
             name, backward_name = series.forward[number], series.backward[number]
         except IndexError:
             name, backward_name = series.name(number), series.name(number, "backward")
-        thread = state["number"]
+        thread = state.number
         if thread < 0:
             thread = watch.thread_number()
         row = (order, name, watch.module_kind, module_id, class_id, watch.forward_phase, parent.order, first_order,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.torch.collectives import METHODS
 from numscope.capture.torch.names import Api
-from numscope.capture.torch.values import POSITIONS
+from numscope.capture.torch.values import NUMBERS, POSITIONS
 
 _SILENT = {
     "detach",
@@ -28,9 +29,14 @@ _SILENT = {
 }
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
 _PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
+INSTEAD = frozenset({type(None), bool, int, float, complex})  # what may stand in a tensor's place
 _NONE: set[int] = set()
 _called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
 _STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an operator is to call this, no more
+
+
+def _place(item: tuple[str, Any]) -> int:
+    return int(item[0].partition(".")[0])
 
 
 class Names:
@@ -64,8 +70,8 @@ class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
     __slots__ = (
-        "aliases", "backward", "call", "forward", "func", "in_group", "key", "kind", "ordinary", "out", "pending", "reads",
-        "scaled", "shows", "slots", "writes",
+        "_arranged", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind", "ordinary", "out",
+        "pending", "reads", "scaled", "shows", "slots", "texts", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -108,7 +114,28 @@ class Operator(Api):
             and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
         )
         self.key = 0  # which one it is, with room for the number of its arguments
-        self.slots: list[int] = []  # of the positional arguments that it shows; -1 for another
+        self.slots: list[int] = []  # of the positional arguments that it shows
+        self.in_order = self.shows == sorted(self.shows, reverse=True)  # those come first
+        self._arranged: dict[int, tuple[Any, list[int]]] = {}
+        self.texts: dict[bytes, int] = {}  # its other arguments as bytes → their interned text
+
+    def arranged(self, args: Any) -> tuple[Any, list[int]]:
+        """Return the arguments, those that it shows first, and the slots of these."""
+        found = self._arranged.get(len(args))
+        if found is None:
+            shows = self.shows[: len(args)]
+            places = sorted(range(len(args)), key=lambda place: not shows[place])
+            found = self._arranged[len(args)] = itemgetter(*places, 0), self.slots[: sum(shows)]
+        return found[0](args)[:-1], found[1]
+
+    def others(self, args: Any, found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Return the positional arguments that are no tensors, with what was found in lists of tensors, in their order."""
+        values = [
+            (place, value)
+            for value, shown, place in zip(args, self.shows, NUMBERS)
+            if not shown or type(value) in INSTEAD
+        ]
+        return sorted(values + found, key=_place) if found else values
 
     def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Return those arguments that the operator reads."""

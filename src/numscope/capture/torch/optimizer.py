@@ -73,14 +73,14 @@ class Optimizers:
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._stepped = True
         watch = self._watch
-        if watch.thread.busy or self._is_inner(optimizer, sys._getframe(1)):
+        if watch.thread.here.busy or self._is_inner(optimizer, sys._getframe(1)):
             return
         wanted = watch.on and watch.settings.optimizer
         stepping = None
-        if watch.settings.level == "aten" and watch.thread.entered and len(args) == 1 and not kwargs:
+        if watch.settings.level == "aten" and watch.thread.here.entered and len(args) == 1 and not kwargs:
             stepping = Stepping(watch.tensors, watch.thread, sys._getframe(1).f_code)
         with OwnWork(watch, "optimizer"), torch.no_grad():
-            watch.thread.stepping = watch.thread.asked = None
+            watch.thread.here.stepping = watch.thread.here.asked = None
             watch.tensors.forget_left()
             if watch.tensors.any_settled:
                 self._unsettle(optimizer)
@@ -88,8 +88,8 @@ class Optimizers:
                 self._record(optimizer, stepping)
         if not wanted:
             return
-        watch.thread.begin_quiet()
-        watch.thread.stepping = stepping
+        watch.thread.here.begin_quiet()
+        watch.thread.here.stepping = stepping
 
     def _is_inner(self, optimizer: torch.optim.Optimizer, frame: Any) -> bool:
         """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
@@ -105,7 +105,7 @@ class Optimizers:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
         watch = self._watch
         watch.tensors.unsettle(*chain.from_iterable(group["params"] for group in optimizer.param_groups))
-        if not watch.thread.entered:
+        if not watch.thread.here.entered:
             watch.tensors.unsettle(*_state(optimizer))
 
     def _record(self, optimizer: torch.optim.Optimizer, stepping: Stepping | None) -> None:
@@ -184,34 +184,34 @@ class Optimizers:
         if self._running.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self._running.pop(id(optimizer), None)
-        stepping, asked = watch.thread.stepping, watch.thread.asked
-        watch.thread.end_quiet()
+        stepping, asked = watch.thread.here.stepping, watch.thread.here.asked
+        watch.thread.here.end_quiet()
         opened = self._open.pop(id(optimizer), None)
-        if not watch.on or watch.thread.busy:
+        if not watch.on or watch.thread.here.busy:
             return
         with OwnWork(watch, "optimizer"), torch.no_grad():
             tensors = watch.tensors
             if stepping is not None:
-                watch.thread.asked = asked
+                watch.thread.here.asked = asked
                 stepping.go_on(self._is_first(optimizer))
-            if watch.thread.asked is None:
-                watch.thread.asked = {}
+            if watch.thread.here.asked is None:
+                watch.thread.here.asked = {}
             if opened is not None:
                 self._record_results(optimizer, *opened)
             else:
                 tensors.written_unseen(self._parameters(optimizer)[1])
             state = _state(optimizer)
             if tensors.any_left:
-                numbers = tensors.left(state, watch.thread.asked)
+                numbers = tensors.left(state, watch.thread.here.asked)
                 if -1 in numbers:
                     tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
                 if watch.recorder.measures:
-                    tensors.settle(state, numbers, watch.thread.asked)
+                    tensors.settle(state, numbers, watch.thread.here.asked)
                 tensors.forget_left()
             else:
                 tensors.written_unseen(state)
             watch.flush_if_full()
-            watch.thread.asked = None
+            watch.thread.here.asked = None
 
     def _record_results(
         self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
@@ -227,8 +227,8 @@ class Optimizers:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.distrust_all(tensors.not_left(untold))
         rows = self._show(order, list(zip(names.outputs, parameters)), name)
-        if watch.sees_exposures and watch.thread.entered and watch.recorder.measures:
-            tensors.settle(parameters, rows[2::4], watch.thread.asked)  # what writes to it from here on is seen
+        if watch.sees_exposures and watch.thread.here.entered and watch.recorder.measures:
+            tensors.settle(parameters, rows[2::4], watch.thread.here.asked)  # what writes to it from here on is seen
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""

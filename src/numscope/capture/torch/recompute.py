@@ -16,11 +16,15 @@ def is_recomputing() -> bool:
     return int(torch._C._current_graph_task_id()) != -1 and torch.is_grad_enabled()
 
 
+_LENGTH = 5  # of an entry of the log
+
+
 class Executions:
     """The forward calls of a step in the order of their first execution."""
 
     def __init__(self) -> None:
-        # series, number, order, how many inputs, their numbers; and so on. Of operators: their names, and the name.
+        # series, number, order, the numbers of its inputs; and so on. Of operators: their names, and the name. Where the rows
+        # of the inputs stay as they are, the numbers are left in them: how many numbers the rows are, else -1, and the rows.
         self.log: list[Any] = []
         self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
         self._indexed = 0
@@ -29,7 +33,7 @@ class Executions:
 
     def note(self, series: Any, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
-        self.log += (series, number, order, len(inputs), *inputs)
+        self.log += (series, number, order, -1, inputs)
 
     def find(self, series: Any, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
@@ -41,21 +45,22 @@ class Executions:
         place: int | None = self._cursor
         follows = 0 <= self._cursor < len(log) and log[self._cursor] is series
         # What follows in order comes first: many calls may have the same inputs, such as the cosines of all layers.
-        if not follows or log[self._cursor + 4 : self._cursor + 4 + log[self._cursor + 3]] != inputs:
+        if not follows or self._inputs(self._cursor) != inputs:
             place = self._by_inputs.get((series, tuple(inputs)), self._cursor if follows else None)
         if place is None:
             return None
-        self._cursor = place + 4 + log[place + 3]
+        self._cursor = place + _LENGTH
         return log[place + 1], log[place + 2]
+
+    def _inputs(self, place: int) -> list[int]:
+        count, rows = self.log[place + 3 : place + _LENGTH]
+        return rows if count < 0 else rows[2:count:4]  # type: ignore[no-any-return]
 
     def _index(self) -> None:
         log = self.log
-        place = self._indexed
-        while place < len(log):
-            end = place + 4 + log[place + 3]
-            self._by_inputs[log[place], tuple(log[place + 4 : end])] = place
-            place = end
-        self._indexed = place
+        for place in range(self._indexed, len(log), _LENGTH):
+            self._by_inputs[log[place], tuple(self._inputs(place))] = place
+        self._indexed = len(log)
 
     def forget(self) -> None:
         """Forget all: a new step begins."""

@@ -21,8 +21,9 @@ _KEYS = itertools.count(1, 2)  # no storage has one of these: an address is even
 _ANY = -1  # the version of a storage's tensors, whatever it is
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
-Known = tuple[weakref.ref[torch.Tensor], int, int, int]  # a tensor's Python object; its version, address and number
-UNSEEN: Any = (type(None), 0, 0, -1)  # the same of an object that was not seen: none is what it stands for
+# A tensor's Python object; its version, address and number; and its form and place, where views of it may be asked for.
+Known = tuple[weakref.ref[torch.Tensor], int, int, int, Any]
+UNSEEN: Any = (type(None), 0, 0, -1, None)  # the same of an object that was not seen: none is what it stands for
 
 
 class Storages:

@@ -23,7 +23,7 @@ from numscope.capture.torch.forms import VERSION, Form, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.settled import holds
-from numscope.capture.torch.storages import Storages, address_of
+from numscope.capture.torch.storages import Known, Storages, address_of
 from numscope.capture.unmeasured import Unmeasured
 
 _ref = weakref.ref
@@ -41,7 +41,6 @@ class Tensors(Storages):
         self._forms: dict[Any, Form] = {}
         self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
         self.follows_views = False  # … where operators tell of what they are views
-        self._lies: dict[int, tuple[Form, int]] = {}  # the form and the place of each number, as far as that is so
         self._kept: set[int] = set()
         self._bases = Bases()
         self._sampled: set[int] = set()
@@ -93,8 +92,6 @@ class Tensors(Storages):
             else:
                 found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
-            if self.follows_views:
-                self._lies[found] = known, place
         else:
             place = self._keys.get(address, address) + (version << VERSION)
             found = known.seen.get(place, -1)
@@ -111,27 +108,25 @@ class Tensors(Storages):
                     else:
                         found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
                 known.seen[place] = found
-                if self.follows_views and trusted:
-                    self._lies[found] = known, place
             if not trusted:
                 return found
         if not wrapped:
-            self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found)
+            lies = (known, place) if self.follows_views else None
+            self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found, lies)
         return found
 
-    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, number: int, how: int) -> int:
-        """Return the number of a new view of a tensor that was just seen under its number; `how`: what has made it of that.
+    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: Known | None, how: int) -> int:
+        """Return the number of a new view of a tensor; `known`: what `objects` has of that; `how`: what has made it of that.
 
         All views that are made in the same way of tensors of one form have one form: torch is asked for the first of them.
         That a view lies where it should is asked of each.
         """
-        try:
-            _, version, address, seen = self.objects[id(base)]
-            form, place = self._lies[number]
-        except KeyError:  # it can't be trusted, or is one of a list
+        known = known or self.objects.get(id(base))
+        if known is None or known[4] is None:  # it can't be trusted, or is one of a list
             return self.look_up(tensor, base)
-        if seen != number or place >> VERSION != version:
-            return self.look_up(tensor, base)
+        _, version, address, _, lies = known
+        form: Form
+        form, place = lies
         try:
             view, distance = form.views[how]
         except KeyError:
@@ -147,18 +142,17 @@ class Tensors(Storages):
             else:
                 found = recorder.tensor(tensor, view.dtype, view.shape, view.device)
             view.seen[place] = found
-            self._lies[found] = view, place
-        self.objects[id(tensor)] = (_ref(tensor), version, at, found)
+        self.objects[id(tensor)] = (_ref(tensor), version, at, found, (view, place))
         return found
 
     def _learn_view(
         self, tensor: torch.Tensor, base: torch.Tensor, form: Form, place: int, address: int, how: int
     ) -> int:
         found = self.look_up(tensor, base)
-        lies = self._lies.get(found)
+        known = self.objects.get(id(tensor))
         # What has no data lies nowhere; of a list of more than that many sizes, what tells it from others is cut off.
-        if lies is not None and lies[1] == place and address and tensor.dim() <= LONGEST:
-            form.views[how] = lies[0], data_ptr(tensor) - address
+        if known is not None and known[4] is not None and known[4][1] == place and address and tensor.dim() <= LONGEST:
+            form.views[how] = known[4][0], known[2] - address
         return found
 
     def doubt_everything(self) -> None:
@@ -239,8 +233,6 @@ class Tensors(Storages):
         A storage that is gone is forgotten together with all that was seen in it: its address may then be another's.
         """
         self.objects = {key: known for key, known in self.objects.items() if known[0]() is not None}
-        if self._lies:
-            self._lies = {known[3]: self._lies[known[3]] for known in self.objects.values() if known[3] in self._lies}
         expired = torch.UntypedStorage._expired
         gone = [address for address, reference in self._storages.items() if expired(reference)]
         for address in gone:
@@ -265,7 +257,6 @@ class Tensors(Storages):
         for known in self._forms.values():
             known.forget()
         self.objects.clear()
-        self._lies.clear()
         self._keys.clear()
         self._past.clear()
         self._left.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import marshal
 from typing import Any
 
 import torch
@@ -165,17 +164,6 @@ class Values:
                 self._argument_ids[key[1:]] = found  # what is not told apart by itself is no value that is asked for so
         return found
 
-    def positional(self, values: list[tuple[str, Any]]) -> int:
-        """Return the same of an operator's positional arguments alone: numbers and lists of them, most of the time."""
-        try:
-            key = _bytes_of(values, 2)  # which tells types and signs apart; what it can't hold it refuses
-        except ValueError:
-            return self.arguments(values, [])
-        found = self._argument_ids.get(key)
-        if found is None:
-            found = self._argument_ids[key] = self.arguments(values, [])
-        return found
-
     def state_slot(self, slots: dict[str, int], name: str) -> int:
         """Return the slot of a module's parameter or buffer of this name, a new one of these slots."""
         found = slots[name] = self.slot_id("parameters" if slots is self.parameter_slots else "buffers", name)
@@ -214,7 +202,6 @@ _EXACT = {
     torch.device,
     torch.memory_format,
 }  # equal values are described alike
-_bytes_of = marshal.dumps
 POSITIONS = 16
 NUMBERS = [str(index) for index in range(POSITIONS)]
 

@@ -124,14 +124,14 @@ class Watch(Values):
 
     def thread_number(self) -> int:
         """Return this thread's number: 0 for the first one seen."""
-        if self.thread.number < 0:
-            self.thread.number = self._threads
+        if self.thread.here.number < 0:
+            self.thread.here.number = self._threads
             self._threads += 1
-        return self.thread.number
+        return self.thread.here.number
 
     def site(self, frame: FrameType | None) -> int:
         """Return the number of the stack above our own frames."""
-        return self.site_in(self.thread.stack, frame)
+        return self.site_in(self.thread.here.stack, frame)
 
     def site_in(self, stack: list[Open], frame: FrameType | None) -> int:
         """Return the same, inside these open calls."""
@@ -166,7 +166,7 @@ class Watch(Values):
             with self.recorder.together():
                 if base is None and not (self._restricted or (overwritten and self.tensors.blanks)):
                     names, many = zip(*slots)
-                    numbers = self.tensors.numbers(many, self.thread.asked)
+                    numbers = self.tensors.numbers(many, self.thread.here.asked)
                     rows = list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
                     slots, overwritten = slots[len(numbers) :], False
                 self._add_rows(rows, order, slots, overwritten, backward, base)
@@ -325,7 +325,7 @@ class Watch(Values):
 
         In an optimizer's step they may grow: what it leaves is known to the next step if its end is in the same batch.
         """
-        if self.recorder.is_full(1 if self.thread.stepping is None else _STEP):
+        if self.recorder.is_full(1 if self.thread.here.stepping is None else _STEP):
             self.recorder.flush()
             self.tensors.sweep()
 
