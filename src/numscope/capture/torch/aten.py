@@ -19,11 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.left import Stepping
-from numscope.capture.torch.operators import INSTEAD, Names, Operator
+from numscope.capture.torch.operators import ABSENT, Names, Operator
 from numscope.capture.torch.plain import PLAIN, data_ptr
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
-from numscope.capture.torch.values import Slot
+from numscope.capture.torch.values import NUMBERS, SIMPLE, Slot
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
 
@@ -62,14 +62,18 @@ class AtenMode(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watch = self._watch
         state = watch.thread.here
-        operator = self._operators.get(id(func)) or self._know(func)
-        if operator.silent or state.busy or not watch.on:
-            return func(*args, **kwargs) if kwargs else func(*args)
+        try:
+            operator = self._operators[id(func)]
+        except KeyError:
+            operator = self._know(func)
         tensors = watch.tensors
         if (
-            not operator.ordinary or types or watch.asks or tensors.blanks or state.stepping is not None
-            or not watch.forward_on or _functions() or ((in_engine := _task() != -1) and _grad_is_on())
+            not operator.ordinary or state.busy or not watch.on or types or watch.asks or tensors.blanks
+            or state.stepping is not None or not watch.forward_on or _functions()
+            or ((in_engine := _task() != -1) and _grad_is_on())
         ):  # fmt: skip
+            if operator.silent or state.busy or not watch.on:
+                return func(*args, **kwargs) if kwargs else func(*args)
             return self._any(operator, func, state, args, kwargs or {}, sys._getframe().f_back)
 
         # Most of them: nothing is to be done but to write down what goes in and what comes out. It is done here, at once. No
@@ -91,28 +95,25 @@ class AtenMode(TorchDispatchMode):
                     name = operator.backward.next()
                 order = next(recorder.orders)
                 phase, site = watch.backward_phase, -1
-                if (node := _node()) is None:
+                if thread or (node := _node()) is None:
                     forward = self._link(order, thread)
                 else:  # as there
-                    sequence = node._sequence_nr()
-                    forward = self._owners.get(sequence + thread * _THREAD, -1)
-                    if forward < 0 < thread:
-                        forward = self._owners.get(sequence, -1)
+                    forward = self._owners.get(node._sequence_nr(), -1)
             else:
                 name = next(operator.forward.coming, -1)
                 if name < 0:
                     name = operator.forward.next()
                 order = next(recorder.orders)
                 phase, forward = watch.forward_phase, -1
-                self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
+                sequence = _sequence() - 1
+                self._owners.setdefault(sequence + thread * _THREAD if thread else sequence, order)
                 intern = watch.intern
                 site = intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
             rows: list[int] = []
-            others: list[tuple[str, Any]] = []
-            instead: tuple[Any, ...] = ()
+            others: list[tuple[str, Any]] = []  # what is no tensor where there could be one
             objects = tensors.objects
-            given, slots = (args, operator.slots) if operator.in_order else operator.arranged(args)
-            for value, slot in zip(given, slots):
+            given = args if operator.in_order else operator.arranged(args)
+            for value, slot in zip(given, operator.slots):
                 if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
                     seen, version, address, number, _ = known
                     if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
@@ -124,9 +125,9 @@ class AtenMode(TorchDispatchMode):
                         rows += (order, slot, tensors.look_up(value), -1)
                     except Unmeasured as why:
                         rows += (order, slot, -1, watch.unmeasured(why))
-                elif type(value) in INSTEAD:
-                    instead += (slot, value)
-                else:
+                elif type(value) in SIMPLE:
+                    others.append((NUMBERS[watch.inputs.index(slot)], value))
+                elif value is not ABSENT:
                     with state.guard:
                         rows += watch.rows(order, watch.flatten_one("input", watch.inputs.index(slot), value, others))
             if kwargs:
@@ -134,15 +135,14 @@ class AtenMode(TorchDispatchMode):
                 with state.guard:
                     rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
                 arguments = watch.arguments(operator.others(args, others), named)
-            elif others or instead or len(given) > len(slots):
-                arguments = self._arguments(operator, args, others, instead, given[len(slots) :])
+            elif others or len(given) > operator.tensors:
+                arguments = self._arguments(operator, args, others, given[operator.tensors :])
             else:
                 arguments = -1
             recorder.call_rows.extend((
                 order, name, self._kind, parent.module, parent.module_class, phase, parent.order, forward, arguments, site,
                 False, -1, thread,
             ))  # fmt: skip
-            recorder.slot_rows.extend(rows)
             if not in_engine:
                 watch.executions.log += (operator.forward, name, order, len(rows), rows)  # see `note`
         except Exception as error:
@@ -150,28 +150,43 @@ class AtenMode(TorchDispatchMode):
             watch.fault(operator.head, error)
         finally:
             state.busy = False
-        result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+        try:
+            result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
+        except BaseException:
+            if order >= 0:
+                recorder.slot_rows.extend(rows)
+            raise
         if order < 0:
             return result
         state.busy = True
         try:
-            if (single := type(result) is _Tensor) and not operator.aliases:
-                recorder.slot_rows.extend((order, watch.first_output, tensors.look_up(result), -1))
-            elif single and type(args[0]) in PLAIN:
-                number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
-                recorder.slot_rows.extend((order, watch.first_output, number, -1))
-            else:
+            if type(result) is not _Tensor or (operator.aliases and type(args[0]) not in PLAIN):
                 with state.guard:
-                    watch.record(order, watch.flatten_output(result), -1, base=args[0] if operator.aliases else None)
-            if len(recorder.slot_rows) > recorder.full:
-                watch.flush_if_full()
+                    base = args[0] if operator.aliases else None
+                    rows += watch.rows(order, watch.flatten_output(result), base=base)
+            elif operator.aliases:
+                number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
+                rows += (order, watch.first_output, number, -1)
+            else:
+                rows += (order, watch.first_output, tensors.look_up(result), -1)
         except Unmeasured as why:
-            recorder.slot_rows.extend((order, watch.first_output, -1, watch.unmeasured(why)))
+            rows += (order, watch.first_output, -1, watch.unmeasured(why))
         except Exception as error:
             watch.fault(operator.head, error)
         finally:
+            slot_rows = recorder.slot_rows
+            slot_rows.extend(rows)
+            if len(slot_rows) > recorder.full:
+                self._flush(operator.head)
             state.busy = False
         return result
+
+    def _flush(self, head: str) -> None:
+        try:
+            self._watch.flush_if_full()
+        except Exception as error:
+            self._watch.thread.here.busy = False
+            self._watch.fault(head, error)
 
     def _know(self, func: Any) -> Operator:
         watch = self._watch
@@ -182,29 +197,25 @@ class AtenMode(TorchDispatchMode):
                 operator.ordinary = operator.ordinary and watch.calm and watch.record_backward
                 operator.key = (len(self._operators) + 1) << 32
                 operator.slots = list(compress(watch.inputs, operator.shows))
+                operator.tensors = len(operator.slots)
                 if operator.kind != "collective":
                     operator.forward = self._names_of(operator.head, "forward")
                     operator.backward = self._names_of(operator.head, "backward")
                 self._operators[id(func)] = operator
         return operator
 
-    def _arguments(
-        self, operator: Operator, args: Any, others: list[tuple[str, Any]], instead: tuple[Any, ...], last: Any
-    ) -> int:
+    def _arguments(self, operator: Operator, args: Any, others: list[tuple[str, Any]], last: Any) -> int:
         """Return the interned text of an operator's arguments that are no tensors.
 
-        `others`: those from lists of tensors; `instead`: those in the places of tensors; `last`: those that are never any.
+        `others`: those that stand where a tensor could; `last`: the rest.
         """
-        watch = self._watch
-        if others:
-            return watch.arguments(operator.others(args, others), [])
         try:
-            key = _bytes_of([instead, last] if instead else last, 2)  # it tells types and signs apart, or refuses
+            key = _bytes_of([others, last] if others else last, 2)  # it tells types and signs apart, or refuses
         except ValueError:
-            return watch.arguments(operator.others(args, others), [])
+            return self._watch.arguments(operator.others(args, others), [])
         found = operator.texts.get(key)
         if found is None:
-            found = operator.texts[key] = watch.arguments(operator.others(args, others), [])
+            found = operator.texts[key] = self._watch.arguments(operator.others(args, others), [])
         return found
 
     def _names_of(self, head: str, phase: str) -> Names:

@@ -29,7 +29,7 @@ _SILENT = {
 }
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
 _PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
-INSTEAD = frozenset({type(None), bool, int, float, complex})  # what may stand in a tensor's place
+ABSENT = object()  # stands for a tensor that was not given
 _NONE: set[int] = set()
 _called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
 _STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an operator is to call this, no more
@@ -70,8 +70,8 @@ class Operator(Api):
     """What numscope knows of one operator, from its name and its schema."""
 
     __slots__ = (
-        "_arranged", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind", "ordinary", "out",
-        "pending", "reads", "scaled", "shows", "slots", "texts", "writes",
+        "_in_order", "_order", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind",
+        "ordinary", "out", "pending", "reads", "scaled", "shows", "slots", "tensors", "texts", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -109,6 +109,7 @@ class Operator(Api):
         self.shows = ["Tensor" in str(item.type) for _, item in arguments]
         self.ordinary = (
             namespace == "aten"
+            and not silent
             and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
             and len(arguments) <= POSITIONS
             and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
@@ -116,25 +117,21 @@ class Operator(Api):
         self.key = 0  # which one it is, with room for the number of its arguments
         self.slots: list[int] = []  # of the positional arguments that it shows
         self.in_order = self.shows == sorted(self.shows, reverse=True)  # those come first
-        self._arranged: dict[int, tuple[Any, list[int]]] = {}
+        self._order = sorted(range(len(self.shows)), key=lambda place: not self.shows[place])
+        self._in_order: Any = None if self.in_order else itemgetter(*self._order)
+        self.tensors = 0  # how many of them there are
         self.texts: dict[bytes, int] = {}  # its other arguments as bytes → their interned text
 
-    def arranged(self, args: Any) -> tuple[Any, list[int]]:
-        """Return the arguments, those that it shows first, and the slots of these."""
-        found = self._arranged.get(len(args))
-        if found is None:
-            shows = self.shows[: len(args)]
-            places = sorted(range(len(args)), key=lambda place: not shows[place])
-            found = self._arranged[len(args)] = itemgetter(*places, 0), self.slots[: sum(shows)]
-        return found[0](args)[:-1], found[1]
+    def arranged(self, args: Any) -> Any:
+        """Return the arguments, first those that it shows, each of which has a place."""
+        count, shows = len(args), self.shows
+        if count == len(shows):
+            return self._in_order(args)
+        return [args[place] if place < count else ABSENT for place in self._order if place < count or shows[place]]
 
     def others(self, args: Any, found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Return the positional arguments that are no tensors, with what was found in lists of tensors, in their order."""
-        values = [
-            (place, value)
-            for value, shown, place in zip(args, self.shows, NUMBERS)
-            if not shown or type(value) in INSTEAD
-        ]
+        """Return the positional arguments that are no tensors, in their order; `found`: where there could be some."""
+        values = [(place, value) for value, shown, place in zip(args, self.shows, NUMBERS) if not shown]
         return sorted(values + found, key=_place) if found else values
 
     def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
