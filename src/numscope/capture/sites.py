@@ -48,12 +48,12 @@ class Sites:
     def intern(self, frame: FrameType | None, base: int) -> int:
         """Return the number of the stack that ends in `frame`; `base` is the enclosing call's stack, or -1."""
         start = frame
-        boundaries = self._boundaries if base >= 0 else ()
+        boundaries = self._boundaries
         try:
             node = self._ids[base]
             while frame is not None:
                 code = id(frame.f_code)  # to hash a code object is to hash all its names and constants
-                if code in boundaries:
+                if code in boundaries and base >= 0:
                     break
                 node = node[code][frame.f_lasti]
                 frame = frame.f_back

@@ -201,9 +201,10 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             name = series.name(number)
             if not watch.in_scope(name, parent, "api"):
                 return None
+        elif watch.calm:
+            watch.executions.log += (series, number, order, len(rows), rows)  # see `note`
         else:
-            inputs = (len(rows), rows) if watch.calm else (-1, rows[2::4])
-            watch.executions.log += (series, number, order, *inputs)  # as `note` does it
+            watch.executions.note(series, number, order, rows[2::4])
         if watch.keeps_some and rows:
             watch.keep(slots, rows, name)
         thread = state.number

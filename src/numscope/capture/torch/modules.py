@@ -243,8 +243,10 @@ class Modules:
         if number < 0:
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
-            inputs = (len(rows), rows) if watch.calm else (-1, rows[2::4])
-            watch.executions.log += (series, number, order, *inputs)  # as `note` does it
+            if watch.calm:
+                watch.executions.log += (series, number, order, len(rows), rows)  # see `note`
+            else:
+                watch.executions.note(series, number, order, rows[2::4])
         try:
             name, backward_name = series.forward[number], series.backward[number]
         except IndexError:
