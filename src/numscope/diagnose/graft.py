@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Protocol
@@ -57,6 +58,9 @@ class Backend(Protocol):
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
         """Call back after each optimizer step."""
+
+    def runs_again(self) -> bool:
+        """Tell whether what runs is run again by a checkpoint, in backward."""
 
 
 def graft(
@@ -123,10 +127,16 @@ class Graft:
     ) -> None:
         while self._undo:
             self._undo.pop()()
-        if kind is None and not self.replaced:
-            why = next(iter(self.not_replaced.items()), None)
-            detail = f" ({why[0]}: {why[1]})" if why else ""
-            raise NotKeptError(f"nothing was grafted from {self._run.path}{detail}: capture it with keep='tensors'")
+        if kind is not None:
+            return
+        why = next(iter(self.not_replaced.items()), None)
+        detail = f"{why[0]}: {why[1]}" if why else ""
+        if not self.replaced:
+            hint = detail or "capture it with keep='tensors', and give names that the model calls"
+            raise NotKeptError(f"nothing was grafted from {self._run.path}: {hint}")
+        if why:
+            more = f", and {len(self.not_replaced) - 1} more" if len(self.not_replaced) > 1 else ""
+            warnings.warn(f"numscope: not all was grafted: {detail}{more}", RuntimeWarning, stacklevel=2)
 
     def step(self) -> None:
         """End one step and begin the next; without it an optimizer's step does."""
@@ -144,8 +154,10 @@ class Graft:
 
     def _before(self, path: str) -> Callable[..., Any]:
         def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            if not self._inputs or self._backend.runs_again():
+                return None
             call = self._call(path)
-            if not self._inputs or call is None:
+            if call is None:
                 return None
             given = tuple(self._put(value, call, f"input.{index}") for index, value in enumerate(args))
             named = {name: self._put(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
@@ -155,34 +167,41 @@ class Graft:
 
     def _after(self, path: str) -> Callable[..., Any]:
         def after(result: Any) -> Any:
-            index = self._counts.get(path, 0)
-            self._counts[path] = index + 1
-            call = self._call(path, index)
+            if self._backend.runs_again():
+                return result  # a checkpoint's second execution is no call of its own
+            call = self._call(path)
+            self._counts[path] = self._counts.get(path, 0) + 1
             return result if self._inputs or call is None else self._outputs(result, call)
 
         return after
 
     def _after_call(self, head: str, result: Any) -> Any:
         """Replace the result of a call; its number is how often its like was called before in the step."""
+        if self._backend.runs_again():
+            return result
         index = self._counts.get(head, 0)
         self._counts[head] = index + 1
         name = f"{head}.{index}.forward"
         record = self._reference()
-        if record is None or not self._wants_call(name) or name not in record.by_name:
+        if record is None or not self._wants_call(name):
+            return result
+        if name not in record.by_name:
+            self.not_replaced[name] = "the reference has no such call"
             return result
         return self._outputs(result, record.by_name[name].order)
 
     def _outputs(self, result: Any, call: int) -> Any:
-        if isinstance(result, (tuple, list)):
-            items = [self._put(value, call, f"output.{place}") for place, value in enumerate(result)]
-            return type(result)(*items) if hasattr(result, "_fields") else type(result)(items)
-        if isinstance(result, dict):
-            put = {name: self._put(value, call, f"output.{name}") for name, value in result.items()}
-            return type(result)(**put) if type(result) is not dict else put
-        return self._put(result, call, "output.0")
+        nested = isinstance(result, (tuple, list, dict))
+        return self._put(result, call, "output" if nested else "output.0")
 
     def _put(self, value: Any, order: int, slot: str) -> Any:
-        """Return the reference's tensor of a slot in the place of a value; the value itself where that can't be."""
+        """Return the reference's tensors of a slot in the place of a value's; the value itself where that can't be."""
+        if isinstance(value, (tuple, list)):
+            items = [self._put(item, order, f"{slot}.{place}") for place, item in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if isinstance(value, dict):
+            put = {name: self._put(item, order, f"{slot}.{name}") for name, item in value.items()}
+            return type(value)(**put) if type(value) is not dict else put
         record = self._reference()
         if record is None or not self._backend.is_tensor(value):
             return value
@@ -195,12 +214,12 @@ class Graft:
             self.not_replaced[name] = f"shape {list(record.tensors[number].shape)} there, {list(value.shape)} here"
             return value
         try:
-            put = self._backend.replaced(value, record, number)
+            new = self._backend.replaced(value, record, number)
         except NotKept as why:
-            self.not_replaced[name] = str(why)
+            self.not_replaced[name] = f"{why}: capture it with keep='tensors'"
             return value
         self.replaced.append(name)
-        return put
+        return new
 
     def _reference(self) -> Record | None:
         if self._record is None and self._step_number in self._run.rank_steps(self._rank):
@@ -211,13 +230,17 @@ class Graft:
                     self._kept_data.setdefault(_plain(call.module), []).append(call.order)
         return self._record
 
-    def _call(self, path: str, index: int | None = None) -> int | None:
+    def _call(self, path: str) -> int | None:
         """Return the order of the reference's call of a module that belongs to the one that runs now."""
         if self._reference() is None:
+            self.not_replaced[f"step {self._step_number}"] = "the reference has no such step"
             return None
         orders = self._kept_data.get(_plain(path), [])
-        place = self._counts.get(path, 0) if index is None else index
-        return orders[place] if place < len(orders) else None
+        place = self._counts.get(path, 0)
+        if place < len(orders):
+            return orders[place]
+        self.not_replaced[f"call {place} of {path or 'the model'}"] = "the reference has no such call"
+        return None
 
 
 def error_removed(target: Any, grafted: Any, reference: Any) -> dict[str, float]:

@@ -61,6 +61,10 @@ class PaddleBackend:
         """Paddle tells of no optimizer's step: `Graft.step()` ends one."""
         return lambda: None
 
+    def runs_again(self) -> bool:
+        """Paddle does not tell."""
+        return False
+
 
 class _Replace(paddle.autograd.PyLayer):  # type: ignore[misc]
     """Gives another value forward, to the bit, and hands the gradient on backward."""

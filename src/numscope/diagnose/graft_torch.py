@@ -84,3 +84,7 @@ class TorchBackend:
         """Call back after each optimizer step."""
         handle = register_optimizer_step_post_hook(lambda *_: callback())
         return handle.remove
+
+    def runs_again(self) -> bool:
+        """Tell whether the engine runs."""
+        return bool(torch._C._current_graph_task_id() != -1)

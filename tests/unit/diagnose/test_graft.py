@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint_sequential
 
 import numscope as ns
 from numscope.diagnose.graft import error_removed
@@ -123,12 +124,60 @@ def test_what_cannot_be_grafted_is_an_error(tmp_path: Path) -> None:
         pass
     with pytest.raises(ns.SettingsError, match="names"):
         ns.graft(model(), reference)
-    with ns.capture(tmp_path / "stats", model()) as cap:
-        model()(x)
-        cap.step()
     net = model()
+    with ns.capture(tmp_path / "stats", net) as cap:
+        net(x)
+        cap.step()
     with pytest.raises(ns.NotKeptError, match="keep='tensors'"), ns.graft(net, tmp_path / "stats", "2"):
         net(x)
+    with pytest.raises(ns.NotKeptError, match=r"shape \[5, 8\] there, \[3, 8\] here"), ns.graft(net, reference, "2"):
+        net(x[:3])
+    with pytest.raises(ns.NotKeptError, match="no such call"), ns.graft(net, reference, "Torch.tanh.7.forward"):
+        [net(x) for _ in range(4)]
+
+
+def test_what_is_not_grafted_though_its_name_was_given_is_told(tmp_path: Path) -> None:
+    x = inputs()
+    reference = captured(tmp_path / "reference", model(), x)
+    net = model()
+    with (
+        pytest.warns(RuntimeWarning, match="not all was grafted: call 1 of 2: the reference has no such call"),
+        ns.graft(net, reference, "2"),
+    ):
+        net(x)
+        net(x)
+
+
+def test_tuples_inside_tuples_are_grafted_whole(tmp_path: Path) -> None:
+    class Recurrent(nn.Module):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell = nn.LSTM(6, 4)
+            self.factor = factor
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made, (hidden, state) = self.cell(x * self.factor)
+            return made[-1] + hidden[0] + state[0]
+
+    x = inputs()[:, None]
+    reference = captured(tmp_path / "reference", right := Recurrent(1.0), x)
+    net = Recurrent(1.2)
+    with ns.graft(net, reference, "cell") as graft:
+        assert torch.equal(net(x), right(x))
+    assert len(graft.replaced) == 3
+
+
+def test_what_a_checkpoint_runs_again_is_no_call_of_its_own(tmp_path: Path) -> None:
+    net, x = model(), inputs()
+    run = lambda: checkpoint_sequential(net, 2, x, use_reentrant=False).sum()  # noqa: E731
+    with ns.capture(tmp_path / "reference", net, keep="tensors"):
+        for _ in range(2):
+            run().backward()
+    with ns.graft(net, tmp_path / "reference", "2") as graft:
+        for _ in range(2):
+            run().backward()
+    assert graft.replaced == [f"Module.2.Linear.forward.{number}.output.0" for number in range(2)]
 
 
 def test_a_paddle_model_takes_a_torch_reference(tmp_path: Path) -> None:
