@@ -1,6 +1,7 @@
 """Find the first non-finite value of a run, and where it came from.
 
-Exit status 0: nothing non-finite; 1: found; 2: could not do it. With --headroom, also which calls cannot be moved to
+Exit status 0: nothing non-finite; 1: found; 2: could not do it. Parameters that no optimizer step changes, and replicas
+that part, are remarked on. With --headroom, also which calls cannot be moved to
 a precision (fp16, bf16, fp8, fp8_e5m2 …): that alone does not change the status.
 
   numscope check runs/npu
@@ -30,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the run; return 1 where something non-finite was found."""
     from numscope.check import headroom
     from numscope.check.checking import check
+    from numscope.check.training import remarks
     from numscope.core.report import plain
     from numscope.report import check as report
     from numscope.report.files import check_output, output
@@ -56,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
             "",
             f"  {len(near)} outputs come within 2 bits of their dtype's largest number, {near[0].call} nearest",
         ]
+    noticed = remarks(opened)
+    shape["remarks"] = [remark.to_dict() for remark in noticed]
+    told += report.remark_lines(noticed)
     if form is not None:
         margins = headroom.headroom(opened, form)
         shape["headroom"] = {"dtype": form.name, "calls": [margin.to_dict() for margin in margins]}

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from numscope.check.checking import Check, Link, Shown
 from numscope.check.headroom import Format, Margin
+from numscope.check.training import Remark
 from numscope.core.nonfinite import Counts
 from numscope.report.lines import Line, align, ranges
 
@@ -38,6 +39,16 @@ def lines(found: Check, width: int | None = None) -> list[Line]:
     told = _nothing(found) if found.origin is None else _found(found, wide)
     if found.skipped_steps:
         told.append(f"  skipped by a loss scaler, and no fault: {_steps(found.skipped_steps)}")
+    return told
+
+
+def remark_lines(remarks: Sequence[Remark], width: int | None = None) -> list[Line]:
+    """Return the lines of what else was noticed."""
+    wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    told: list[Line] = []
+    for remark in remarks:
+        rows = textwrap.wrap(remark.text, wide - 10, break_long_words=False)
+        told += ["", [("  remark  ", "yellow"), rows[0]], *(f"          {row}" for row in rows[1:])]
     return told
 
 
