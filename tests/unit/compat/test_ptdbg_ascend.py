@@ -65,7 +65,7 @@ def dump(name: str, *, dump_step: int = 1, scale: float = 1.0, **switch: Any) ->
     train(model)  # after OFF nothing is dumped
     lines = [json.loads(line) for line in Path(f"{name}.pkl").read_text().splitlines()]
     folders = [p for p in Path().iterdir() if p.is_dir() and re.fullmatch(rf"{name}_\d{{8}}_\d{{6}}", p.name)]
-    return lines, folders[0] if folders else None
+    return lines, max(folders, default=None)
 
 
 def test_a_whole_network_dump_has_names_statistics_and_data() -> None:
@@ -228,6 +228,16 @@ def test_arguments_by_name_are_dumped_parsed_compared_and_imported(capsys: pytes
     assert "1_Functional_batch_norm_forward_input.weight" in names
     main(["import", "npu_dump.pkl", "run"])
     assert "Functional.batch_norm.0.forward.kwargs.weight" in ns.open_run("run").tensors["name"].to_pylist()
+
+
+def test_a_second_dump_and_comparison_in_the_same_second_replace_nothing() -> None:
+    folders = [dump("npu_dump")[1] for _ in range(2)]
+    assert folders[0] != folders[1]
+    keys = ("npu_pkl_path", "bench_pkl_path", "npu_dump_data_dir", "bench_dump_data_dir")
+    Path("output").mkdir()
+    for _ in range(2):
+        compare(dict(zip(keys, ("npu_dump.pkl", "npu_dump.pkl", str(folders[0]), str(folders[1])))), "output")
+    assert len(list(Path("output").iterdir())) == 2
 
 
 def test_operators_have_the_names_of_the_document() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from numscope.compat.measures import measure
 from numscope.compat.sequences import paired
+from numscope.compat.stamps import unused
 from numscope.core.errors import SettingsError
 from numscope.store.formats.ptdbg import Line, data_folder, is_json_lines, lines_of
 
@@ -71,7 +71,7 @@ def _compare(parameters: Mapping[str, str], output: Path, shape_flag: bool, labe
     pairs = paired([one.key(shape_flag) for one in npu], [one.key(shape_flag) for one in bench])
     if not pairs:
         raise SettingsError("compare: the two dumps have no operator in common: were they made from the same model?")
-    file = output / f"compare_result_{label}{time.strftime('%Y%m%d%H%M%S')}.csv"
+    file = unused(output, f"compare_result_{label}{{}}.csv", "%Y%m%d%H%M%S")
     folders = Path(parameters["npu_dump_data_dir"]), Path(parameters["bench_dump_data_dir"])
     with file.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)

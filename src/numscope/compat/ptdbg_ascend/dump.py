@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import difflib
 import json
-import time
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor, flat_float32, rank_and_world, statistics
 from numscope.compat.ptdbg_ascend.overflow import OverflowWatch
 from numscope.compat.ptdbg_ascend.scopes import Scope, scope_of
+from numscope.compat.stamps import unused
 from numscope.compat.tokens import Token, chosen
 from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
@@ -214,8 +214,9 @@ def sampled(array: NDArray[Any], step: int) -> NDArray[np.float32]:
 def _data_folder() -> Path:
     if _state.data is None:
         assert _state.path is not None
-        _state.data = _state.path.parent / f"{_state.path.stem}_{time.strftime('%Y%m%d_%H%M%S')}"
-        _state.data.mkdir(exist_ok=True)
+        stem = _state.path.stem.replace("{", "{{").replace("}", "}}")
+        _state.data = unused(_state.path.parent, f"{stem}_{{}}", "%Y%m%d_%H%M%S")
+        _state.data.mkdir()
     return _state.data
 
 
