@@ -218,6 +218,10 @@ def _assemble(
         verdict, reason = "identical", "every matched tensor is the same to the bit"
     else:
         verdict, reason = "equivalent", _equivalence(results, coverage)
+    conditions = _conditions(results)
+    if conditions and verdict in ("equivalent", "diverged"):
+        details["conditions"] = conditions
+        reason += f"; {conditions['sentence']}" if verdict == "equivalent" else ""
     report = Report(
         verdict,
         origin=suspects[0] if suspects and verdict == "diverged" else None,
@@ -304,6 +308,21 @@ def _why_nothing_matched(results: list[StepResult]) -> str:
     if not any(result.target_calls for result in results) or not any(result.reference_calls for result in results):
         return "one of the runs recorded no calls: was capture on, and did its scope match anything?"
     return "no call of the target could be matched with one of the reference: a map file (--map) can say which belong together"
+
+
+def _conditions(results: list[StepResult]) -> dict[str, Any]:
+    """Return under which conditions two runs were compared that are not of one kind: precisions, loss scales."""
+    told: dict[str, Any] = {}
+    sentences = []
+    two = next((result.precisions for result in results if result.precisions is not None), None)
+    if two is not None:
+        told["precisions"] = {"target": two.target, "reference": two.reference}
+        sentences.append(two.sentence())
+    mine, theirs = next((result.scales for result in results if result.scales != (1.0, 1.0)), (1.0, 1.0))
+    if (mine, theirs) != (1.0, 1.0):
+        told["loss_scales"] = {"target": mine, "reference": theirs}
+        sentences.append(f"gradients are compared without the loss scale ({mine:g} against {theirs:g})")
+    return {**told, "sentence": "; ".join(sentences)} if told else {}
 
 
 def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from numscope.compare.arguments import Difference
+from numscope.compare.precisions import Precisions
 
 IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
 VERDICTS = ("identical", "equivalent", "origin", "inherited")
@@ -72,7 +73,7 @@ class Made:
 class History:
     """What the steps before this one showed, for one rank."""
 
-    precisions: bool | None = None  # the two runs compute in different precisions throughout
+    precisions: Precisions | None = None  # of two runs that compute in different precisions throughout
     diverged: bool = False
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far

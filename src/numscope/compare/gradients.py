@@ -10,7 +10,9 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.findings import Finding, or_zero
+from numscope.compare.flow import region
 from numscope.compare.ledger import Ledger
+from numscope.compare.slots import OUTPUT
 
 
 def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
@@ -108,6 +110,51 @@ def raise_again(ledger: Ledger, pair: int) -> int | None:
                 ledger.inherit(behind, number)
                 return number
     return None
+
+
+def further_use(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
+    """Return the suspicion of a call that uses on one side alone what a gradient is of, where only that side's gradient is
+    a sum of the engine's: a further term of the loss."""
+    t, r = ledger.tensors(row)
+    summed = ledger.flow_a.producer[t] < 0, ledger.flow_b.producer[r] < 0
+    if summed[0] == summed[1]:
+        return None
+    side, flow, calls, partner = (
+        (ledger.a, ledger.flow_a, ledger.alignment.target, ledger.partner_a)
+        if summed[0]
+        else (ledger.b, ledger.flow_b, ledger.alignment.reference, ledger.partner_b)
+    )
+    forward = int(side.calls.forward[calls[pair]])
+    here = slice(side.slots.start[forward], side.slots.start[forward + 1]) if forward >= 0 else slice(0)
+    of = flow.same[side.slots.tensor[here][(flow.role[here] == OUTPUT) & (side.slots.tensor[here] >= 0)]]
+    given = np.flatnonzero((flow.role != OUTPUT) & (side.slots.tensor >= 0))
+    users = side.slots.call[given[np.isin(flow.same[side.slots.tensor[given]], of)]]
+    inner = users[(side.calls.children[users] == 0) & (partner[users] < 0)]
+    lone = [int(x) for x in np.unique(inner) if ledger.operator_class(side, int(x)) not in (*op.IDLE, op.DISCRETE)]
+    if not lone or len(np.unique(users)) < 2:
+        return None
+    who = (lone[0], -1) if summed[0] else (-1, lone[0])
+    return _suspect_lone(ledger, pair, ledger.slot(row), who, error, explained)
+
+
+def heal_parts(ledger: Ledger, pair: int, error: float) -> None:
+    """Withdraw suspicions of gradients that are parts of a sum, where the sum is right: `x` is used whole here, and in
+    halves there."""
+    flow, calls = ledger.flow_a, ledger.a.calls
+    maker = int(calls.forward[ledger.alignment.target[pair]])
+    for suspicion in ledger.suspicions:
+        if maker < 0 or not suspicion.stands or suspicion.firm or suspicion.at < 0:
+            continue
+        if error > 0.05 * min(1.0, suspicion.last):  # an error that only fades on the way is no agreement
+            continue
+        part = int(ledger.alignment.target[suspicion.at])
+        if ledger.phase(suspicion.at) != "backward" or calls.forward[part] < 0:
+            continue
+        begin = (
+            x for given in flow.inputs(int(calls.forward[part])) for x in region(flow, given, ledger.partner_a).frontier
+        )
+        if any(flow.producer[x] == maker for x in begin):
+            suspicion.healed_at = max(suspicion.healed_at, ledger.order(pair))
 
 
 def _lone_call(ledger: Ledger, wanted: str) -> tuple[int, int] | None:

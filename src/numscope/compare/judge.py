@@ -40,6 +40,7 @@ class Judgement:
     slot_wrong: Flags
     unmeasured: Flags  # pairs that are right only in so far as nothing of them was measured
     slot_unmeasured: Flags
+    solid: Flags  # pairs that do the same job: what the others made need not be the same
 
 
 def judge(
@@ -49,12 +50,11 @@ def judge(
     slots: SlotPairs,
     measures: Measures,
     history: History,
-    two_precisions: bool = False,
     noise: Floats | None = None,
     scale: float = 1.0,
 ) -> Judgement:
     """Judge every pair of calls of one step of one rank."""
-    ledger = Ledger(a, b, alignment, slots, measures, history, two_precisions)
+    ledger = Ledger(a, b, alignment, slots, measures, history)
     judgement = _Walk(ledger, ledger.limits(scale, noise)).run()
     history.started = True
     history.diverged = history.diverged or bool(judgement.findings)
@@ -98,6 +98,7 @@ class _Walk:
             ledger.slot_wrong(),
             self._unmeasured(),
             ledger.unmeasured,
+            ledger.solid,
         )
 
     def _unmeasured(self) -> Flags:

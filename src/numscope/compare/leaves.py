@@ -5,11 +5,23 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare import operators as op
-from numscope.compare.findings import EQUIVALENT, FAILED, INHERITED, ORIGIN, PLAIN, RIGHT, TAINTED, Finding, or_zero
+from numscope.compare.findings import (
+    EQUIVALENT,
+    FAILED,
+    INHERITED,
+    ORIGIN,
+    PLAIN,
+    RIGHT,
+    TAINTED,
+    Finding,
+    Status,
+    or_zero,
+)
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Floats, distinct
 from numscope.compare.slots import OUTPUT
+from numscope.compare.twins import crossed, meets_again
 from numscope.compare.unseen import lone_before
 
 
@@ -29,8 +41,9 @@ class Leaves:
 
     def judge(self, pair: int) -> None:
         ledger = self.ledger
-        statuses = [self.provenance.check(pair, row) for row in ledger.given(pair)]
-        failed = next((cause for status, cause in statuses if status == FAILED), None)
+        statuses = self._statuses(pair)
+        failures = [cause for status, cause in statuses if status == FAILED]
+        failed = failures[0] if failures else None
         tainted = next((cause for status, cause in statuses if status == TAINTED), None)
         if tainted is None and failed is None:
             tainted = self._hidden_taint(pair)
@@ -45,9 +58,10 @@ class Leaves:
         if tainted is not None:
             self._inherit(pair, tainted, out)
         elif failed is not None and out == 0 and any(ledger.is_telling(row) for row in ledger.made(pair)):
-            ledger.suspicions[failed].healed_at = ledger.order(pair) + 0.5
+            for cause in failures:
+                ledger.suspicions[cause].healed_at = ledger.order(pair) + 0.5
         elif failed is not None:
-            ledger.loosen(pair, failed)
+            ledger.loosen(pair, failures)
             ledger.verdict[pair] = INHERITED
             ledger.cause_of[pair] = failed
             self._check_ends(pair)
@@ -56,20 +70,33 @@ class Leaves:
         elif (
             np.isnan(out)
             or flipped
-            or (out <= self._limit(pair, came_in, carried) and not self._is_scaled(pair, came_in))
+            or (
+                out <= self._limit(pair, came_in, carried)
+                and not self._is_scaled(pair, came_in)
+                and self._in_list(pair) is None
+            )
         ):
             for row in ledger.made(pair):
                 error = ledger.error(row)
                 ledger.mark_right(*ledger.tensors(row), max(came_in, carried) if np.isnan(error) else error)
             ledger.note_right(pair, out)
             self._remember_arguments(pair, out)
+        elif self._does_another_part(pair):
+            ledger.loosen(pair, [])
+            self._check_ends(pair)
         elif unseen and (lone := lone_before(ledger, pair, out, float(self.limits[pair]), came_in)) is not None:
             ledger.inherit(pair, ledger.suspect(lone, firm=True))
         else:
+            if self._begins_otherwise(pair):  # numbers of another kind, perhaps for another use: see where they lead
+                cause = ledger.find("call", pair, out, float(self.limits[pair]), came_in, firm=False)
+                ledger.loosen(pair, [cause])
+                ledger.verdict[pair], ledger.cause_of[pair] = ORIGIN, cause
+                return
             blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
             kind = "gap" if slot else "call"
             explained = float(self.limits[pair])
             explained = explained if out > explained else self._limit(pair, came_in, carried)
+            out, explained, came_in = self._in_list(pair) or (out, explained, came_in)
             cause = ledger.find(kind, blamed, out, explained, came_in, slot=slot)
             ledger.inherit(pair, cause)
             ledger.cause_of[blamed] = cause
@@ -80,6 +107,31 @@ class Leaves:
                 INHERITED  # a NaN on one side alone is not rounding, whatever its forward call was given
             )
             ledger.cause_of[pair] = follows
+
+    def _statuses(self, pair: int) -> list[Status]:
+        """Return whether what a pair was given is right; calls whose forward calls do different jobs may get different
+        gradients, and only inherit."""
+        ledger = self.ledger
+        forward = int(ledger.forward_pair[pair]) if ledger.phase(pair) == "backward" else -1
+        if forward < 0 or ledger.solid[forward]:
+            return [self.provenance.check(pair, row) for row in ledger.given(pair)]
+        given = [ledger.tensors(row)[0] for row in ledger.given(pair)]
+        return [(TAINTED, int(ledger.cause_a[t])) if ledger.wrong_a[t] else (RIGHT, -1) for t in given]
+
+    def _begins_otherwise(self, pair: int) -> bool:
+        """Return whether a pair makes tensors from nothing but arguments, and not from the same, for calls that are read."""
+        ledger = self.ledger
+        made = [ledger.tensors(row)[0] for row in ledger.made(pair)]
+        return ledger.errors.operator[pair] == op.CREATE and not ledger.blind and any(self.uses[t] for t in made)
+
+    def _does_another_part(self, pair: int) -> bool:
+        """Return whether a call does what other calls of the other run do: it chooses halves in another order, or comes
+        to the same result after a call more (the sum, divided by the count, for the mean)."""
+        ledger = self.ledger
+        off = [row for row in ledger.made(pair) if ledger.error(row) != 0]
+        if ledger.errors.operator[pair] == op.MOVE:
+            return all(crossed(ledger, row) for row in off)
+        return bool(ledger.told(pair)) and all(meets_again(ledger, row) for row in off)
 
     def _unseen(self, pair: int) -> tuple[int, str] | None:
         """Return the pair that first made what differs by an unknown amount, though it was given the same; or the one
@@ -168,6 +220,23 @@ class Leaves:
         ledger = self.ledger
         least = float(self.limits[pair]) / 16.0
         return came_in == 0.0 and any(ledger.scaled_error(row) > least for row in ledger.made(pair))
+
+    def _in_list(self, pair: int) -> tuple[float, float, float] | None:
+        """Return the error of an element of a list that was given right and came out wrong, what is explained of it, and
+        what came in; the worst of a list may be one that is nothing but rounding, and would hide it."""
+        ledger = self.ledger
+        if ledger.errors.name[pair] not in op.ELEMENT_BY_ELEMENT:
+            return None
+        rows = {ledger.slot(row): row for row in ledger.rows(pair)}
+        others = [ledger.size(row) for slot, row in rows.items() if slot.count(".") == 1 and slot.startswith("input")]
+        for slot, row in rows.items():
+            given = rows.get(f"input.0.{slot.partition('.')[2]}") if slot.startswith("output.") else None
+            if given is not None:
+                came_in = max([ledger.size(given), *others])
+                explained = 32.0 * came_in + PLAIN * ledger.roundoff(*ledger.tensors(row))
+                if ledger.size(row) > explained:
+                    return ledger.size(row), explained, came_in
+        return None
 
     def _remember_arguments(self, pair: int, error: float) -> None:
         """Keep a call whose arguments differ without effect on its outputs: it may change state that shows later."""

@@ -19,6 +19,8 @@ from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
 from numscope.compare.unrecorded import is_source, loosened, records_inputs
 
+_ALIKE = 1e-5
+
 
 class Ledger:
     """The two sides of a step, what is measured of them, and what has been found out so far."""
@@ -31,20 +33,22 @@ class Ledger:
         slots: SlotPairs,
         measures: Measures,
         history: History,
-        two_precisions: bool,
     ) -> None:
         self.a, self.b, self.alignment, self.slots, self.measures = a, b, alignment, slots, measures
-        self.history, self.two_precisions = history, two_precisions
-        self.errors: CallErrors = call_errors(a, b, alignment, slots, measures, two_precisions)
+        self.history, self.two_precisions = history, history.precisions is not None
+        self.errors: CallErrors = call_errors(a, b, alignment, slots, measures, self.two_precisions)
         self.flow_a, self.flow_b = flow(a), flow(b)
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
         self.blind = not (records_inputs(a) and records_inputs(b))
+        # Relative: two tensors this near are the same intermediate result.
+        self.alike = max(_ALIKE, 16.0 * history.precisions.roundoff if history.precisions is not None else 0.0)
         # Slot pairs that could not be compared because one side has no fingerprint.
         printed = a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
         self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]
         self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
         self.differences = self._differences()
         self.forward_pair = forward_pairs(alignment, a)
+        self.other_sources = self._other_sources()
         self.solid = self._solid_pairs()
         self.partner_a, self.partner_b = np.full(len(a.calls), -1), np.full(len(b.calls), -1)
         self.partner_a[alignment.target] = np.where(self.solid, alignment.reference, -1)
@@ -60,8 +64,9 @@ class Ledger:
         inner = {a.book.code("api"), a.book.code("aten")}
         self.coarse = not inner & {*distinct(a.calls.kind)[0].tolist(), *distinct(b.calls.kind)[0].tolist()}
         self.suspicions: list[Suspicion] = []
-        self.suspicion_of: dict[int, int] = {}  # target row of a call that lost its solidity → suspicion
-        self.suspicion_of_reference: dict[int, int] = {}
+        # Row of a call that lost its solidity → the suspicions of what it was given.
+        self.suspicions_of: dict[int, list[int]] = {}
+        self.suspicions_of_reference: dict[int, list[int]] = {}
         # Calls without counterpart that led to a right result.
         self.cleared_a: set[int] = set()
         self.cleared_b: set[int] = set()
@@ -95,7 +100,7 @@ class Ledger:
         solid[(al.why != MAP) & unlike_op] = False
         given = self.slots.role == INPUT
         unlike_size = a.tensors.elements[self.slots.a] != b.tensors.elements[self.slots.b] if len(given) else given
-        solid[self.slots.pair[given & unlike_size]] = False
+        solid[self.slots.pair[given & (unlike_size | self.other_sources)]] = False
         leaf = ~self.composite
         made = (self.slots.role == OUTPUT) & unlike_size if len(given) else given
         solid[self.slots.pair[made]] &= ~leaf[self.slots.pair[made]]
@@ -119,6 +124,13 @@ class Ledger:
         has = (a.calls.forward[al.target] >= 0) & (forward >= 0)
         solid[has & ~solid[np.maximum(forward, 0)]] = False
         return solid
+
+    def _other_sources(self) -> Flags:
+        """Return which slot pairs hold tensors that nothing recorded made, of other shapes and values: other weights."""
+        t, r = self.slots.a, self.slots.b
+        sources = (self.flow_a.producer[t] < 0) & (self.flow_b.producer[r] < 0)
+        unlike = self.a.tensors.shape[t] != self.b.tensors.shape[r]
+        return np.asarray(sources & unlike & (self.measures.error[self.measures.row_of] != 0))
 
     def _as_number(self, side: Side, row: int, pair: int, place: int) -> bool:
         """Return whether a one-element tensor on one side stands for a plain number among the other's arguments."""
@@ -208,7 +220,7 @@ class Ledger:
 
     def _roundoff(self, side: Side, tensor: int) -> float:
         name, norm = self.dtype(side, tensor), float(side.tensors.l2[tensor])
-        below = smallest_step(name) * float(side.tensors.elements[tensor]) ** 0.5
+        below = smallest_step(name) / float(side.tensors.scale[tensor]) * float(side.tensors.elements[tensor]) ** 0.5
         return unit_roundoff(name) + (min(1.0, below / norm) if norm > 0 else 0.0)
 
     def told(self, pair: int) -> list[Difference]:
@@ -344,11 +356,11 @@ class Ledger:
         sides = ((self.a, finding.target), (self.b, finding.reference))
         return [str(side.book.words[side.calls.phase[row]]) for side, row in sides if row >= 0]
 
-    def loosen(self, pair: int, cause: int) -> None:
+    def loosen(self, pair: int, causes: list[int]) -> None:
         """A pair whose inputs do not correspond does not do the same job: judge it by where it leads."""
         target, reference = int(self.alignment.target[pair]), int(self.alignment.reference[pair])
-        if cause >= 0:
-            self.suspicion_of[target] = self.suspicion_of_reference[reference] = cause
+        if causes:
+            self.suspicions_of[target] = self.suspicions_of_reference[reference] = causes
         if not self.solid[pair]:
             return
         self.solid[pair] = False
@@ -356,7 +368,7 @@ class Ledger:
         for row in self.made(pair):
             self.known[self.slots.a[row]] = -1
         for behind in self.backward_of.get(target, ()):  # nor does its backward, whose agreement proves nothing here
-            self.loosen(behind, -1)
+            self.loosen(behind, [])
 
     def slot_wrong(self) -> Flags:
         """Return which slot pairs hold a wrong tensor, by a suspicion that stands."""

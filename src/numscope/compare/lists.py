@@ -10,12 +10,16 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
+from numscope.compare.align import Alignment
+from numscope.compare.labels import pair_labels
 from numscope.compare.side import Ints, Side
 
 _MOST = 4096  # elements of a list that are looked at
 
 
-def keys(a: Side, b: Side, pair_a: Ints, slot_a: Ints, pair_b: Ints, slot_b: Ints) -> tuple[Ints, Ints]:
+def keys(
+    a: Side, b: Side, alignment: Alignment, pair_a: Ints, slot_a: Ints, pair_b: Ints, slot_b: Ints
+) -> tuple[Ints, Ints]:
     """Return a number for each slot of both sides' paired calls; those that have the same belong together."""
     width = len(a.book.words) + 1
     key_a, key_b = pair_a * width + a.slots.slot[slot_a], pair_b * width + b.slots.slot[slot_b]
@@ -34,6 +38,7 @@ def keys(a: Side, b: Side, pair_a: Ints, slot_a: Ints, pair_b: Ints, slot_b: Int
             made_a, made_b = lists_a.get("output", []), lists_b.get("output", [])
             if len(made_a) == len(given_a) and len(made_b) == len(given_b):
                 _renumber(key_a, key_b, made_a, made_b, pairs)
+    pair_labels(a, b, alignment, pair_a, slot_a, pair_b, slot_b, key_a, key_b)
     return key_a, key_b
 
 

@@ -16,8 +16,8 @@ from numscope.compare.ledger import Ledger
 from numscope.compare.pairing import VALUE
 from numscope.compare.side import Ints, Side
 from numscope.compare.slots import OUTPUT
+from numscope.compare.twins import alike, crossed
 
-_ALIKE = 1e-5  # relative: two tensors this near are the same intermediate result
 _MOST = 10_000  # pairs of intermediate results that are compared
 
 Regions = tuple[Region, Region]
@@ -31,6 +31,7 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
     extra = _most_active(ledger, ledger.a, _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a))
     missing = _most_active(ledger, ledger.b, _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b))
     extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)
+    extra, missing = _other_move(ledger, (ahead, behind), (paired_a, paired_b)) or (extra, missing)
     paired = [x for x in ahead.calls if x in paired_a]
     name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
     if extra >= 0 or missing >= 0:
@@ -49,6 +50,9 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
         lone = lone_gradient(ledger, first)
         if lone is not None:
             return _of_pair(ledger, lone[0], sizes, f"gradient of the {lone[2]}", slot=lone[1])
+        swapped = next((given for given in ledger.given(first) if crossed(ledger, given)), None)
+        if swapped is not None:
+            return _of_pair(ledger, first, sizes, "another tensor", slot=ledger.slot(swapped))
         return _of_pair(ledger, first, sizes, "other inputs")
     t, r = ledger.tensors(row)
     if ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0:
@@ -94,6 +98,33 @@ def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
     return min(working or calls, default=-1)
 
 
+def _other_move(ledger: Ledger, regions: Regions, paired: tuple[set[int], set[int]]) -> tuple[int, int] | None:
+    """Return two calls that only move elements, of which each side alone has one: from the same tensor they make
+    others of the same shape, `repeat` here and `repeat_interleave` there."""
+    moves: list[list[tuple[int, int, int]]] = []  # of each side: what is given, what is made, and the call
+    for side, flow, part, others in (
+        (ledger.a, ledger.flow_a, regions[0], paired[0]),
+        (ledger.b, ledger.flow_b, regions[1], paired[1]),
+    ):
+        lone = [call for call in part.calls if call not in others and ledger.operator_class(side, call) == op.MOVE]
+        ends = {*part.frontier, *part.sources}
+        moves.append(
+            [
+                (given[0], made, call)
+                for call in lone
+                if len(given := flow.inputs(call)) == 1 and given[0] in ends
+                for made in _results(flow, Region((call,), (), (), complete=True)).tolist()
+            ]
+        )
+    for given_a, made_a, x in moves[0]:
+        for given_b, made_b, y in moves[1]:
+            same_given = alike(ledger, given_a, given_b)
+            same_shape = ledger.a.tensors.shape[made_a] == ledger.b.tensors.shape[made_b]
+            if same_given and same_shape and not alike(ledger, made_a, made_b):
+                return x, y
+    return None
+
+
 def _first_run(side: Side, call: int, paired: set[int]) -> int:
     """Return the forward call of a backward call that one side alone has, where that is alone too: it ran first."""
     forward = int(side.calls.forward[call]) if call >= 0 and not side.calls.recompute[call] else -1
@@ -107,7 +138,7 @@ def _first_pair(ledger: Ledger, paired: list[int], behind: Region, extra: int, m
         y = int(ledger.alignment.reference[pair])
         same_given = all(ledger.error(row) == 0 for row in ledger.given(pair))
         late = (extra >= 0 and x > extra) or (missing >= 0 and y > missing)
-        if y in behind.calls and not late and same_given and ledger.given(pair) and x not in ledger.suspicion_of:
+        if y in behind.calls and not late and same_given and ledger.given(pair) and x not in ledger.suspicions_of:
             return pair
     return -1
 
@@ -170,8 +201,11 @@ def _in_place(side: Side, call: int) -> bool:
     return op.writes_into_its_input(side.calls.name(call), side.book.words[arguments] if arguments >= 0 else "")
 
 
-def narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
-    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from."""
+def narrowed(ledger: Ledger, row: int, regions: Regions, most: float = 1.0) -> Regions:
+    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from.
+
+    Results that differ by more than `most` are not the same.
+    """
     t, r = ledger.tensors(row)
     inner_a, inner_b = _results(ledger.flow_a, regions[0]), _results(ledger.flow_b, regions[1])
     if not len(inner_a) or not len(inner_b) or len(inner_a) * len(inner_b) > _MOST:
@@ -184,7 +218,7 @@ def narrowed(ledger: Ledger, row: int, regions: Regions) -> Regions:
         telling &= one[x] == other[y]  # sketches leave them out
     x, y = x[telling], y[telling]
     distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
-    alike = (distance <= _ALIKE * b.l2[y]) & ~((x == t) & (y == r))
+    alike = (distance <= min(ledger.alike, most) * b.l2[y]) & ~((x == t) & (y == r))
     if not alike.any():
         return regions
     ends_a, ends_b = frozenset(x[alike].tolist()), frozenset(y[alike].tolist())

@@ -104,8 +104,12 @@ class _SlotTable:
         self.norm = np.fmax(np.nan_to_num(b.tensors.l2[slots.b]), np.nan_to_num(a.tensors.l2[slots.a]))
         self.elements = b.tensors.elements[slots.b].astype(np.float64)
         masked = filled(b, slots.b)
+        roundoff = np.array([unit_roundoff(word) for word in words] + [0.0])
+        dtype_a, dtype_b = a.tensors.dtype[slots.a], b.tensors.dtype[slots.b]
         with np.errstate(divide="ignore", invalid="ignore"):
-            larger = np.clip(self.norm / b.tensors.l2[slots.b], 1.0, _LARGE)
+            # What is nothing but rounding is as large as its dtype rounds.
+            apart = np.fmax(_LARGE, 64.0 * roundoff[dtype_a] / roundoff[dtype_b])
+            larger = np.clip(self.norm / b.tensors.l2[slots.b], 1.0, apart)
         self.larger = np.where(masked | ~np.isfinite(larger), 1.0, larger)
         least = np.fmin(np.abs(b.tensors.min[slots.b]), np.abs(b.tensors.max[slots.b]))
         self.norm = np.where(masked, least * np.sqrt(self.elements), self.norm)
@@ -113,14 +117,12 @@ class _SlotTable:
         spread = b.tensors.l2[slots.b] ** 2 / np.maximum(self.elements, 1) - b.tensors.mean[slots.b] ** 2
         self.std = np.sqrt(np.maximum(np.nan_to_num(spread), 0.0))
         self.largest = np.fmax(np.abs(b.tensors.max[slots.b]), np.abs(b.tensors.min[slots.b]))
-        roundoff = np.array([unit_roundoff(word) for word in words] + [0.0])
         discrete = np.array([is_discrete(word) for word in words] + [False])
-        dtype_a, dtype_b = a.tensors.dtype[slots.a], b.tensors.dtype[slots.b]
         self.dtype_differs = dtype_a != dtype_b
         steps = np.array([smallest_step(word) for word in words] + [0.0])
         below = np.sqrt(self.elements) / np.maximum(self.norm, 1e-300)
-        self.roundoff_a = roundoff[dtype_a] + np.minimum(1.0, steps[dtype_a] * below)
-        self.roundoff_b = roundoff[dtype_b] + np.minimum(1.0, steps[dtype_b] * below)
+        self.roundoff_a = roundoff[dtype_a] + np.minimum(1.0, steps[dtype_a] / a.tensors.scale[slots.a] * below)
+        self.roundoff_b = roundoff[dtype_b] + np.minimum(1.0, steps[dtype_b] / b.tensors.scale[slots.b] * below)
         self.discrete = discrete[dtype_a] & discrete[dtype_b]
 
     def worst(self, count: int, chosen: Flags) -> Floats:

@@ -110,6 +110,9 @@ KINKED = frozenset(
 # Divide each element by its own size, as Adam and its kin do: the sign of one that is zero but for rounding is a full step.
 EQUALISING = frozenset(_words("addcdiv _foreach_addcdiv _fused_adam _fused_adamw _fused_adagrad"))
 
+# Of lists, of which no element knows of the others, and which cannot enlarge a relative error.
+ELEMENT_BY_ELEMENT = frozenset(_words("_foreach_norm _foreach_mul _foreach_div"))
+
 # Functions of one dtype's exact elements whose result is the same to the bit on every kernel.
 EXACT = MOVE
 

@@ -71,9 +71,17 @@ class Children:
         """Return the children of a row, or the roots for -1."""
         return self._rows[self._start[row + 1] : self._start[row + 2]]
 
-    def expand(self, rows: Ints) -> Ints:
-        """Return rows with each that has children replaced by them."""
-        return np.concatenate([self.of(int(row)) if self.has(int(row)) else np.array([row]) for row in rows])
+    def expand(self, rows: Ints, closed: set[int]) -> Ints:
+        """Return rows with each that has children, and is not to stay closed, replaced by them."""
+        parts = [np.array([row]) if row in closed or not self.has(row) else self.of(row) for row in rows.tolist()]
+        return np.concatenate(parts) if parts else rows
+
+    def below(self, rows: Ints) -> list[int]:
+        """Return all rows below the given ones."""
+        found = [inner for row in rows.tolist() for inner in self.of(row).tolist()]
+        for row in found:
+            found += self.of(row).tolist()
+        return found
 
     def has(self, row: int) -> bool:
         return bool(self._start[row + 1] < self._start[row + 2])

@@ -11,7 +11,7 @@ import numpy as np
 
 from numscope.compare.dtypes import unit_roundoff
 from numscope.compare.findings import PLAIN, RIGHT, TAINTED, Made, Status
-from numscope.compare.gradients import forward_cause
+from numscope.compare.gradients import forward_cause, heal_parts
 from numscope.compare.ledger import Ledger
 from numscope.compare.regions import Regions
 from numscope.compare.slots import STATE
@@ -36,7 +36,7 @@ class Provenance:
     def _check(self, pair: int, row: int, t: int, r: int) -> Status:
         ledger = self.ledger
         error = ledger.error(row)
-        if error == 0:
+        if error == 0 or (ledger.other_sources[row] and ledger.slots.role[row] != STATE):
             return RIGHT, -1
         if ledger.slots.role[row] == STATE:
             return self._check_state(pair, row, t, r, ledger.size(row))
@@ -55,7 +55,9 @@ class Provenance:
             return TAINTED, int(ledger.cause_a[t])
         label = self.label(pair, row)
         known = history.parameters.get(label)
-        explained = 4 * ledger.roundoff(t, r) + 4 * (known or 0.0)
+        # Float32 masters of a bfloat16 model hold what bfloat16 left of it.
+        coarsest = history.precisions.roundoff if history.precisions is not None else 0.0
+        explained = 4 * max(ledger.roundoff(t, r), coarsest) + 4 * (known or 0.0)
         if history.started:
             explained += 16 * max(history.noise, *ledger.worst_right.values())
         if label in history.wrong and ledger.anything_wrong():  # its error is known, but it is no excuse
@@ -63,7 +65,11 @@ class Provenance:
         if error <= explained:
             history.parameters[label] = max(known or 0.0, error)
             return RIGHT, -1
-        if known is None and not history.started:
+        if (
+            known is None
+            and not history.started
+            and not (label in history.arguments and ledger.flow_a.producer[t] >= 0)
+        ):
             cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row))
         elif ledger.anything_wrong():
             cause = ledger.first_cause()
@@ -111,6 +117,8 @@ class Provenance:
         wrong = made.wrong and ledger.anything_wrong()
         if error <= (64 * ledger.roundoff(t, r) if wrong else explained):
             ledger.mark_right(t, r, error)
+            if ledger.is_telling(row):
+                heal_parts(ledger, pair, error)
             return RIGHT, -1
         if wrong:
             cause = ledger.first_cause()

@@ -12,9 +12,9 @@ import numpy as np
 
 from numscope.compare import operators as op
 from numscope.compare.dtypes import common_roundoff, unit_roundoff
-from numscope.compare.findings import FAILED, PLAIN, RIGHT, TAINTED, Finding, Status
+from numscope.compare.findings import FAILED, PLAIN, RIGHT, TAINTED, Status, Suspicion
 from numscope.compare.flow import Region, region
-from numscope.compare.gradients import forward_cause, raise_again
+from numscope.compare.gradients import forward_cause, further_use, raise_again
 from numscope.compare.ledger import Ledger
 from numscope.compare.measure import RESOLUTION
 from numscope.compare.naming import between_them, narrowed
@@ -23,7 +23,15 @@ from numscope.compare.slots import OUTPUT
 
 _GROWTH = 24  # calls through which two ways may still meet again
 _TELLING = 16  # elements: so many that agree do not do so by chance
+_COARSE = 2.0**-9  # relative: below it, it may be a few roundings of float32 that cancellation has enlarged
+_FADED = 0.05  # of an error: what is left of it where two ways meet again; an error that only fades is no agreement
 _PLAINLY = 1e-2  # relative: what was off by more cannot fade to rounding on the way
+
+
+def _gain(front: float) -> float:
+    """Return by how much an error at the entrance may have grown at the end: one of a hundredth, what bf16 leaves, is an
+    average over many roundings, and few ways enlarge it much."""
+    return 32.0 if front < _COARSE else 16.0
 
 
 class Regions:
@@ -54,7 +62,7 @@ class Regions:
         explained = self._region_explains(pair, row, ahead, behind, front)
         causes = self._causes(ahead, behind)
         if error <= explained:
-            faded = self._heal(pair, row, causes, error, explained - 30.0 * front)
+            faded = self._heal(pair, row, causes, error, explained - (_gain(front) - 2.0) * front, (ahead, behind))
             if faded is not None:
                 return self._taint(t, r, error, faded)
             if ledger.is_telling(row):
@@ -66,13 +74,14 @@ class Regions:
         if ledger.history.diverged:
             return self._taint(t, r, error, -1)
         if causes:
-            return self._fail_again(pair, row, min(causes), ahead, behind, error)
+            return self._fail_again(pair, row, causes, (ahead, behind), error)
         if (ledger.blind or ledger.phase(pair) in ("backward", "optimizer")) and ledger.anything_wrong():
             return self._taint(t, r, error, ledger.first_cause())
         between = bool(ahead.calls or behind.calls)
         if ledger.phase(pair) == "backward":
             if between:
-                found = raise_again(ledger, pair)
+                again = raise_again(ledger, pair)
+                found = again if again is not None else further_use(ledger, pair, row, error, explained)
             else:
                 found = forward_cause(ledger, pair, row, error, explained)
             if found is not None:
@@ -83,10 +92,12 @@ class Regions:
     def _causes(self, ahead: Region, behind: Region) -> set[int]:
         """Return the suspicions that the calls of a region are under."""
         ledger = self.ledger
-        causes = {ledger.suspicion_of[x] for x in ahead.calls if x in ledger.suspicion_of}
-        return causes | {ledger.suspicion_of_reference[y] for y in behind.calls if y in ledger.suspicion_of_reference}
+        causes = {cause for x in ahead.calls for cause in ledger.suspicions_of.get(x, ())}
+        return causes | {cause for y in behind.calls for cause in ledger.suspicions_of_reference.get(y, ())}
 
-    def _heal(self, pair: int, row: int, causes: set[int], error: float, near: float) -> int | None:
+    def _heal(
+        self, pair: int, row: int, causes: set[int], error: float, near: float, regions: tuple[Region, Region]
+    ) -> int | None:
         """Withdraw the suspicions that an agreement refutes; return one that it does not.
 
         Two ways that meet again do so at once; an error that only fades on the way is no agreement.
@@ -97,8 +108,8 @@ class Regions:
         telling = ledger.is_telling(row) and not weak
         for cause in sorted(causes):
             suspicion = ledger.suspicions[cause]
-            faint = error > min(near, 0.05 * min(1.0, suspicion.last))
-            if suspicion.firm or (telling and faint):
+            faint = error > min(near, _FADED * min(1.0, suspicion.last))
+            if suspicion.firm or (telling and faint and not self._is_cleared(suspicion, row, regions)):
                 if suspicion.stands:
                     return cause
             elif telling:
@@ -149,29 +160,40 @@ class Regions:
         self.ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
 
-    def _fail_again(self, pair: int, row: int, cause: int, ahead: Region, behind: Region, error: float) -> Status:
+    def _fail_again(
+        self, pair: int, row: int, causes: set[int], regions: tuple[Region, Region], error: float
+    ) -> Status:
         ledger = self.ledger
+        cleared = {cause for cause in causes if self._is_cleared(ledger.suspicions[cause], row, regions)}
+        blamed = causes - cleared or causes
+        cause = min({one for one in blamed if ledger.suspicions[one].stands} or blamed)
+        for other in cleared - {cause}:
+            ledger.suspicions[other].healed_at = ledger.order(pair)
         suspicion = ledger.suspicions[cause]
         suspicion.failed_at = ledger.order(pair)
         suspicion.failures += 1
         suspicion.last = error
         finding = suspicion.finding
-        if suspicion.failures <= 4 and not suspicion.firm and finding.kind in ("missing", "call", "gap"):
+        if suspicion.failures <= 4 and not suspicion.firm and (finding.kind != "extra" or cause in cleared):
             sizes = (finding.relative, finding.expected, finding.came_in)
-            wider = between_them(ledger, pair, row, (ahead, behind), sizes)
+            wider = between_them(ledger, pair, row, regions, sizes)
             # The reference lacks a call that the target has, before what first failed: another way to do it.
-            if wider.kind == "extra" and wider.target < ledger.alignment.target[suspicion.at]:
+            if wider.kind == "extra" and wider.target < ledger.alignment.target[suspicion.at] and cause not in cleared:
                 suspicion.finding = replace(wider, note=finding.note, slot=finding.slot)
-            elif self._is_cleared(finding, row, ahead, behind):
-                suspicion.finding = wider
-        if len(ahead.calls) > _GROWTH or suspicion.firm:
+            elif cause in cleared:
+                suspicion.finding = replace(wider, relative=error)
+                suspicion.at = pair
+        if len(regions[0].calls) > _GROWTH or suspicion.firm:
             t, r = ledger.tensors(row)
             return self._taint(t, r, error, cause)
         return FAILED, cause
 
-    def _is_cleared(self, finding: Finding, row: int, ahead: Region, behind: Region) -> bool:
+    def _is_cleared(self, suspicion: Suspicion, row: int, regions: tuple[Region, Region]) -> bool:
         """Return whether the call that is blamed led to a result that both sides have, if by other calls."""
-        inner, outer = narrowed(self.ledger, row, (ahead, behind))
+        if suspicion.firm:
+            return False
+        finding, (ahead, behind) = suspicion.finding, regions
+        inner, outer = narrowed(self.ledger, row, regions, _FADED * suspicion.last)
         was_there = finding.target in ahead.calls or finding.reference in behind.calls
         return was_there and finding.target not in inner.calls and finding.reference not in outer.calls
 
@@ -188,13 +210,15 @@ class Regions:
         end = ledger.roundoff(t, r)
         inner = common_roundoff(coarse, ledger.two_precisions)
         low = inner > 2.0**-20
-        explained = (2.0 if low else 24.0) * np.sqrt(max(active, 1)) * inner + 32.0 * front
+        explained = (2.0 if low else 24.0) * np.sqrt(max(active, 1)) * inner + _gain(front) * front
         if ledger.coarse:
             explained *= 4.0  # other calls may stand between that were not recorded
         if end > 4 * inner and active:
-            explained += 0.1 * end  # the same numbers, rounded once more at the end: a few fall the other way
-        if ledger.two_precisions and not active and self._is_set_up(ahead, behind):
-            explained = max(explained, 4.0 * end)  # a cast computes nothing, and rounds
+            # The same numbers, rounded once more at the end: on one side alone, or a few of them the other way.
+            alone = ledger.two_precisions and ledger.dtype(ledger.a, t) != ledger.dtype(ledger.b, r)
+            explained += (2.0 if alone else 0.1) * end
+        if ledger.two_precisions and not active and self._rounds_nothing_inside(ahead, behind):
+            explained = max(explained, 4.0 * end)  # a cast computes nothing, and rounds; so did what it was given
         if front == 0 and ledger.scaled_error(row) > explained / 16.0:
             explained /= 16.0
         if ledger.measures.estimated[ledger.measures.row_of[row]]:
@@ -203,13 +227,22 @@ class Regions:
             explained = max(explained, 16.0 * ledger.worst_right["backward"], 16 * end)
         return float(explained)
 
-    def _is_set_up(self, ahead: Region, behind: Region) -> bool:
-        """Return whether all calls of a region stand outside of any module: `model.bfloat16()`, and its data likewise; or
+    def _rounds_nothing_inside(self, ahead: Region, behind: Region) -> bool:
+        """Return whether all casts of a region stand outside of any module: `model.bfloat16()`, and its data likewise; or
         are operators, among which autocast's own casts are."""
         sides, aten = ((self.ledger.a, ahead.calls), (self.ledger.b, behind.calls)), self.ledger.a.book.code("aten")
         return all(
-            side.calls.parent[call] < 0 or side.calls.kind[call] == aten for side, calls in sides for call in calls
+            side.calls.parent[call] < 0 or side.calls.kind[call] == aten or not self._casts(side, call)
+            for side, calls in sides
+            for call in calls
         )
+
+    @staticmethod
+    def _casts(side: Side, call: int) -> bool:
+        """Return whether a call has rounded numbers of more than one dtype."""
+        tensors = side.slots.tensor[side.slots.start[call] : side.slots.start[call + 1]]
+        dtypes = {side.book.words[code] for code in side.tensors.dtype[tensors[tensors >= 0]].tolist()}
+        return sum(unit_roundoff(dtype) > 0 for dtype in dtypes) > 1
 
     def _roundoff_of(self, side: Side, call: int) -> float:
         """Return the unit roundoff in which a call computes: that of its outputs."""

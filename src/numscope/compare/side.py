@@ -128,6 +128,7 @@ class Tensors:
     kept: Flags  # the whole data is there
     shard: list[Any]
     key: list[Any]
+    scale: Floats  # what its numbers were divided by (scaling.py)
 
 
 @dataclass(frozen=True)
@@ -294,4 +295,5 @@ def _tensors(table: pa.Table, book: Codebook) -> Tensors:
         kept=kept,
         shard=shard,
         key=key,
+        scale=np.ones(len(kept)),
     )

@@ -46,7 +46,7 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     """Return the paired slots of all paired calls."""
     pair_a, slot_a = _expand(a, alignment.target)
     pair_b, slot_b = _expand(b, alignment.reference)
-    key_a, key_b = keys(a, b, pair_a, slot_a, pair_b, slot_b)
+    key_a, key_b = keys(a, b, alignment, pair_a, slot_a, pair_b, slot_b)
     if np.array_equal(key_a, key_b):
         place_a = place_b = np.arange(len(key_a))
     else:

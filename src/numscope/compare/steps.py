@@ -10,15 +10,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.compare import frameworks, operators
+from numscope.compare import frameworks
 from numscope.compare.align import Alignment, align
 from numscope.compare.findings import History
 from numscope.compare.judge import Judgement, judge
 from numscope.compare.known import Known, known
 from numscope.compare.layouts import LaidOut, Loader
 from numscope.compare.measure import Layouts, Measures, measure
+from numscope.compare.precisions import Precisions, precisions
+from numscope.compare.prefixes import without_prefixes
+from numscope.compare.scaling import without_scale
 from numscope.compare.sentences import origin
-from numscope.compare.side import Codebook, Floats, Side, distinct, load
+from numscope.compare.side import Codebook, Floats, Side, load
 from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.sources import Sources
 from numscope.compare.tables import calls_table, pairs_table
@@ -53,6 +56,8 @@ class StepResult:
     identical: bool
     worst: float
     skipped: dict[str, int]
+    precisions: Precisions | None
+    scales: tuple[float, float]
     known: Known | None = None  # what can be said without measures, where there are none
 
 
@@ -68,28 +73,6 @@ def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None 
     return load(tables, step, rank, book)
 
 
-def differing_precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> bool:
-    """Return whether the two runs compute in different precisions throughout: then the coarser one's rounding counts."""
-    words = a.book.words
-    floats = np.array([operators_float(word) for word in words] + [False])
-    out = (slots.role == OUTPUT) & floats[a.tensors.dtype[slots.a]] & floats[b.tensors.dtype[slots.b]]
-    present, place = distinct(a.calls.op)
-    classes = [operators.classify(words[code]) if code >= 0 else 0 for code in present.tolist()]
-    product = (np.array(classes, dtype=np.int64) == operators.PRODUCT)[place]
-    forward = a.calls.phase[alignment.target] == a.book.code("forward")
-    out &= forward[slots.pair]
-    heavy = out & product[alignment.target[slots.pair]]
-    chosen = heavy if heavy.any() else out
-    if not chosen.any():
-        return False
-    unlike = a.tensors.dtype[slots.a[chosen]] != b.tensors.dtype[slots.b[chosen]]
-    return bool(unlike.mean() > 0.3)
-
-
-def operators_float(dtype: str) -> bool:
-    return dtype.startswith(("float", "bfloat", "complex"))
-
-
 @dataclass(frozen=True)
 class Measured:
     """One step of one rank, aligned and measured: all that does not need to know the steps before it."""
@@ -100,6 +83,7 @@ class Measured:
     slots: SlotPairs
     measures: Measures
     noise: Floats | None
+    scales: tuple[float, float]  # of the two losses, taken off the gradients
 
 
 def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, mapping: Any) -> Measured:
@@ -107,11 +91,12 @@ def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, 
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         book = Codebook()
         a, b = (load_side(run, step, rank, book, other) for run, other in (runs, runs[::-1]))
+        a, b, scales = without_scale(*without_prefixes(a, b))
         alignment = align(a, b, mapping.pairs(a, b) if mapping is not None else ())
         slots = pair_slots(a, b, alignment)
         layouts = _layouts(runs[0], a, alignment, slots, mapping)
         measures = measure(a, b, slots.a, slots.b, _loader(runs, a, b, rank), layouts)
-        return Measured(a, b, alignment, slots, measures, _noise(noise, b, alignment, step, rank, book))
+        return Measured(a, b, alignment, slots, measures, _noise(noise, b, alignment, step, rank, book), scales)
 
 
 def judge_step(runs: tuple[Run, Run], found: Measured, thresholds: Thresholds, history: History) -> StepResult:
@@ -123,9 +108,9 @@ def judge_step(runs: tuple[Run, Run], found: Measured, thresholds: Thresholds, h
 def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Thresholds, history: History) -> StepResult:
     a, b, alignment, slots, measures = measured.a, measured.b, measured.alignment, measured.slots, measured.measures
     step, rank = a.step, a.rank
-    if history.precisions is None:  # the first step tells for all
-        history.precisions = differing_precisions(a, b, alignment, slots)
-    judgement = judge(a, b, alignment, slots, measures, history, history.precisions, measured.noise, thresholds.scale)
+    if not history.started:  # the first step tells for all
+        history.precisions = precisions(a, b, alignment, slots)
+    judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
     for label, kept in history.arguments.items():
@@ -136,7 +121,9 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
             judgement.reasons[found.pair] = placed.origin.reason
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
-    errors = judgement.errors.error_out[np.isfinite(judgement.errors.error_out)]
+    # What is nothing but rounding (a limit of 1 or more) may be off by any factor.
+    errors = judgement.errors.error_out[judgement.solid & (judgement.limits < 1.0)]
+    errors = errors[np.isfinite(errors)]
     count = int(measures.known.sum())
     return StepResult(
         step=step,
@@ -153,6 +140,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         identical=bool(measures.bitwise.all()) and not len(slots.alone_a) and not len(slots.alone_b),
         worst=float(errors.max()) if len(errors) else 0.0,
         skipped=_not_compared(alignment, judgement),
+        precisions=history.precisions,
+        scales=measured.scales,
         known=known(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 

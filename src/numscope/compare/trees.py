@@ -6,13 +6,17 @@ operator or a module that only one side has hides nothing.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from numscope.compare.pairing import PATH, SEQUENCE, Pairing
-from numscope.compare.sequence import pair_sequences
-from numscope.compare.side import Flags, Ints, Side
-from numscope.compare.tokens import join, occurrences
+from numscope.compare.pairing import PATH, SEQUENCE, VALUE, Pairing
+from numscope.compare.sequence import best_path, pair_sequences
+from numscope.compare.side import Flags, Ints, Side, Words
+from numscope.compare.tokens import Tokens, join, occurrences
 from numscope.compare.wrappers import WRAPPER_CLASSES
+
+_MOST_ALIKE = 4096  # pairs of modules whose results are held against each other
 
 
 def same_tree(work: Pairing, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:
@@ -57,9 +61,72 @@ def walk(work: Pairing, start: tuple[Ints, Ints] | None = None) -> None:
             if not len(gap_a) or not len(gap_b):
                 continue
             if work.children_a.any(gap_a) or work.children_b.any(gap_b):
-                stack.append((work.children_a.expand(gap_a), work.children_b.expand(gap_b)))
+                stack += _between_alike(work, gap_a, gap_b)
             else:
                 work.gaps.append((gap_a, gap_b))
+
+
+def _between_alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[Ints, Ints]]:
+    """Pair modules of other names in a gap that come to the same result; return what is inside of them, and between."""
+    pairs = _alike(work, gap_a, gap_b)
+    inside = [(work.children_a.of(int(gap_a[i])), work.children_b.of(int(gap_b[j]))) for i, j in pairs]
+    for i, j in pairs:
+        work.pair(gap_a[i : i + 1], gap_b[j : j + 1], VALUE)
+    edges = [(-1, -1), *pairs, (len(gap_a), len(gap_b))]
+    for (i, j), (k, m) in pairwise(edges):
+        inside.append(_opened(work, gap_a[i + 1 : k], gap_b[j + 1 : m]))
+    return inside
+
+
+def _opened(work: Pairing, rows_a: Ints, rows_b: Ints) -> tuple[Ints, Ints]:
+    """Return what is inside the calls of a gap; a module stays closed whose counterpart is inside a call of the other."""
+    closed_a = _found_below(work.a, work.tokens_a, rows_a, work.tokens_b.relaxed[work.children_b.below(rows_b)])
+    closed_b = _found_below(work.b, work.tokens_b, rows_b, work.tokens_a.relaxed[work.children_a.below(rows_a)])
+    if len(closed_a) == len(rows_a) and len(closed_b) == len(rows_b):
+        closed_a, closed_b = set(), set()
+    return work.children_a.expand(rows_a, closed_a), work.children_b.expand(rows_b, closed_b)
+
+
+def _found_below(side: Side, tokens: Tokens, rows: Ints, below: Words) -> set[int]:
+    modules = rows[side.calls.kind[rows] == side.book.code("module")]
+    return set(modules[np.isin(tokens.relaxed[modules], below)].tolist())
+
+
+def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
+    """Return the places of modules with inner calls that make the same of the same, each the other's nearest, in order."""
+    module = work.a.book.code("module")
+    rows_a = [
+        i for i, row in enumerate(gap_a.tolist()) if work.children_a.has(row) and work.a.calls.kind[row] == module
+    ]
+    rows_b = [
+        j for j, row in enumerate(gap_b.tolist()) if work.children_b.has(row) and work.b.calls.kind[row] == module
+    ]
+    if not rows_a or not rows_b or len(rows_a) * len(rows_b) > _MOST_ALIKE:
+        return []
+    t, r = work.tokens_a.output[gap_a[rows_a]], work.tokens_b.output[gap_b[rows_b]]
+    given_a, given_b = _first_given(work.a, gap_a[rows_a]), _first_given(work.b, gap_b[rows_b])
+    left, right = (place.ravel() for place in np.indices((len(t), len(r))))
+    # A model comes to what its last layer does, but is given something else.
+    near = work.near(t[left], r[right]) & work.near(given_a[left], given_b[right])
+    near[near] &= work.a.tensors.min[t[left[near]]] < work.a.tensors.max[t[left[near]]]
+    apart = np.full(len(left), np.inf)
+    gap = work.a.tensors.sketch[t[left[near]]] - work.b.tensors.sketch[r[right[near]]]
+    apart[near] = np.linalg.norm(gap, axis=1)
+    distance = apart.reshape(len(t), len(r))
+    mutual = (distance == distance.min(1, keepdims=True)) & (distance == distance.min(0, keepdims=True))
+    got_a, got_b = best_path((mutual & np.isfinite(distance)).astype(np.int32))
+    return [(rows_a[i], rows_b[j]) for i, j in zip(got_a.tolist(), got_b.tolist())]
+
+
+def _first_given(side: Side, rows: Ints) -> Ints:
+    """Return the tensor that each call is given first, -1 for none."""
+    found = np.full(len(rows), -1)
+    for place, row in enumerate(rows.tolist()):
+        for slot in range(int(side.slots.start[row]), int(side.slots.start[row + 1])):
+            if side.book.words[side.slots.slot[slot]].startswith(("input", "kwargs")) and side.slots.tensor[slot] >= 0:
+                found[place] = side.slots.tensor[slot]
+                break
+    return found
 
 
 def _pair_moved(work: Pairing, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Made, or_zero
 from numscope.compare.gradients import cut
+from numscope.compare.labels import has_parameter
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Side
@@ -40,7 +41,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     if _gradients_agree(ledger, parts):
         ledger.heal_by_gradients(ledger.order(pair))
     told = any(difference.telling for difference in ledger.differences.get(pair, ()))
-    longest = _longest(ledger, parts)
+    longest, names = _longest(ledger, parts), _names(ledger, pair)
     verdict = IDENTICAL if ledger.errors.identical[pair] else EQUIVALENT
     wrong: list[_Update] = []
     for label, rows in parts.items():
@@ -49,10 +50,11 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         if "output" not in rows:
             continue
         update, is_wrong = _judge_update(ledger, pair, label, rows, told, longest)
-        if is_wrong and not tainted and _one_sided(ledger, pair, label):
+        if is_wrong and not tainted and "parameters_grad" not in rows and _one_sided(ledger, pair, label):
             tainted = [_cut(ledger, pair, update)]
         t, r = ledger.tensors(rows["output"])
-        _remember(ledger, t, label, update.error, bool(tainted) or is_wrong)
+        for name in {label, names.get(r, label)}:  # an optimizer of copies knows no names
+            _remember(ledger, t, name, update.error, bool(tainted) or is_wrong)
         if tainted:
             verdict = INHERITED
             ledger.mark_wrong(t, r, update.error, tainted[0])
@@ -78,6 +80,14 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     ledger.verdict[pair] = verdict
 
 
+def _names(ledger: Ledger, pair: int) -> dict[int, str]:
+    """Return what the reference calls the parameters that its optimizer made, by their tensors."""
+    slots, call = ledger.b.slots, int(ledger.alignment.reference[pair])
+    here = range(int(slots.start[call]), int(slots.start[call + 1]))
+    parts = ((int(slots.tensor[row]), *ledger.b.book.words[slots.slot[row]].partition(".")) for row in here)
+    return {int(ledger.flow_b.same[r]): label for r, head, _, label in parts if head == "output" and r >= 0}
+
+
 def _one_sided(ledger: Ledger, pair: int, label: str) -> bool:
     """Return whether one side alone has a gradient for a parameter."""
     slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)
@@ -98,11 +108,11 @@ def _cut(ledger: Ledger, pair: int, update: _Update) -> int:
 
 
 def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
-    """Return the parameters that one side alone updates in this step, and that it does move."""
+    """Return the parameters that one side alone updates in this step, that it does move, and that the other has, too."""
     found = []
-    for side, alone, calls, who in (
-        (ledger.a, ledger.slots.alone_a, ledger.alignment.target, "target"),
-        (ledger.b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
+    for side, other, alone, calls, who in (
+        (ledger.a, ledger.b, ledger.slots.alone_a, ledger.alignment.target, "target"),
+        (ledger.b, ledger.a, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
     ):
         rows = alone[side.slots.call[alone] == calls[pair]]
         tensors = {side.book.words[side.slots.slot[row]]: int(side.slots.tensor[row]) for row in rows.tolist()}
@@ -111,7 +121,7 @@ def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
             before = tensors.get(f"parameters.{label}", -1)
             if head == "output" and min(before, after) >= 0:
                 moved = _distance(side, after, before)
-                if moved > 0:
+                if moved > 0 and has_parameter(other, label, side, before):
                     found.append(_Update(label, moved, 0.0, 0.0, slot, f"only the {who} has"))
     return found
 

@@ -209,6 +209,8 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     found = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
     if skipped:
         found.append(_cut(f"  not compared: {skipped}", width))
+    if comparison.origin is not None and "conditions" in comparison.report.details:
+        found.append(_cut(f"  {comparison.report.details['conditions']['sentence']}", width))
     return [line for line in found if line]
 
 

@@ -287,7 +287,9 @@ def _record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
     if outputs:
         if not api.computes:
             api.has_computed()
-    elif not (outputs := _written(watch, slots, versions)):  # computes no tensor: no call
+    elif not (
+        outputs := _written(watch, slots, versions) or _unscaled(watch, api, slots)
+    ):  # computes no tensor: no call
         if not row[10]:
             series.give_back(number)
         return outputs
@@ -320,6 +322,12 @@ def _written(watch: Watch, slots: list[Slot], versions: list[int | None] | None)
         if version is not None and version_of(tensor) != version
     ]
     return [(watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
+
+
+def _unscaled(watch: Watch, api: Api, slots: list[Slot]) -> list[Slot]:
+    """Return what a GradScaler has divided, and its count of infinities: it tells no version counter."""
+    written = slots[:-1] if api.op == "_amp_foreach_non_finite_check_and_unscale_" else []
+    return [(watch.slot_id("output", index), tensor) for index, (_, tensor) in enumerate(written)]
 
 
 def _raised(watch: Watch, api: Api, begun: Begun, error: Exception) -> None:
