@@ -1,6 +1,6 @@
 """The fingerprint on one CPU core: time per small tensor, and speed on large ones.
 
-    python bench/fingerprint.py [--json FILE]
+    python bench/fingerprint.py [--numpy] [--json FILE]
 
 Times are CPU time of the process, the best of many repetitions: other programs on the machine disturb them less.
 """
@@ -52,11 +52,12 @@ def measure(batch: TorchBatch, tensors: list[torch.Tensor], repeat: int) -> tupl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--numpy", action="store_true", help="as where there is no compiler")
     parser.add_argument("--json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    batch = TorchBatch()
+    batch = TorchBatch(native=not options.numpy)
     report = {}
     for name, tensors in cases().items():
         add, total = measure(batch, tensors, 20 if len(tensors) > 1 else 3)
