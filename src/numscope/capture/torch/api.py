@@ -16,6 +16,7 @@ from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.graph import attach, attach_one
 from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function, is_cast
+from numscope.capture.torch.plain import wait_for
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, OwnWork, State
 from numscope.capture.torch.values import POSITIONS, Slot
@@ -184,6 +185,10 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             if kwargs:
                 named = []
                 slots += watch.flatten_named("kwargs", kwargs, named)
+            if watch.tensors.blanks and not api.views:
+                for _, tensor in slots:
+                    if (result := wait_for(tensor)) is not None:
+                        watch.tensors.overwritten(result)
             if api.may_write:
                 for _, tensor in slots:
                     watch.tensors.unsettle(tensor)
@@ -295,9 +300,9 @@ def _record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
         return outputs
     if watch.record_forward:
         watch.call_row(row)
-        if api.uninitialized:
+        if api.uninitialized or api.pending:
             watch.add(rows)
-            watch.blank(row[0], outputs)
+            watch.blank(row[0], outputs, watch.not_waited if api.pending else watch.uninitialized)
         elif versions is not None and watch.tensors.blanks:
             record_results(watch, api, row[0], row[1], slots, versions, rows, outputs)
         else:

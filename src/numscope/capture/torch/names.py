@@ -31,6 +31,7 @@ _SILENT = {
     "is_grad_enabled", "is_inference_mode_enabled", "set_grad_enabled", "get_rng_state", "set_rng_state",
     "_has_compatible_shallow_copy_type", "_is_view", "_make_subclass", "as_subclass", "_nested_tensor_size",
     "_dimI", "_dimV", "_nnz", "_indices", "_values", "sparse_dim", "dense_dim", "has_torch_function", "data",
+    "_wrap_tensor_autograd",
 }  # fmt: skip
 
 # The memory these give is not written yet: there is nothing to measure.
@@ -97,6 +98,7 @@ class Api:
         "may_write",
         "op",
         "overwrites",
+        "pending",
         "plain",
         "series",
         "silent",
@@ -112,6 +114,7 @@ class Api:
         self.op = op
         self.silent = silent
         self.uninitialized = op in UNINITIALIZED
+        self.pending = prefix == "Distributed" and op != "wait_tensor"  # its result is not there when it returns
         self.views = op in _VIEWS
         self.fills_a_part = op.rpartition(".")[2] in FILLS_A_PART
         self.overwrites = is_in_place(op)
@@ -136,7 +139,7 @@ class Api:
     def has_computed(self) -> None:
         """Know that it returns tensors."""
         self.computes = True
-        self.asks_versions = self.may_write or self.writes_untold or self.uninitialized
+        self.asks_versions = self.may_write or self.writes_untold or self.uninitialized or self.pending
 
 
 def is_in_place(op: str) -> bool:

@@ -71,7 +71,7 @@ class Operator(Api):
 
     __slots__ = (
         "_in_order", "_order", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind",
-        "ordinary", "out", "pending", "reads", "scaled", "shows", "slots", "tensors", "texts", "writes",
+        "ordinary", "out", "reads", "scaled", "shows", "slots", "tensors", "texts", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -89,7 +89,6 @@ class Operator(Api):
         self.kind = "collective" if collective else "aten"
         self.forward: Names  # the names of its calls, unless it is a collective
         self.backward: Names
-        self.pending = collective and op != "wait_tensor"  # its result is not there when it returns
         self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
         self.views = self.views or self.aliases
         arguments = list(enumerate(func._schema.arguments))

@@ -37,7 +37,9 @@ def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
         }
         return local, strings.id(json.dumps(place))
     if name == "AsyncCollectiveTensor":
-        raise Unmeasured("AsyncCollectiveTensor not waited for")
+        if not tensor.completed:  # type: ignore[attr-defined]
+            raise Unmeasured("AsyncCollectiveTensor not waited for")
+        return tensor.elem, -1  # type: ignore[attr-defined]
     if tensor.is_nested:
         raise Unmeasured("nested tensor")
     try:
@@ -48,6 +50,15 @@ def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
     if type(plain) is torch.Tensor and plain.layout is torch.strided:
         return plain, -1
     raise Unmeasured(f"subclass {name}")
+
+
+def wait_for(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Wait for a collective's result, as the call that is given it does next; return it, None where there is none."""
+    if type(tensor).__name__ != "AsyncCollectiveTensor" or tensor.completed:  # type: ignore[attr-defined]
+        return None
+    tensor.trigger_wait()  # type: ignore[attr-defined]
+    result: torch.Tensor = tensor.elem  # type: ignore[attr-defined]
+    return result
 
 
 def why(tensor: torch.Tensor, error: Exception | None) -> str:
