@@ -164,3 +164,38 @@ def test_a_second_process_that_takes_itself_for_the_same_rank_is_told_why(tmp_pa
     says = r"another process of this job writes rank 0 of .*run: begin torch\.distributed"
     with RunWriter(tmp_path / "run", rank=0, manifest={"job": "one"}), pytest.raises(RunError, match=says):
         RunWriter(tmp_path / "run", rank=0, manifest={"job": "one"})
+
+
+WORKERS = """
+import torch
+import torch.multiprocessing as mp
+
+def work(number, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for data in torch.utils.data.DataLoader(torch.full((2, 3), float(number)), batch_size=1, num_workers=1):
+        model(data).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(3, 1)
+    mp.spawn(work, (model,), nprocs=2)
+"""
+
+
+def test_workers_without_a_process_group_are_a_rank_each_and_their_loaders_workers_none(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WORKERS)
+    command = [sys.executable, "-m", "numscope", "run", "--out", "run", "--", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = ns.open_run(tmp_path / "run")
+    assert (run.ranks, run.steps) == ([0, 1], [0, 1])
+    given = [row["mean"] for row in run.tensors.to_pylist() if row["name"] == "Data.Linear.0.input.output.0"]
+    assert given == [0.0, 0.0, 1.0, 1.0]
+
+
+def test_overwriting_a_run_leaves_the_ranks_of_the_same_job(tmp_path: Path) -> None:
+    for rank in (0, 1, 2):
+        RunWriter(tmp_path / "run", rank=rank, manifest={"job": "old"}).close()
+    for rank in (1, 0):
+        RunWriter(tmp_path / "run", rank=rank, manifest={"job": "new", "world_size": 1}, overwrite=True).close()
+    assert sorted(entry.name for entry in (tmp_path / "run").iterdir() if entry.is_dir()) == ["rank0", "rank1"]

@@ -308,10 +308,15 @@ class Capture:
 
     def _is_ours(self) -> bool:
         """Tell whether this process is one to write; abandon the capture where it is not."""
-        if self._job and self._frontend.is_helper():
+        if self._job and (self._frontend.is_helper() or self._only_started_others()):
             self.abandon()
             return False
         return True
+
+    def _only_started_others(self) -> bool:
+        """Tell whether this process has made no step of its own, and one that it has started is the rank it would be."""
+        held = rundir.located(self.path, self._home) / f"rank{ranks.current()[0]}"
+        return self._step == 0 and ranks.is_first() and rundir.job_of(held) == self._job
 
     def _guarded(self, work: Any) -> None:
         """Do work of ours that must not stop training."""

@@ -95,7 +95,8 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
         shutil.rmtree(directory)
     if overwrite and rank == 0:
         for stale, entry in rank_directories(path).items():
-            if stale >= int(manifest.get("world_size") or 1):
+            written_now = manifest.get("job") and job_of(entry) == manifest["job"]
+            if stale >= int(manifest.get("world_size") or 1) and not written_now:
                 shutil.rmtree(entry, ignore_errors=True)
     content = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False, default=str).encode()
     place(path / MANIFEST, content, replace=overwrite and rank == 0)
