@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 _JOB, _FIRST = "NUMSCOPE_RUN", "NUMSCOPE_PID"  # of `numscope run`: the order, and the process that runs the script
 _SPAWN = "torch.multiprocessing.spawn"
@@ -37,12 +38,12 @@ def _of_worker() -> int:
     they were started; elsewhere they may be jobs of their own, one after the other.
     """
     processes = sys.modules.get("multiprocessing.process")
-    process = processes.current_process() if processes is not None else None
+    process: Any = processes.current_process() if processes is not None else None
     module = getattr(getattr(process, "_target", None), "__module__", "")
-    arguments = getattr(process, "_args", None) or ()
+    arguments: tuple[Any, ...] = getattr(process, "_args", None) or ()
     if module == _SPAWN and len(arguments) > 1 and isinstance(arguments[1], int):
         return arguments[1]
-    identity = getattr(process, "_identity", ())
+    identity: tuple[int, ...] = getattr(process, "_identity", ())
     if _JOB in os.environ and not is_first() and len(identity) == 1 and module not in _POOLS:
-        return int(identity[0]) - 1
+        return identity[0] - 1
     return 0

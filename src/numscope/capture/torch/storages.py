@@ -43,6 +43,7 @@ class Storages:
         self._volatile: dict[int, int | None] = {}
         self.blanks: set[int] = set()
         self._settled = Settled()
+        self._wrapped: dict[int, int | None] = {}  # storages inside of subclasses' tensors → the version of those
 
     def distrust(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
         """Measure the storages of these tensors anew each time: something may write to them unseen.
@@ -51,8 +52,9 @@ class Storages:
         """
         for tensor in tensors:
             try:
-                storage = untyped_storage(tensor)
-            except (RuntimeError, NotImplementedError):
+                plain = tensor if type(tensor) in PLAIN else unwrap(tensor, self._strings)[0]
+                storage = untyped_storage(plain)
+            except (RuntimeError, NotImplementedError, Unmeasured):
                 continue
             address = self._distrust(storage)
             if not storage_only:
@@ -63,6 +65,10 @@ class Storages:
 
     def distrust_all(self, tensors: Sequence[torch.Tensor]) -> None:
         """Do the same as `distrust` for many tensors, with one question at a time for all of them."""
+        if not PLAIN.issuperset(map(type, tensors)):
+            self.distrust(*tensors)
+            self.objects.clear()
+            return
         try:
             storages = list(map(untyped_storage, tensors))
         except (RuntimeError, NotImplementedError):
@@ -164,6 +170,20 @@ class Storages:
             _drop(self._left, addresses)
         _drop(self.objects, map(id, tensors))
         return versions
+
+    def _written_through(self, plain: torch.Tensor, version: int | None) -> None:
+        """Know nothing of the tensor inside a subclass's, if that has another version now.
+
+        What is written through a DTensor raises the version of that alone, not that of the tensor inside.
+        """
+        address = address_of(plain)
+        if address is None:
+            return
+        before, self._wrapped[address] = self._wrapped.get(address, version), version
+        if before != version:
+            self._renew(address)
+            self._settled.discard(address)
+            self.objects.clear()
 
     def _renew_all(self, addresses: Collection[int]) -> None:
         """Know nothing any more of what lies in these storages."""

@@ -23,7 +23,7 @@ from numscope.capture.torch.forms import VERSION, Form, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.settled import holds
-from numscope.capture.torch.storages import Known, Storages, address_of
+from numscope.capture.torch.storages import Known, Storages, address_of, version_of
 from numscope.capture.unmeasured import Unmeasured
 
 _ref = weakref.ref
@@ -65,7 +65,9 @@ class Tensors(Storages):
         """
         placement = -1
         if wrapped := type(tensor) not in PLAIN:
+            version = version_of(tensor)
             tensor, placement = unwrap(tensor, self._recorder.strings)
+            self._written_through(tensor, version)
         try:
             storage = untyped_storage(tensor)
             address = storage._cdata
@@ -246,6 +248,7 @@ class Tensors(Storages):
         for address in dead:
             self._volatile.pop(address, None)
             self._left.pop(address, None)
+            self._wrapped.pop(address, None)
         for form in self._forms.values():
             form.forget_those(past)
 
@@ -261,6 +264,7 @@ class Tensors(Storages):
         self._past.clear()
         self._left.clear()
         self._untrusted.clear()
+        self._wrapped.clear()
         self.blanks.clear()
         self._volatile.clear()
         self._kept.clear()
