@@ -54,6 +54,7 @@ class TorchBatch:
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
         self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
+        self._forms: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], tuple[Any, bytes]] = {}  # those of native.c
         # what `alike` stands for -> how such contents are measured
         self._ways: dict[Any, CudaBatch | tuple[Any, bytes] | tuple[Block, int, int, int]] = {}
 
@@ -187,11 +188,19 @@ class TorchBatch:
 
     def _way(self, native: Native, tensor: torch.Tensor) -> tuple[Any, bytes] | None:
         """Return how the compiled function measures tensors of this form."""
-        kind, parts = KIND_OF[tensor.dtype]
-        shape, strides = [*tensor.shape], [stride * parts * kind.size for stride in tensor.stride()]
-        if parts > 1:
-            shape, strides = [*shape, parts], [*strides, kind.size]
-        return native.way(self._places, kind, tensor.numel(), shape, strides)
+        shape, strides = tensor.shape, tensor.stride()
+        key = tensor.dtype, shape, strides
+        way = self._forms.get(key)
+        if way is None:
+            kind, parts = KIND_OF[tensor.dtype]
+            size = parts * kind.size
+            real = ([*shape, parts], [*(stride * size for stride in strides), kind.size])
+            way = native.way(self._places, kind, tensor.numel(), *real)
+            if len(self._forms) > _SHAPES:
+                self._forms.clear()
+            if way is not None:
+                self._forms[key] = way
+        return way
 
     def _place(self, typed: torch.Tensor, place: int, shape: torch.Size) -> torch.Tensor:
         """Return a place of a block as a contiguous tensor of that shape, with one torch operation."""
