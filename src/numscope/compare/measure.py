@@ -59,9 +59,11 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     unlike |= bounded & _one_side_nonfinite(a, b, t, r)
     columns = _estimate(a, b, t, r, known, bitwise, unlike)
     _bound(a, b, t, r, bounded & ~unlike, columns)
+    in_part = ~known & ~bitwise & ~unlike & (elements == tb.elements[r]) & ta.sampled[t] & tb.sampled[r]
     known |= bounded
     estimated = np.ones(len(t), np.bool_)
     if load is not None:
+        _from_samples(a, b, t, r, np.flatnonzero(in_part), columns, known, load)
         _exact(a, b, t, r, columns, estimated, bitwise, load)
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
     # Bits that differ where the sketch sees nothing differ by less than it can see.
@@ -83,8 +85,16 @@ def _unlike(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
 
 def _has_statistics(side: Side, rows: Ints) -> Flags:
     tensors = side.tensors
-    there = [~np.isnan(column[rows]) for column in (tensors.min, tensors.max, tensors.mean, tensors.l2)]
+    there = [~np.isnan(column[rows]) for column in (tensors.min, tensors.max, tensors.mean)]
     return np.asarray(np.logical_and.reduce(there))
+
+
+def _norms(side: Side, rows: Ints) -> Floats:
+    """Return the norms, or the largest that they can be where a dump does not say: √n times the greatest element."""
+    tensors = side.tensors
+    largest = np.maximum(np.abs(tensors.min[rows]), np.abs(tensors.max[rows]))
+    norms = tensors.l2[rows]
+    return np.where(np.isnan(norms), np.sqrt(np.maximum(tensors.elements[rows], 1)) * largest, norms)
 
 
 def _one_side_nonfinite(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
@@ -103,13 +113,14 @@ def _bound(a: Side, b: Side, t: Ints, r: Ints, rows: Flags, columns: dict[str, N
     """
     ta, tb = a.tensors, b.tensors
     root = np.sqrt(np.maximum(ta.elements[t], 1))
-    scale = np.maximum(tb.l2[r], ta.l2[t])
-    least = np.abs(ta.l2[t] - tb.l2[r])
+    norms = _norms(b, r)
+    scale = np.maximum(norms, _norms(a, t))
+    least = np.nan_to_num(np.abs(ta.l2[t] - tb.l2[r]))  # of norms that a dump does not say nothing follows
     for bound in (ta.max[t] - tb.max[r], ta.min[t] - tb.min[r], (ta.mean[t] - tb.mean[r]) * root):
         least = np.maximum(least, np.abs(bound))
     least = np.where(least <= STATISTICS * scale, 0.0, least)
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = np.where(least == 0, 0.0, least / tb.l2[r])
+        relative = np.where(least == 0, 0.0, least / norms)
     for name, values in (("euclid", least), ("relative_l2", relative), ("rmse", least / root)):
         columns[name] = np.where(rows, values, columns[name])
 
@@ -182,6 +193,24 @@ def _exact(
             columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
 
 
+def _from_samples(
+    a: Side, b: Side, t: Ints, r: Ints, rows: Ints, columns: dict[str, NDArray[Any]], known: Flags, load: Loader
+) -> None:
+    """Fill in what the same elements of both sides tell, where there is no sketch: another tool's dump, sampled."""
+    words = a.book.words
+    for row in rows.tolist():
+        arrays = load(int(t[row]), int(r[row]))
+        if arrays is None or not arrays[0].size or arrays[0].size != arrays[1].size:
+            continue
+        found = measure_arrays(*arrays, (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]]))
+        whole = float(np.sqrt(a.tensors.elements[t[row]] / arrays[0].size))
+        for name, part in (("euclid", whole), ("relative_l2", 1.0), ("rmse", 1.0)):
+            if (value := getattr(found, name)) is not None:
+                columns[name][row] = np.fmax(columns[name][row], part * value)  # statistics may tell that it is more
+                known[row] = True
+        columns["cosine"][row] = np.nan if found.cosine is None else found.cosine
+
+
 def _each(work: Callable[[int], Exact | None], rows: Ints, elements: int) -> Iterable[Exact | None]:
     """Return the work's result for each row; numpy lets other threads run, so large work is shared between the cores."""
     cores = min(
@@ -196,10 +225,10 @@ def _each(work: Callable[[int], Exact | None], rows: Ints, elements: int) -> Ite
 
 
 def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: Floats, bitwise: Flags) -> Floats:
-    norm_a = np.nan_to_num(a.tensors.l2[t])
+    norm_a = np.nan_to_num(_norms(a, t))
     with np.errstate(divide="ignore", invalid="ignore"):
         against_own = np.where(norm_a > 0, euclid / norm_a, 0.0)
-    zero_reference = ~(b.tensors.l2[r] > 0) & np.isfinite(euclid)
+    zero_reference = ~(_norms(b, r) > 0) & np.isfinite(euclid)
     error = np.where(zero_reference, against_own, relative)
     return np.where(bitwise, 0.0, error)
 

@@ -76,6 +76,7 @@ def _unscaled(side: Side, factor: float, root: int) -> Side:
             sketch=tensors.sketch / divide[:, None],
             hash=tensors.hash ^ np.where(scaled, np.uint64(0x9E3779B97F4A7C15), np.uint64(0)),
             kept=tensors.kept & ~scaled,
+            sampled=tensors.sampled & ~scaled,
             scale=divide,
         ),
     )

@@ -126,6 +126,7 @@ class Tensors:
     sketch: Floats
     sketched: Flags
     kept: Flags  # the whole data is there
+    sampled: Flags  # some of it is there
     shard: list[Any]
     key: list[Any]
     scale: Floats  # what its numbers were divided by (scaling.py)
@@ -275,7 +276,7 @@ def _tensors(table: pa.Table, book: Codebook) -> Tensors:
     hashes = table["hash"]
     shard, key = table["shard"].to_pylist(), table["key"].to_pylist()
     sampled = _flags(table["sampled"])
-    kept = np.array([part is not None for part in key], dtype=np.bool_) & ~sampled
+    there = np.array([part is not None for part in key], dtype=np.bool_)
     return Tensors(
         dtype=book.encode(table["dtype"]),
         shape=book.encode(shape),
@@ -292,8 +293,9 @@ def _tensors(table: pa.Table, book: Codebook) -> Tensors:
         measured=np.asarray(pc.is_valid(hashes).to_numpy(), dtype=np.bool_),
         sketch=sketch,
         sketched=sketched,
-        kept=kept,
+        kept=there & ~sampled,
+        sampled=there & sampled,
         shard=shard,
         key=key,
-        scale=np.ones(len(kept)),
+        scale=np.ones(len(there)),
     )

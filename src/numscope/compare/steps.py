@@ -155,14 +155,15 @@ def _not_compared(alignment: Alignment, judgement: Judgement) -> dict[str, int]:
 
 
 def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None:
-    if not (a.tensors.kept.any() and b.tensors.kept.any()):
+    if not all((side.tensors.kept | side.tensors.sampled).any() for side in (a, b)):
         return None
 
     def read(run: Run, side: Side, row: int) -> NDArray[Any]:
         words = side.book.words
         text = words[side.tensors.shape[row]]
         shape = tuple(int(part) for part in text.split(",")) if text else ()
-        return run.array(rank, side.tensors.shard[row], side.tensors.key[row], words[side.tensors.dtype[row]], shape)
+        form = None if side.tensors.sampled[row] else shape  # a sample is a row
+        return run.array(rank, side.tensors.shard[row], side.tensors.key[row], words[side.tensors.dtype[row]], form)
 
     def both(t: int, r: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
         return read(runs[0], a, t), read(runs[1], b, r)

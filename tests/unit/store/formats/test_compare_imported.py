@@ -92,10 +92,13 @@ def test_equal_runs_are_no_more_than_can_be_known(
     assert comparison.verdict == verdict, comparison.report
 
 
-@given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20), st.floats(-1, 1, width=32), st.integers(0, 19))
+@given(
+    st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20), st.floats(-1, 1, width=32), st.integers(0, 19),
+    st.booleans(),
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_the_bound_is_never_above_the_true_error(
-    tmp_path_factory: pytest.TempPathFactory, values: list[float], change: float, place: int
+    tmp_path_factory: pytest.TempPathFactory, values: list[float], change: float, place: int, has_l2: bool
 ) -> None:
     reference = np.array(values, np.float32)
     target = reference.copy()
@@ -104,8 +107,9 @@ def test_the_bound_is_never_above_the_true_error(
     def run(path: Path, array: Any) -> Path:
         wide = array.astype(np.float64)
         tensor = ForeignTensor(
-            "float32", array.shape, min=wide.min(), max=wide.max(), mean=wide.mean(), l2=float(np.linalg.norm(wide))
-        )
+            "float32", array.shape, min=wide.min(), max=wide.max(), mean=wide.mean(),
+            l2=float(np.linalg.norm(wide)) if has_l2 else None,
+        )  # fmt: skip
         calls = [ForeignCall("Torch.exp.0.forward", [("output.0", tensor)])]
         write_run(path, Dump("test", [ForeignStep(0, 0, calls)]))
         return path
@@ -115,4 +119,40 @@ def test_the_bound_is_never_above_the_true_error(
     shutil.rmtree(root)
     true = float(np.linalg.norm(target.astype(np.float64) - reference.astype(np.float64)))
     assert row["euclid"] <= true * (1 + 1e-9) + 1e-12
+    if row["relative_l2"] and np.linalg.norm(reference):
+        assert row["relative_l2"] <= true / np.linalg.norm(reference.astype(np.float64)) * (1 + 1e-9)
     assert row["estimated"]
+
+
+@pytest.mark.parametrize("sample", [True, False])
+@pytest.mark.parametrize("wrong", [True, False])
+def test_the_origin_is_found_in_dumps_that_hold_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: bool, wrong: bool
+) -> None:
+    """ptdbg's every second element with max, min and mean, and torch_npu's ten elements with the same."""
+    from numscope.compat import ptdbg_ascend, torch_npu_hooks
+    from numscope.compat.ptdbg_ascend import dump
+    from numscope.compat.torch_npu_hooks import hooks
+
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    first, second, x = nn.Linear(40, 40), nn.Linear(40, 40), torch.randn(40, 40)
+    for side in ("npu", "gpu"):
+        tool = torch_npu_hooks if sample else ptdbg_ascend
+        tool.set_dump_path(f"./{side}.pkl")
+        if sample:
+            torch_npu_hooks.register_hook(first, torch_npu_hooks.wrap_acc_cmp_hook)
+        else:
+            ptdbg_ascend.register_hook(first, ptdbg_ascend.acc_cmp_dump, dump_step=2)
+            ptdbg_ascend.set_dump_switch("ON")
+        hidden = nn.functional.gelu(first(x), approximate="tanh" if wrong and side == "npu" else "none")
+        second(hidden.clone()).pow(2).sum().backward()
+        (hooks if sample else dump)._at_exit()
+        main(["import", f"{side}.pkl", f"run_{side}"])
+    hooks._state, dump._state = hooks._State(), dump._State()
+    comparison = ns.compare("run_npu", "run_gpu")
+    assert comparison.verdict == ("diverged" if wrong else "equivalent"), comparison.report
+    if wrong:
+        assert comparison.origin.call == "Functional.gelu.0.forward"
+        assert comparison.report.counts["origin"] == 1
+    assert "calls of which nothing was measured" not in comparison.report.coverage["skipped"]
