@@ -71,6 +71,7 @@ export const CHINESE: Record<string, string> = {
   'Other suspects': '其他嫌疑',
   'What differed at the start': '起始时的差异',
   'Nothing: data and parameters agree, as far as they were recorded.': '没有：就已记录的内容而言，数据与参数一致。',
+  'What the runs were fed: see the origin.': '输入不同：见首个差异处。',
   'The largest differences': '最大的差异',
   'Rounding explains them all; these pages show where they are.': '舍入可以解释所有差异；以下页面显示其位置。',
   'Calls by error': '按误差排列的调用',

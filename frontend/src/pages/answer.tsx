@@ -219,10 +219,12 @@ function Largest() {
 }
 
 function Beginning({ about }: { about: Summary }) {
+  const told = about.report?.origin?.phase === 'input'; // by the origin, which is what was fed
   return (
     <section class="card" data-testid="start">
       <h2>{t('What differed at the start')}</h2>
-      {about.start.length === 0 && about.differences.length === 0 && <p class="quiet">{t('Nothing: data and parameters agree, as far as they were recorded.')}</p>}
+      {told && about.start.length === 0 && <p class="quiet">{t('What the runs were fed: see the origin.')}</p>}
+      {!told && about.start.length === 0 && about.differences.length === 0 && <p class="quiet">{t('Nothing: data and parameters agree, as far as they were recorded.')}</p>}
       {about.start.length > 0 && (
         <div class="list">
           {about.start.map((item) => (
@@ -236,7 +238,7 @@ function Beginning({ about }: { about: Summary }) {
           ))}
         </div>
       )}
-      {about.start.length === 0 && about.differences.length > 0 && <p class="quiet small">{t('The data and the parameters agree; these facts of the two jobs do not:')}</p>}
+      {!told && about.start.length === 0 && about.differences.length > 0 && <p class="quiet small">{t('The data and the parameters agree; these facts of the two jobs do not:')}</p>}
       {about.differences.length > 0 && (
         <div class="scroll">
           <table class="plain">

@@ -19,7 +19,7 @@ FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
 # Facts that are others in every job.
 _TIMES = ("created", "started", "finished", "ended", "time")
-_NOT_TOLD = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at")
+_NOT_TOLD = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files")
 
 
 def about(run: Run | None, name: str = "") -> dict[str, Any]:

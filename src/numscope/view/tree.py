@@ -141,7 +141,7 @@ def group(
     for prefix, side, step, rank in sides:
         for pair in _edges(table, tree, label, prefix, side, step, rank):
             edges.setdefault(pair, set()).add(prefix)
-    if not edges and not sides:
+    if not any(_knows_flow(side, step, rank) for _, side, step, rank in sides):
         edges = {(i, i + 1): {"order"} for i in range(len(nodes) - 1)}
     return {
         "id": name,
@@ -201,6 +201,14 @@ def _call(table: IndexedTable, tree: Forest, at: int) -> dict[str, Any]:
 def _text(table: IndexedTable, name: str, row: int) -> str | None:
     value = table.table.column(name)[int(row)].as_py() if name in table.table.column_names else None
     return None if value is None else str(value)
+
+
+def _knows_flow(side: Side, step: int, rank: int) -> bool:
+    """Tell whether some tensor is in two slots: other tools' dumps do not say which tensors are the same."""
+    if not side.has(step, rank):
+        return False
+    tensors = side.step(step, rank).slot_tensor
+    return len(np.unique(tensors)) < len(tensors)
 
 
 def _edges(

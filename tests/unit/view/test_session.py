@@ -15,6 +15,8 @@ from numscope.core.report import plain
 from numscope.report.summary import manifest_differences
 from numscope.report.tables import Filter
 from numscope.store import manifest
+from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor
+from numscope.store.formats.foreign import write_run as import_dump
 from numscope.store.writer import RunWriter
 from numscope.view import one_run, tree
 from numscope.view.session import Session
@@ -83,6 +85,17 @@ def test_edges_follow_the_tensors(compared: Session) -> None:
     assert ("Module.layers.1.Linear.forward.0", ORIGIN) in edges
     assert (ORIGIN, "Module.layers.2.Linear.forward.0") in edges
     assert all(on == ["reference", "target"] for _, _, on in group["edges"])
+
+
+def test_calls_of_a_dump_that_shares_no_tensors_stand_in_their_order(tmp_path: Path) -> None:
+    calls = [
+        ForeignCall(f"Torch.{op}.0.forward", [(slot, ForeignTensor("float32", (2,), min=0, max=1, mean=0.5))])
+        for op, slot in (("exp", "output.0"), ("log", "input.0"), ("sin", "input.0"))
+    ]
+    import_dump(tmp_path / "run", Dump("test", [ForeignStep(0, 0, calls)]))
+    group = Session.of_run(ns.open_run(tmp_path / "run")).group(0, 0, "root", "forward")
+    ids = [node["id"] for node in group["nodes"]]
+    assert group["edges"] == [[ids[0], ids[1], ["order"]], [ids[1], ids[2], ["order"]]]
 
 
 @pytest.mark.parametrize("count", [0, 1, 48, 49, 1000, 123_456])
