@@ -196,6 +196,16 @@ def other_data(model: Net) -> None:
     model.a.weight.data = torch.zeros(5, 4)
 
 
+def another_form(model: Net) -> None:
+    weight = model.a.weight.data  # the same memory in another order
+    model.a.weight.data = weight.as_strided((5, 4), (1, 5) if weight.is_contiguous() else (4, 1))
+
+
+def another_form_in_place(model: Net) -> None:
+    with torch.no_grad():
+        model.a.weight.as_strided_((5, 4), (1, 5) if model.a.weight.is_contiguous() else (4, 1))
+
+
 def by_fused_kernel(model: Net) -> None:
     parameter = model.a.weight.detach()
     state = [torch.zeros(5, 4) for _ in range(2)]
@@ -227,6 +237,8 @@ WRITES = {
     "a function for each element": by_function,
     "a checkpoint": loaded,
     "other data": other_data,
+    "another form": another_form,
+    "another form, in place": another_form_in_place,
     "a fused kernel": by_fused_kernel,
     "unseen after a fault": after_an_optimizer_that_raised,
 }

@@ -106,11 +106,12 @@ def take_state(
         return
     known = watch.tensors
     objects = known.objects
+    look_up = known.state if known.settled.known else known.look_up
     for name, tensor in tensors.items():
         if tensor is not None:
             slot = slots.get(name) or watch.state_slot(slots, name)
             try:
-                number = known.number(tensor) if id(tensor) in objects else known.look_up(tensor)
+                number = known.number(tensor) if id(tensor) in objects else look_up(tensor)
                 rows += (order, slot, number, -1)
             except Unmeasured as why:
                 rows += (order, slot, -1, watch.unmeasured(why))

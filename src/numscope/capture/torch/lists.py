@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from numscope.capture.recorder import New
-from numscope.capture.torch.forms import VERSION, Form, form_of, place_of
+from numscope.capture.torch.forms import VERSION, form_of, place_of
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage
-from numscope.capture.torch.settled import holds
+from numscope.capture.torch.settled import Told, holds
 from numscope.capture.torch.storages import address_of, addresses_of, version_of
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.unmeasured import Unmeasured
 
-# What torch has told of a tensor: itself, where its data are, its storage, and its form.
-Told = tuple[weakref.ref[torch.Tensor], int, int, Any, Form]
 Asked = dict[int, Told]  # by the tensor's id
 _FAULTS = (RuntimeError, NotImplementedError, Unmeasured)
 _ref = weakref.ref
@@ -43,7 +40,7 @@ class Lists(Tensors):
         new: list[New] = []
         if asked is None:
             asked = {}
-        objects, keys, settled = self.objects, self._keys, self._settled.known
+        objects, keys, settled = self.objects, self._keys, self.settled.known
         untrusted, volatile = self._untrusted, self._volatile
         try:
             for tensor in tensors:
@@ -68,8 +65,10 @@ class Lists(Tensors):
                     if not trusted:
                         known.rows.pop(at, None)
                         at = -1
-                    elif (one := settled.get(address)) is not None and holds(one, tensor, form, version):
-                        lasting = one[4]
+                    elif (one := settled.get(address)) is not None and (
+                        (one[0] is told and one[1] == version) or holds(one, tensor, form, version)
+                    ):
+                        lasting = one[2]
                     new.append((number, tensor, known, at, lasting))
                 if trusted:
                     objects[id(tensor)] = (reference, version, place, number, None)
@@ -80,8 +79,25 @@ class Lists(Tensors):
             recorder.many(new)
         return found
 
+    def state(self, tensor: torch.Tensor) -> int:
+        """Return the number of a module's own tensor: most are as an optimizer has left them in the step before."""
+        settled = self.settled.of(tensor)
+        if settled is not None:
+            (reference, place, address, _, form), version, lasting = settled
+            if address not in self._untrusted and self._volatile.get(address) != version:
+                at = self._keys.get(address, address) + (version << VERSION)
+                number = form.seen.get(at)
+                if number is None:
+                    number = self._recorder.again(lasting, form.dtype, form.shape, form.device)
+                    form.seen[at] = number
+                self.objects[id(tensor)] = (reference, version, place, number, (form, at))
+                return number
+        return self.look_up(tensor)
+
     def _ask(self, tensor: torch.Tensor, place: int) -> Told:
         """Ask torch about a tensor whose data are at a place, and hold its storage's address."""
+        if self.settled.known and (settled := self.settled.of(tensor)) is not None:
+            return settled[0]
         storage = untyped_storage(tensor)
         address = storage._cdata
         lies = None if tensor.is_contiguous() else tensor.stride()
@@ -108,14 +124,14 @@ class Lists(Tensors):
 
     def settle(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], asked: Asked) -> None:
         """Let the next step refer to what was measured under these numbers, where the tensors are the same then."""
-        those: list[tuple[torch.Tensor, Any, int]] = []
+        those: list[tuple[torch.Tensor, Told, int]] = []
         for tensor, number in zip(tensors, numbers):
             if number >= 0 and (told := self._told(tensor, asked)) is not None:
                 _, _, _, form, known = told
                 if not known.may_put_off or self._forms.get(form) is known:  # torch has put nothing off
-                    those.append((tensor, form, number))
+                    those.append((tensor, told, number))
         if those:
-            self._settled.add(self._recorder, *zip(*those))
+            self.settled.add(self._recorder, *zip(*those))
 
     def left(self, tensors: Sequence[torch.Tensor], asked: Asked) -> list[int]:
         """Return under which numbers tensors were measured after the optimizer's operators that wrote to them last, or -1."""

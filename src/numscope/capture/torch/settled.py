@@ -19,18 +19,20 @@ import torch
 
 from numscope.capture.columns import Lasting
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch.forms import Form
 from numscope.capture.torch.plain import data_ptr, untyped_storage
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
 _ALONE = 2  # the tensor, and the Python object of the storage that is asked
-_ref = weakref.ref
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _is_cpu = attrgetter("is_cpu")
 _resizable = torch.UntypedStorage.resizable
 _is_shared = torch.UntypedStorage.is_shared  # with another process
-# A tensor as it was measured: itself, its form, its version, the address of its data, and its fingerprint.
-Known = tuple[weakref.ref[torch.Tensor], Any, int, int, Lasting]
+# What torch has told of a tensor: itself, where its data are, its storage, and its form.
+Told = tuple[weakref.ref[torch.Tensor], int, int, Any, Form]
+# A tensor as it was measured: what torch told of it, its version, and its fingerprint.
+Known = tuple[Told, int, Lasting]
 
 
 def is_shared(storage: Any) -> bool | None:
@@ -45,36 +47,47 @@ def are_alone(addresses: Sequence[int]) -> bool:
 
 def holds(known: Known, tensor: torch.Tensor, form: Any, version: int) -> bool:
     """Tell whether a tensor is the known one, and still the same."""
-    same = known[2] == version and known[0]() is tensor and known[1] == form
-    return same and known[3] == data_ptr(tensor)
+    reference, place, _, was, _ = known[0]
+    return known[1] == version and reference() is tensor and was == form and place == data_ptr(tensor)
 
 
 class Settled:
     """The tensors that were measured when they had their last value, by storage."""
 
-    __slots__ = ("_coming", "known")
+    __slots__ = ("_coming", "known", "storages")
 
     def __init__(self) -> None:
+        self.storages: dict[int, int] = {}  # by a tensor's id, of those that were ever known
         self._coming: dict[int, Known] = {}  # of the running step, for the next one
         self.known: dict[int, Known] = {}  # of the steps before
 
     def __bool__(self) -> bool:
         return bool(self.known or self._coming)
 
+    def of(self, tensor: torch.Tensor) -> Known | None:
+        """Return what is known of a tensor, if it is still the same: it need not be asked then for its form."""
+        known = self.known.get(self.storages.get(id(tensor), 0))
+        if known is not None:
+            reference, place, _, _, _ = known[0]
+            if reference() is tensor and known[1] == tensor._version and place == data_ptr(tensor):
+                return known
+        return None
+
     def add(
-        self, recorder: Recorder, tensors: Sequence[torch.Tensor], forms: Sequence[Any], numbers: Sequence[int]
+        self, recorder: Recorder, tensors: Sequence[torch.Tensor], told: Sequence[Told], numbers: Sequence[int]
     ) -> None:
         """Remember tensors as they are now, measured under these numbers of the running step, where they can be."""
         storages = list(map(untyped_storage, tensors))
         addresses = list(map(_address, storages))
         if not (are_alone(addresses) and _are_own(tensors, storages)):
             if len(tensors) > 1:  # those that can be are found one by one
-                for tensor, form, number in zip(tensors, forms, numbers):
-                    self.add(recorder, (tensor,), (form,), (number,))
+                for tensor, one, number in zip(tensors, told, numbers):
+                    self.add(recorder, (tensor,), (one,), (number,))
             return
         lasting = recorder.lasting(numbers)
-        known = zip(map(_ref, tensors), forms, map(_version, tensors), map(data_ptr, tensors), lasting)
+        known = zip(told, map(_version, tensors), lasting)
         self._coming.update(compress(zip(addresses, known), lasting))  # type: ignore[arg-type]
+        self.storages.update(zip(map(id, tensors), addresses))
 
     def discard(self, address: int) -> None:
         """Measure what lies in this storage anew."""
@@ -97,9 +110,11 @@ class Settled:
         """Begin a step; return the storages of what it can refer to."""
         known = {**self.known, **self._coming}
         self._coming = {}
-        for address in [address for address, one in known.items() if one[0]() is None]:
+        for address in [address for address, one in known.items() if one[0][0]() is None]:
             del known[address]
         self.known = known
+        if len(self.storages) > 2 * len(known):
+            self.storages = {id(one[0][0]()): address for address, one in known.items()}
         return known.keys()
 
 

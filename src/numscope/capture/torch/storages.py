@@ -42,7 +42,7 @@ class Storages:
         # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
         self._volatile: dict[int, int | None] = {}
         self.blanks: set[int] = set()
-        self._settled = Settled()
+        self.settled = Settled()
         self._wrapped: dict[int, int | None] = {}  # storages inside of subclasses' tensors → the version of those
 
     def distrust(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
@@ -78,7 +78,7 @@ class Storages:
         self._know_all(addresses, storages)
         self._untrusted.update(addresses)
         self.blanks.difference_update(addresses)
-        self._settled.discard_all(addresses)
+        self.settled.discard_all(addresses)
         if self._left:
             _drop(self._left, addresses)
         if addresses:
@@ -91,8 +91,8 @@ class Storages:
         self._untrusted.add(address)
         if self._left:
             self._left.pop(address, None)
-        if self._settled:
-            self._settled.discard(address)
+        if self.settled:
+            self.settled.discard(address)
         if self.objects:
             self.objects.clear()
         return address
@@ -130,7 +130,7 @@ class Storages:
             return
         address: int = storage._cdata
         self._know(address, storage)
-        self._settled.discard(address)
+        self.settled.discard(address)
         self._renew(address)
         self.blanks.discard(address)
         if by_optimizer:
@@ -158,7 +158,7 @@ class Storages:
         if not are_alone(addresses):
             return None
         self._know_all(addresses, storages)
-        self._settled.discard_all(addresses)
+        self.settled.discard_all(addresses)
         self._renew_all(addresses)
         if self.blanks:
             self.blanks.difference_update(addresses)
@@ -182,7 +182,7 @@ class Storages:
         before, self._wrapped[address] = self._wrapped.get(address, version), version
         if before != version:
             self._renew(address)
-            self._settled.discard(address)
+            self.settled.discard(address)
             self.objects.clear()
 
     def _renew_all(self, addresses: Collection[int]) -> None:
@@ -238,7 +238,7 @@ class Storages:
         """Measure a tensor each time while its version stays; return what its storage is known by."""
         try:
             storage = untyped_storage(tensor)
-            self._settled.discard(storage._cdata)
+            self.settled.discard(storage._cdata)
             self._left.pop(storage._cdata, None)
             version = tensor._version
         except (RuntimeError, NotImplementedError):
@@ -276,12 +276,12 @@ class Storages:
 
     def unsettle(self, *tensors: torch.Tensor) -> None:
         """Measure what lies in the memory of these tensors anew in the next step: it is written to, or may be."""
-        if self._settled:
-            self._settled.discard_all(addresses_of(tensors))
+        if self.settled:
+            self.settled.discard_all(addresses_of(tensors))
 
     def unsettle_all(self) -> None:
         """Measure everything anew in the next step."""
-        self._settled.clear()
+        self.settled.clear()
         self.forget_left()
 
 

@@ -99,9 +99,9 @@ class Tensors(Storages):
             found = known.seen.get(place, -1)
             trusted = address not in self._untrusted and self._volatile.get(address) != version
             if found < 0 or not trusted:
-                settled = self._settled.known
+                settled = self.settled.known
                 if address in settled and trusted and holds(one := settled[address], tensor, form, version):
-                    found = recorder.again(one[4], known.dtype, known.shape, known.device)
+                    found = recorder.again(one[2], known.dtype, known.shape, known.device)
                 else:
                     if not trusted and known.rows:
                         known.rows.pop(place, None)
@@ -168,7 +168,7 @@ class Tensors(Storages):
     @property
     def any_settled(self) -> bool:
         """Tell whether the next step could refer to anything."""
-        return bool(self._settled)
+        return bool(self.settled)
 
     def _learn(self, tensor: torch.Tensor, form: Any) -> Form:
         """Return a new form; raise Unmeasured where nothing of the kind can be measured."""
@@ -244,7 +244,7 @@ class Tensors(Storages):
         past |= dead | {self._keys.pop(address) for address in dead & self._keys.keys()}
         self._untrusted -= dead
         self.blanks -= dead
-        self._settled.discard_all(dead)
+        self.settled.discard_all(dead)
         for address in dead:
             self._volatile.pop(address, None)
             self._left.pop(address, None)
@@ -257,6 +257,7 @@ class Tensors(Storages):
         if len(self._forms) > _FORMS:
             self._forms.clear()
             self._orders.clear()
+            self.settled.clear()  # which has forms of these
         for known in self._forms.values():
             known.forget()
         self.objects.clear()
@@ -270,7 +271,7 @@ class Tensors(Storages):
         self._kept.clear()
         self._bases.clear()
         self._sampled.clear()
-        lasting = self._settled.new_step()
+        lasting = self.settled.new_step()
         storages = self._storages
         kept = storages.keys() & lasting
         self._storages = dict(zip(kept, map(storages.pop, kept)))
