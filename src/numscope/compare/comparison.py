@@ -163,7 +163,8 @@ def _common(runs: tuple[Run, Run], steps: Any, ranks: Any) -> _Common:
     skipped = {}
     for label, mine, theirs in (("target", have[0], have[1]), ("reference", have[1], have[0])):
         if alone := len(mine - theirs):
-            skipped[f"steps of ranks that only the {label} has"] = alone
+            what = "steps of ranks" if any(len(run.ranks) > 1 for run in runs) else "steps"
+            skipped[f"{what} that only the {label} has"] = alone
     for label, run in (("target", runs[0]), ("reference", runs[1])):
         for reason, count in run.skipped().items():
             skipped[f"{label}: {reason}"] = count
