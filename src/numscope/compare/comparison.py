@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from numscope.compare import known as structure
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
-from numscope.compare.steps import StepResult
+from numscope.compare.steps import PlacedOrigin, StepResult
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import ComparisonError, SettingsError
 from numscope.core.report import Origin, Report, Source
@@ -272,7 +272,15 @@ _FIRST = {"data": 0, "parameter": 1}
 def _ranked(results: list[StepResult]) -> list[Origin]:
     """Return all origins: of the first step that has any, data and parameters before calls, then in order of running."""
     found = [item for result in results for item in result.origins]
-    found.sort(key=lambda item: (item.origin.step, _FIRST.get(item.origin.kind, 2), item.order, item.origin.rank))
+    # A collective that is given the same brings what another rank gave it: that rank's origin comes first.
+    own = {(item.origin.step, item.origin.rank) for item in found if item.origin.kind != "collective"}
+
+    def place(item: PlacedOrigin) -> tuple[float, ...]:
+        one = item.origin
+        brought = one.kind == "collective" and any(step == one.step and rank != one.rank for step, rank in own)
+        return one.step, _FIRST.get(one.kind, 2), brought, item.order, one.rank
+
+    found.sort(key=place)
     once = {(one.origin.call, one.origin.kind, one.origin.step, one.origin.rank): one.origin for one in found[::-1]}
     return list(once.values())[::-1][:50]
 
@@ -331,6 +339,8 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
     text = f"all differences are within what rounding explains (the largest: {worst:.2g})"
     if alone := _alone(coverage):
         text += f"; {alone} calls are on one side only, without effect on what the others compute"
+    if parts := next((result.parts for result in results if result.parts), ""):
+        text += f"; the runs are given parts of other sizes of a batch ({parts}): what comes of all parts was compared"
     return text
 
 

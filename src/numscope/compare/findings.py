@@ -41,6 +41,7 @@ class Finding:
     random: bool = False
     dtypes: tuple[str, str] | None = None
     given: str = ""  # what is known of its inputs, where that is not how far they are apart
+    parts: str = ""  # the shapes of the data, where the two sides are given parts of other sizes of a batch
     ready: Any = None  # an origin of an earlier step, already in words
 
 

@@ -52,7 +52,7 @@ def lone_gradient(ledger: Ledger, pair: int) -> tuple[int, str, str] | None:
     )
     one_sided = _one_sided(ledger)
     for side, flow, alone, calls, who in sides:
-        tensors = side.slots.tensor[alone[side.slots.call[alone] == calls[pair]]]
+        tensors = side.slots.tensor[alone[(side.slots.call[alone] == calls[pair]) & (flow.role[alone] != OUTPUT)]]
         makers = set(flow.producer[flow.same[tensors[tensors >= 0]]].tolist())
         for maker, slot, whose in one_sided:
             if whose == who and int(calls[maker]) in makers:
@@ -180,5 +180,6 @@ def _suspect_lone(ledger: Ledger, pair: int, slot: str, lone: tuple[int, int], e
             kind, -1, *lone, ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, 0.0,
             slot=slot, note=name,
         ),
-        firm=True,
+        firm=False,
+        at=pair,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 
 from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference
+from numscope.compare.elsewhere import Elsewhere
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Finding, History
 from numscope.compare.leaves import Leaves
 from numscope.compare.ledger import Ledger
@@ -41,6 +42,7 @@ class Judgement:
     unmeasured: Flags  # pairs that are right only in so far as nothing of them was measured
     slot_unmeasured: Flags
     solid: Flags  # pairs that do the same job: what the others made need not be the same
+    parts: str  # the shapes of the data, where these are parts of other sizes of a batch
 
 
 def judge(
@@ -52,9 +54,10 @@ def judge(
     history: History,
     noise: Floats | None = None,
     scale: float = 1.0,
+    elsewhere: Elsewhere | None = None,
 ) -> Judgement:
-    """Judge every pair of calls of one step of one rank."""
-    ledger = Ledger(a, b, alignment, slots, measures, history)
+    """Judge every pair of calls of one step of one rank; `elsewhere`: what the other ranks hold."""
+    ledger = Ledger(a, b, alignment, slots, measures, history, elsewhere)
     judgement = _Walk(ledger, ledger.limits(scale, noise)).run()
     history.started = True
     history.diverged = history.diverged or bool(judgement.findings)
@@ -98,7 +101,8 @@ class _Walk:
             ledger.slot_wrong(),
             self._unmeasured(),
             ledger.unmeasured,
-            ledger.solid,
+            ledger.solid & ~np.isin(np.arange(len(ledger.solid)), list(ledger.cause_of)),
+            ledger.parts,
         )
 
     def _unmeasured(self) -> Flags:
@@ -166,6 +170,8 @@ class _Walk:
             if ledger.history.diverged:
                 ledger.mark_wrong(t, r, ledger.size(row), -1)
                 ledger.verdict[pair] = INHERITED
+            elif ledger.parts and np.isnan(error):
+                ledger.find("data", pair, np.inf, explained, 0.0, slot=ledger.slot(row), firm=False)
             else:
                 size = float("inf") if np.isnan(error) else error
                 cause = ledger.find("data", pair, size, explained, 0.0, slot=ledger.slot(row))

@@ -10,11 +10,13 @@ from numscope.compare import operators as op
 from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference, differences, numbers
 from numscope.compare.dtypes import common_roundoff, smallest_step, unit_roundoff
+from numscope.compare.elsewhere import Elsewhere
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
 from numscope.compare.flow import flow, leads_to
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors, call_errors, forward_pairs
 from numscope.compare.pairing import MAP
+from numscope.compare.parts import batch_shapes, loading
 from numscope.compare.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.slots import INPUT, OUTPUT, SlotPairs
 from numscope.compare.unrecorded import is_source, loosened, records_inputs
@@ -33,9 +35,10 @@ class Ledger:
         slots: SlotPairs,
         measures: Measures,
         history: History,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.a, self.b, self.alignment, self.slots, self.measures = a, b, alignment, slots, measures
-        self.history, self.two_precisions = history, history.precisions is not None
+        self.history, self.two_precisions, self.elsewhere = history, history.precisions is not None, elsewhere
         self.errors: CallErrors = call_errors(a, b, alignment, slots, measures, self.two_precisions)
         self.flow_a, self.flow_b = flow(a), flow(b)
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
@@ -47,6 +50,7 @@ class Ledger:
         self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]
         self.composite = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)
         self.differences = self._differences()
+        self.parts = batch_shapes(a, b, alignment, slots)
         self.forward_pair = forward_pairs(alignment, a)
         self.other_sources = self._other_sources()
         self.solid = self._solid_pairs()
@@ -104,6 +108,8 @@ class Ledger:
         leaf = ~self.composite
         made = (self.slots.role == OUTPUT) & unlike_size if len(given) else given
         solid[self.slots.pair[made]] &= ~leaf[self.slots.pair[made]]
+        if self.parts:
+            solid[loading(self.flow_a, al, self.differences)] = False
         for side, rows, calls, place in (
             (a, self.slots.alone_a, al.target, 0),
             (b, self.slots.alone_b, al.reference, 1),
@@ -250,6 +256,10 @@ class Ledger:
         low, high = self.a.tensors.min[t], self.a.tensors.max[t]
         return bool(low < high or (self.a.tensors.elements[t] == 1 and low not in (0.0, 1.0)))
 
+    def is_open(self, cause: int) -> bool:
+        """Return whether a cause was not withdrawn."""
+        return cause < 0 or self.suspicions[cause].stands
+
     def anything_wrong(self) -> bool:
         return self.history.diverged or any(suspicion.stands for suspicion in self.suspicions)
 
@@ -297,8 +307,10 @@ class Ledger:
                 random=bool(self.errors.operator[pair] == op.RANDOM),
                 dtypes=self._dtypes(pair),
                 given=self._what_is_given(pair),
+                parts=self.parts if kind == "data" and not firm else "",
             ),
             firm,
+            -1 if firm else pair,
         )
 
     def _what_is_given(self, pair: int) -> str:
@@ -337,19 +349,21 @@ class Ledger:
             phase = self.phase(pair)
             self.worst_right[phase] = max(self.worst_right[phase], error)
 
-    def heal_by_gradients(self, order: float) -> None:
-        """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same."""
+    def heal_by_gradients(self, order: float, blindly: bool = False) -> None:
+        """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same; or,
+        `blindly`, where all are shards and none can tell, but for calls whose arguments differ."""
         ahead, behind = (
             frozenset(calls.forward[(calls.forward >= 0) & ~calls.recompute].tolist())
             for calls in (self.a.calls, self.b.calls)
         )
         for suspicion in self.suspicions:
             row, finding = int(self.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1, suspicion.finding
-            if row < 0 or suspicion.firm or not suspicion.stands:
+            told = blindly and any(difference.telling for difference in finding.differences)
+            if row < 0 or suspicion.firm or not suspicion.stands or told:
                 continue
             itself = finding.target in ahead or finding.reference in behind
             phases = {self.phase(suspicion.at), *self._phases(finding)}
-            if itself or "backward" in phases or leads_to(self.flow_a, row, ahead):
+            if itself or finding.parts or "backward" in phases or leads_to(self.flow_a, row, ahead):
                 suspicion.healed_at = max(suspicion.healed_at, order)
 
     def _phases(self, finding: Finding) -> list[str]:

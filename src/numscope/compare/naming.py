@@ -6,6 +6,8 @@ hold, or the call that is given another tensor: of these the first in the order 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from numscope.compare import operators as op
@@ -27,6 +29,14 @@ Sizes = tuple[float, float, float]  # error, what is explained of it, error at t
 def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
     """Name what makes a slot's two tensors differ, though what leads into their regions is right."""
     ahead, behind = narrowed(ledger, row, regions)
+    told = _first_told(ledger, ahead, behind)
+    if told >= 0:
+        return _of_pair(ledger, told, sizes, "other inputs")
+    return replace(_named(ledger, pair, row, (ahead, behind), sizes), parts=ledger.parts)
+
+
+def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
+    ahead, behind = regions
     paired_a, paired_b = _paired(ledger)
     extra = _most_active(ledger, ledger.a, _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a))
     missing = _most_active(ledger, ledger.b, _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b))
@@ -70,6 +80,16 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
         where = (ledger.a.step, ledger.a.rank, order)
         return Finding(kind, -1, target, reference, *where, *sizes, slot=ledger.slot(row), note=name)
     return _of_pair(ledger, pair, sizes, "another tensor", slot=ledger.slot(row))
+
+
+def _first_told(ledger: Ledger, ahead: Region, behind: Region) -> int:
+    """Return the first pair of a region whose arguments differ in a way that changes numbers, -1 for none."""
+    for pair in sorted(ledger.differences):
+        x, y = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
+        told = any(difference.telling for difference in ledger.differences[pair])
+        if told and x in ahead.calls and y in behind.calls:
+            return pair
+    return -1
 
 
 def _paired(ledger: Ledger) -> tuple[set[int], set[int]]:

@@ -51,6 +51,8 @@ class Outer:
                 return None
             status, why = self.provenance.check(pair, row)
             return None if status == RIGHT else why
+        if not ledger.solid[pair]:
+            return None  # it is given something else: where that leads tells
         # The call's own work, beyond its inner calls: the sum of gradients, or something that was not recorded.
         summed = self._wrong_part(t, inside)
         if summed is not None and error > PLAIN * ledger.roundoff(t, r):
@@ -66,7 +68,17 @@ class Outer:
         if error <= explained:
             return None
         if cause is None and not ledger.anything_wrong():
-            cause = ledger.find("call", pair, error, explained, front, slot=ledger.slot(row), note="inner calls agree")
+            summed_up = ledger.slot(row).startswith("parameters_grad")  # what reaches the optimizer tells
+            cause = ledger.find(
+                "call",
+                pair,
+                error,
+                explained,
+                front,
+                slot=ledger.slot(row),
+                note="inner calls agree",
+                firm=not summed_up,
+            )
         elif cause is None:
             cause = ledger.first_cause()
         ledger.mark_wrong(t, r, error, cause)

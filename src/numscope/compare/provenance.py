@@ -111,7 +111,7 @@ class Provenance:
         noise = max(ledger.history.noise, *ledger.worst_right.values())
         explained = 16 * (ledger.roundoff(t, r) + noise)
         made = ledger.history.tensors.get(int(ledger.a.tensors.hash[t]), Made(0.0, wrong=True))
-        explained = max(explained, 1.01 * made.error)
+        explained = max(explained, 1.01 * made.error, 4 * self._left(r))
         if ledger.phase(pair) == "backward" or ledger.coarse:
             explained *= 4  # a sum of gradients, or of whatever runs between modules
         wrong = made.wrong and ledger.anything_wrong()
@@ -132,6 +132,17 @@ class Provenance:
             cause = ledger.find(kind, pair, error, explained, 0.0, slot=ledger.slot(row))
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
+
+    def _left(self, r: int) -> float:
+        """Return how far an optimizer has left a parameter that the reference's module holds, and the target's in shards."""
+        ledger, slots = self.ledger, self.ledger.b.slots
+        for row in np.flatnonzero(slots.tensor == r).tolist():
+            head, _, tail = ledger.b.book.words[slots.slot[row]].partition(".")
+            if head == "parameters":
+                code = ledger.b.calls.module[slots.call[row]]
+                path = ledger.b.book.words[code] if code >= 0 else ""
+                return ledger.history.parameters.get(f"{head}.{path}.{tail}" if path else f"{head}.{tail}", 0.0)
+        return 0.0
 
     def _is_data(self, pair: int, t: int) -> bool:
         """Return whether a tensor that nothing recorded made can be called data: labels, or given to an outermost call

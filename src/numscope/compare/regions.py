@@ -25,6 +25,7 @@ _GROWTH = 24  # calls through which two ways may still meet again
 _TELLING = 16  # elements: so many that agree do not do so by chance
 _COARSE = 2.0**-9  # relative: below it, it may be a few roundings of float32 that cancellation has enlarged
 _FADED = 0.05  # of an error: what is left of it where two ways meet again; an error that only fades is no agreement
+_OF_ONE = 2e-3  # the same in a single number: a mean hides what is in its terms
 _PLAINLY = 1e-2  # relative: what was off by more cannot fade to rounding on the way
 
 
@@ -104,11 +105,11 @@ class Regions:
         """
         ledger = self.ledger
         # One number that agrees as far as bf16 or fp16 can tell, a loss, proves nothing.
-        weak = ledger.a.tensors.elements[ledger.slots.a[row]] == 1 and near > 1e-4
-        telling = ledger.is_telling(row) and not weak
+        one = ledger.a.tensors.elements[ledger.slots.a[row]] == 1
+        telling = ledger.is_telling(row) and not (one and near > 1e-4)
         for cause in sorted(causes):
             suspicion = ledger.suspicions[cause]
-            faint = error > min(near, _FADED * min(1.0, suspicion.last))
+            faint = error > min(near, (_OF_ONE if one else _FADED) * min(1.0, suspicion.last))
             if suspicion.firm or (telling and faint and not self._is_cleared(suspicion, row, regions)):
                 if suspicion.stands:
                     return cause

@@ -13,6 +13,8 @@ from numscope.compare.sources import Sources
 from numscope.core.report import Origin, Source
 from numscope.core.words import Mechanism, OriginKind, Phase
 
+_DDP = "DistributedDataParallel"
+
 
 def number(value: float) -> str:
     """Return a measure as people write it: two digits."""
@@ -32,7 +34,7 @@ def origin(finding: Finding, a: Side, b: Side, sources: tuple[Sources, Sources])
         source = sources[1].of(int(b.calls.stack[finding.reference]))
     module = words[calls.module[row]] if calls.module[row] >= 0 else ""
     name = calls.name(row)
-    kind = _kind(finding, words[calls.kind[row]])
+    kind = _kind(finding, words[calls.kind[row]], name)
     if kind == "parameter":
         name = ".".join(part for part in (module, finding.slot.partition(".")[2]) if part)
     phase = "input" if kind in ("data", "parameter") else words[calls.phase[row]]
@@ -52,9 +54,11 @@ def origin(finding: Finding, a: Side, b: Side, sources: tuple[Sources, Sources])
     )
 
 
-def _kind(finding: Finding, recorded: str) -> str:
+def _kind(finding: Finding, recorded: str, name: str) -> str:
     if finding.kind in ("data", "parameter", "missing", "extra", "optimizer"):
         return finding.kind
+    if name.startswith("Distributed."):
+        return "collective"
     return recorded if recorded in ("api", "module", "aten", "collective", "optimizer", "data") else "api"
 
 
@@ -99,6 +103,8 @@ def _sentence(
     off = number(finding.relative)
     if kind == "data":
         text = f"the input data differs before any call: {name}, {finding.slot} is off by {off}"
+        if finding.parts:
+            text = f"the input data is of another size: {name}, {finding.slot} is {finding.parts}"
     elif kind == "parameter":
         when = "changed between the steps" if finding.note else "differs before any call"
         what = "buffer" if finding.slot.startswith("buffers") else "parameter"
@@ -116,6 +122,7 @@ def _sentence(
             f"{_title(a, finding.target)}: its {finding.slot} is off by {off} though the calls before it agree: "
             "something that was not recorded made it differ"
         )
+        text += _reducing(finding, a, b)
     else:
         text = _call_sentence(finding, a, b)
     for difference in finding.differences[:3]:
@@ -129,14 +136,31 @@ def _sentence(
     return text
 
 
+def _reducing(finding: Finding, a: Side, b: Side) -> str:
+    """Say that a wrapper reduces gradients between backward and what is given them, unseen but at level aten."""
+    given_later = a.calls.module[finding.target] < 0 or not a.book.words[a.calls.module[finding.target]]
+    code = a.book.numbers.get(_DDP, -2)
+    has = [bool((side.calls.module_class == code).any()) for side in (a, b)]
+    if not given_later or not any(has):
+        return ""
+    if all(has):
+        return f"; {_DDP} reduces gradients before it"
+    return f"; only the {'target' if has[0] else 'reference'} is in {_DDP}, which reduces gradients before it"
+
+
 def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
     given = "inputs identical" if finding.came_in == 0 else f"inputs within {number(finding.came_in)}"
     given = finding.given or given
     text = _title(a, finding.target)
     if finding.note == "on state":
         return f"{text}: it changes state that later steps read"
+    if finding.note == "parts":
+        size = f"its {finding.slot} is off by {number(finding.relative)}, {finding.given}"
+        return f"{text}: {size}; before it the runs are given parts of other sizes of a batch ({finding.parts})"
     if finding.note == "other inputs":
         off = number(finding.relative)
+        if finding.parts and not finding.differences:
+            return f"{text}: the runs are given parts of other sizes of a batch ({finding.parts}); what follows is off by {off}"
         if finding.reference >= 0 and _operator(a, finding.target) != _operator(b, finding.reference):
             return f"{text}: the reference has {_operator(b, finding.reference)} in its place; what follows is off by {off}"
         return f"{text}: {_other_operands(finding, a, b)}; what follows is off by {off}"
@@ -160,6 +184,8 @@ def _call_sentence(finding: Finding, a: Side, b: Side) -> str:
         text += f"; the reference has {other} in its place"
     if finding.note == "inner calls agree":
         text += "; its inner calls agree"
+    if mine.startswith("Distributed.") and finding.came_in == 0 and not finding.differences:
+        text += "; it brings what another rank gave it"
     return text
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from numscope.compare import frameworks
 from numscope.compare.align import Alignment, align
+from numscope.compare.elsewhere import Elsewhere
 from numscope.compare.findings import History
 from numscope.compare.judge import Judgement, judge
 from numscope.compare.known import Known, known
@@ -58,6 +59,7 @@ class StepResult:
     skipped: dict[str, int]
     precisions: Precisions | None
     scales: tuple[float, float]
+    parts: str  # the shapes of the data, where these are parts of other sizes of a batch
     known: Known | None = None  # what can be said without measures, where there are none
 
 
@@ -110,7 +112,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     step, rank = a.step, a.rank
     if not history.started:  # the first step tells for all
         history.precisions = precisions(a, b, alignment, slots)
-    judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale)
+    elsewhere = Elsewhere(runs, step, rank)
+    judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, elsewhere)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
     for label, kept in history.arguments.items():
@@ -142,6 +145,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         skipped=_not_compared(alignment, judgement),
         precisions=history.precisions,
         scales=measured.scales,
+        parts=judgement.parts,
         known=known(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 

@@ -10,11 +10,13 @@ from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, 
 from numscope.compare.gradients import cut
 from numscope.compare.labels import has_parameter
 from numscope.compare.ledger import Ledger
+from numscope.compare.parts import blame_gradients, lost_in_rounding
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Side
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
 _LINEAR = ("SGD", "ASGD")
+_UNKNOWN = 1e-4  # taken for the error of a gradient that cannot be compared: a shard here, the whole there
 
 
 @dataclass(frozen=True)
@@ -38,23 +40,31 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     for row in ledger.rows(pair):
         head, _, label = ledger.slot(row).partition(".")
         parts.setdefault(label, {})[head] = row
-    if _gradients_agree(ledger, parts):
+    gradients = [part["parameters_grad"] for part in parts.values() if "parameters_grad" in part]
+    if _are_mostly_unknown(ledger, gradients):
+        ledger.heal_by_gradients(ledger.order(pair), blindly=True)
+    elif _gradients_agree(ledger, parts):
         ledger.heal_by_gradients(ledger.order(pair))
+    elif ledger.parts and gradients and not ledger.history.diverged:
+        blame_gradients(ledger, pair, gradients)
+    lost = lost_in_rounding(ledger, gradients) if ledger.parts else ()
     told = any(difference.telling for difference in ledger.differences.get(pair, ()))
     longest, names = _longest(ledger, parts), _names(ledger, pair)
     verdict = IDENTICAL if ledger.errors.identical[pair] else EQUIVALENT
     wrong: list[_Update] = []
     for label, rows in parts.items():
-        causes = [provenance.check(pair, rows[head]) for head in ("parameters", "parameters_grad") if head in rows]
-        tainted = [cause for status, cause in causes if status != RIGHT]
+        given = [rows[head] for head in ("parameters", "parameters_grad") if head in rows and rows[head] not in lost]
+        causes = [provenance.check(pair, row) for row in given]
+        tainted = [cause for status, cause in causes if status != RIGHT and ledger.is_open(cause)]
         if "output" not in rows:
             continue
         update, is_wrong = _judge_update(ledger, pair, label, rows, told, longest)
+        left = update.explained if np.isnan(ledger.error(rows["output"])) else update.error
         if is_wrong and not tainted and "parameters_grad" not in rows and _one_sided(ledger, pair, label):
             tainted = [_cut(ledger, pair, update)]
         t, r = ledger.tensors(rows["output"])
         for name in {label, names.get(r, label)}:  # an optimizer of copies knows no names
-            _remember(ledger, t, name, update.error, bool(tainted) or is_wrong)
+            _remember(ledger, t, name, left, bool(tainted) or is_wrong)
         if tainted:
             verdict = INHERITED
             ledger.mark_wrong(t, r, update.error, tainted[0])
@@ -110,9 +120,9 @@ def _cut(ledger: Ledger, pair: int, update: _Update) -> int:
 def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
     """Return the parameters that one side alone updates in this step, that it does move, and that the other has, too."""
     found = []
-    for side, other, alone, calls, who in (
-        (ledger.a, ledger.b, ledger.slots.alone_a, ledger.alignment.target, "target"),
-        (ledger.b, ledger.a, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
+    for number, side, other, alone, calls, who in (
+        (0, ledger.a, ledger.b, ledger.slots.alone_a, ledger.alignment.target, "target"),
+        (1, ledger.b, ledger.a, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
     ):
         rows = alone[side.slots.call[alone] == calls[pair]]
         tensors = {side.book.words[side.slots.slot[row]]: int(side.slots.tensor[row]) for row in rows.tolist()}
@@ -121,7 +131,8 @@ def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
             before = tensors.get(f"parameters.{label}", -1)
             if head == "output" and min(before, after) >= 0:
                 moved = _distance(side, after, before)
-                if moved > 0 and has_parameter(other, label, side, before):
+                missed = moved > 0 and has_parameter(other, label, side, before)
+                if missed and not (ledger.elsewhere is not None and ledger.elsewhere.holds(1 - number, label)):
                     found.append(_Update(label, moved, 0.0, 0.0, slot, f"only the {who} has"))
     return found
 
@@ -132,6 +143,13 @@ def _remember(ledger: Ledger, t: int, label: str, error: float, wrong: bool) -> 
     history.parameters[name] = max(history.parameters.get(name, 0.0), error)
     history.tensors[int(ledger.a.tensors.hash[t])] = Made(error, wrong)
     (history.wrong.add if wrong else history.wrong.discard)(name)
+
+
+def _are_mostly_unknown(ledger: Ledger, rows: list[int]) -> bool:
+    """Return whether most of all gradients, by their norm, cannot be compared: shards here, the whole there."""
+    norms = np.array([or_zero(ledger.b.tensors.l2[ledger.slots.b[row]]) for row in rows])
+    known = ~np.isnan([ledger.error(row) for row in rows])
+    return bool(np.linalg.norm(norms[known]) < 0.5 * np.linalg.norm(norms)) if rows else False
 
 
 def _gradients_agree(ledger: Ledger, parts: dict[str, dict[str, int]]) -> bool:
@@ -164,7 +182,8 @@ def _judge_update(
     row = rows["output"]
     error = ledger.size(row)
     roundoff = ledger.roundoff(*ledger.tensors(row))
-    gradient = ledger.size(rows["parameters_grad"]) if "parameters_grad" in rows else 0.0
+    gradient = ledger.error(rows["parameters_grad"]) if "parameters_grad" in rows else 0.0
+    gradient = _UNKNOWN if np.isnan(gradient) else gradient
     before = ledger.size(rows["parameters"]) if "parameters" in rows else 0.0
     history = ledger.history.parameters
     # The optimizer's state remembers the gradients of all steps.

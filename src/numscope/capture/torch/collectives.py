@@ -119,6 +119,8 @@ class Collectives:
         slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
         options = next((item for item in args if hasattr(item, "reduceOp")), None)
         facts: list[tuple[str, Any]] = [("group_size", group.size()), ("group_rank", group.rank())]
+        if group.size() < torch.distributed.get_world_size():
+            facts.append(("ranks", torch.distributed.get_process_group_ranks(group)))
         if options is not None:
             facts.append(("op", _operation(options.reduceOp)))
         root = getattr(next((item for item in args if hasattr(item, "rootRank")), None), "rootRank", None)
