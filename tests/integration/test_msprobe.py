@@ -118,8 +118,10 @@ class Twice(nn.Module):
 
 
 def test_it_compares_statistics_alone(tmp_path: Path) -> None:
-    with ns.capture(tmp_path / "run", Twice()) as cap:
-        Twice()(torch.randn(3))
+    model = torch.nn.Sequential(torch.nn.LayerNorm(3), Twice())
+    with ns.capture(tmp_path / "run", model) as cap:
+        # A list among the arguments, gradients of named ones, a slice, an infinity.
+        model(torch.randn(2, 3)).masked_fill(torch.zeros(2, 3).bool(), float("-inf"))[:, 1:].sum().backward()
         cap.step()
     main(["export", str(tmp_path / "run"), str(tmp_path / "export"), "--format", "msprobe"])
     (tmp_path / "out").mkdir()
