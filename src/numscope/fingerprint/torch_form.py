@@ -74,7 +74,9 @@ class TorchBatch:
             except RuntimeError:  # batched and functional ones have no storage
                 address = 0
             if address:
-                with self._lock:
+                lock = self._lock
+                lock.acquire()  # half of what `with` takes
+                try:
                     rows = self._rows
                     row: int = rows.count
                     rows.count = row + 1
@@ -93,6 +95,8 @@ class TorchBatch:
                         block, count, elements, size = way
                         place = self._arena.take(block, row, count, elements)
                         memmove(block.address + place * block.stride, address, size)
+                finally:
+                    lock.release()
                 return row
         row = self._add(tensor)
         self._learn(tensor, alike)
