@@ -143,6 +143,8 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
     guard.__enter__()
     try:
         recorder = watch.recorder
+        if watch.asks:
+            watch.do_first()
         series = api.series or _learn_series(watch, api)
         stack = state.stack
         parent = stack[-1] if stack else watch.outside

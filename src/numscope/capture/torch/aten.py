@@ -280,8 +280,8 @@ class AtenMode(TorchDispatchMode):
         return written
 
     def _before(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> Row | None:
-        watch = self._watch
-        recorder = watch.recorder
+        watch, recorder = self._watch, self._watch.recorder
+        watch.do_first()
         if self._epoch != recorder.epoch:
             self._begin_step(recorder.epoch)
         in_forward = _task() == -1  # no node runs outside of the engine

@@ -110,6 +110,7 @@ class Collectives:
     def _before(self, name: str, group: Any, args: Any, kwargs: Any, reads: tuple[int, ...]) -> tuple[int, int] | None:
         watch = self._watch
         recorder = watch.recorder
+        watch.do_first()
         series = watch.series(f"Distributed.{name}")
         call = series.name(series.next(recorder.epoch))
         stack = watch.thread.here.stack

@@ -201,6 +201,8 @@ class Modules:
         """Record a call with its inputs, parameters and buffers as they are before it."""
         watch = self._watch
         recorder = watch.recorder
+        if watch.asks:
+            watch.do_first()
         stack = state.stack
         parent = stack[-1] if stack else watch.outside
         facts = self._modules.get(id(module))

@@ -93,9 +93,7 @@ class Watch(Values):
 
     def in_scope(self, name: int, parent: Open | None, kind: str, phase: str = "forward") -> bool:
         """Tell whether a call of this name is recorded; `parent` has the module it runs in, or is it."""
-        if self.before_call is not None:
-            work, self.before_call = self.before_call, None
-            work()
+        self.do_first()
         if self.scope.everything:
             return True
         found = None if self.scope.stateful else self._in_scope.get(name)
@@ -105,6 +103,12 @@ class Watch(Values):
             found = self.scope(Call(strings[name], strings[module], strings[module_class], kind, phase))
             self._in_scope[name] = found
         return found
+
+    def do_first(self) -> None:
+        """Do what waits for the next call, before that call has a number: a step that is over ends here."""
+        if self._before_call is not None:
+            work, self.before_call = self._before_call, None
+            work()
 
     def ended(self, name: int) -> None:
         """Tell the scope's ranges that a call has ended."""
