@@ -205,6 +205,27 @@ def test_an_optimizer_knows_renamed_parameters_by_their_values(tmp_path):
     assert "o_proj.weight" in found.origin.reason or "wo" in found.origin.reason, found
 
 
+class Transposed(nn.Module):
+    """A linear layer as GPT-2's code has it."""
+
+    def __init__(self, source: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = (nn.Parameter(x.detach().clone()) for x in (source.weight.t(), source.bias))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x.view(-1, x.shape[-1]), self.weight).view(*x.shape[:-1], -1)
+
+
+def test_weights_that_are_kept_transposed_are_no_other_parameters(tmp_path):
+    def run(name: str, change: Callable[[nn.Linear], nn.Module]) -> Any:
+        torch.manual_seed(0)
+        layers = [nn.Linear(8, 8), nn.Linear(8, 16), nn.Linear(16, VOCABULARY)]
+        return trained(tmp_path / name, nn.Sequential(nn.Embedding(VOCABULARY, 8), *map(change, layers)))
+
+    found = ns.compare(run("target", Transposed), run("reference", lambda layer: layer))
+    assert found.verdict == "equivalent", found
+
+
 def test_modules_inside_a_further_module_are_paired_by_the_rest_of_their_path(tmp_path):
     reference = trained(tmp_path / "reference", plain(), steps=1)
     found = ns.compare(trained(tmp_path / "same", Held(plain()), steps=1), reference)
@@ -302,6 +323,7 @@ def test_a_sum_that_is_divided_by_the_count_is_a_mean(tmp_path):
     reference = trained(tmp_path / "reference", plain())
     found = ns.compare(trained(tmp_path / "target", plain(), loss=summed(30)), reference)
     assert found.verdict == "equivalent", found
+    assert ns.compare(reference, tmp_path / "target").verdict == "equivalent"
     found = ns.compare(trained(tmp_path / "wrong", plain(), loss=summed(29)), reference)
     assert found.origin is not None
     assert "cross_entropy" in found.origin.call, found

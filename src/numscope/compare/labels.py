@@ -41,7 +41,8 @@ def pair_labels(
         )
         if not alone or not others:
             continue
-        held = _in_order(a, slot_a, alone, b, slot_b, others) or _by_module(alone, others, _paths(a, b, alignment))
+        held = _in_order(a, slot_a, alone, b, slot_b, others)
+        held = held or _by_module(a, slot_a, alone, b, slot_b, others, _paths(a, b, alignment))
         alone_now = {label: places for label, places in alone.items() if label not in held}
         others_now = {label: places for label, places in others.items() if label not in held.values()}
         for label, other in {**held, **_by_value(a, slot_a, alone_now, b, slot_b, others_now)}.items():
@@ -80,12 +81,16 @@ def _is_near(a: Side, t: int, b: Side, r: int) -> bool:
     return small or bool(np.linalg.norm(a.tensors.sketch[t] - b.tensors.sketch[r]) <= _NEAR * a.tensors.l2[t])
 
 
-def _by_module(mine: Places, theirs: Places, paths: dict[str, str]) -> dict[str, str]:
+def _by_module(
+    a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places, paths: dict[str, str]
+) -> dict[str, str]:
+    """Return the labels of parameters that paired modules hold under the same name; not where one is transposed."""
     found = {}
     for label in mine:
         path, _, name = label.rpartition(".")
         other = f"{paths[path]}.{name}".lstrip(".") if path in paths else ""
-        if other in theirs:
+        t, r = _parameter(a, slot_a, mine[label]), _parameter(b, slot_b, theirs.get(other, {}))
+        if min(t, r) >= 0 and _is_near(a, t, b, r):
             found[label] = other
     return found
 

@@ -83,7 +83,8 @@ class Leaves:
             self._remember_arguments(pair, out)
         elif self._does_another_part(pair):
             ledger.loosen(pair, [])
-            self._check_ends(pair)
+            if ledger.errors.operator[pair] == op.MOVE:
+                self._check_ends(pair)
         elif unseen and (lone := lone_before(ledger, pair, out, float(self.limits[pair]), came_in)) is not None:
             ledger.inherit(pair, ledger.suspect(lone, firm=True))
         else:
