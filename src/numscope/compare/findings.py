@@ -80,6 +80,8 @@ class History:
     noise: float = 0.0  # the largest error that was explained so far
     parameters: dict[str, float] = field(default_factory=dict)  # largest error of each parameter, buffer and gradient
     wrong: set[str] = field(default_factory=set)  # parameters that an optimizer left wrong
+    # Parameters that two classes keep in two layouts, as GPT-2's transposed weights: their elements are not compared.
+    layouts: set[str] = field(default_factory=set)
     tensors: dict[int, Made] = field(default_factory=dict)  # what optimizers made, by the target's hash
     # A call whose arguments differ, by the state it changes.
     arguments: dict[str, Finding] = field(default_factory=dict)

@@ -43,8 +43,10 @@ class Ledger:
         self.flow_a, self.flow_b = flow(a), flow(b)
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
         self.blind = not (records_inputs(a) and records_inputs(b))
-        # Relative: two tensors this near are the same intermediate result.
-        self.alike = max(_ALIKE, 16.0 * history.precisions.roundoff if history.precisions is not None else 0.0)
+        self.coarsest = history.precisions.roundoff if history.precisions is not None else 0.0
+        self.alike = max(
+            _ALIKE, 16.0 * self.coarsest
+        )  # relative: two tensors this near are the same intermediate result
         # Slot pairs that could not be compared because one side has no fingerprint.
         printed = a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
         self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]

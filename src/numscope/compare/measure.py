@@ -68,6 +68,9 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
     # Bits that differ where the sketch sees nothing differ by less than it can see.
     error = np.where(estimated & known & ~bitwise, np.fmax(error, RESOLUTION), error)
+    # A mask of bools and one of numbers that are added may say the same; their distance says nothing.
+    flags = np.array([word == "bool" for word in a.book.words] + [False])
+    error = np.where((flags[ta.dtype[t]] != flags[tb.dtype[r]]) & (error != 0), np.nan, error)
     _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
     laid_out = np.zeros(len(t), np.bool_)
     if layouts:

@@ -40,7 +40,8 @@ class Outer:
         ledger = self.ledger
         t, r = ledger.tensors(row)
         error = ledger.error(row)
-        if error == 0 or np.isnan(error):
+        label = self.provenance.label(pair, row).replace("parameters_grad.", "parameters.", 1)
+        if error == 0 or np.isnan(error) or label in ledger.history.layouts:
             return None
         if ledger.wrong_a[t]:
             return int(ledger.cause_a[t])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.dtypes import unit_roundoff
-from numscope.compare.findings import PLAIN, RIGHT, TAINTED, Made, Status
+from numscope.compare.findings import PLAIN, RIGHT, TAINTED, Made, Status, or_zero
 from numscope.compare.gradients import forward_cause, heal_parts
 from numscope.compare.ledger import Ledger
 from numscope.compare.regions import Regions
@@ -56,14 +56,16 @@ class Provenance:
         label = self.label(pair, row)
         known = history.parameters.get(label)
         # Float32 masters of a bfloat16 model hold what bfloat16 left of it.
-        coarsest = history.precisions.roundoff if history.precisions is not None else 0.0
-        explained = 4 * max(ledger.roundoff(t, r), coarsest) + 4 * (known or 0.0)
+        explained = 4 * max(ledger.roundoff(t, r), ledger.coarsest) + 4 * (known or 0.0)
         if history.started:
             explained += 16 * max(history.noise, *ledger.worst_right.values())
         if label in history.wrong and ledger.anything_wrong():  # its error is known, but it is no excuse
             explained = PLAIN * ledger.roundoff(t, r)
         if error <= explained:
             history.parameters[label] = max(known or 0.0, error)
+            return RIGHT, -1
+        if label in history.layouts or self._is_laid_out(pair):
+            history.layouts.add(label)
             return RIGHT, -1
         if (
             known is None
@@ -82,6 +84,17 @@ class Provenance:
         history.parameters[label] = error
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
+
+    def _is_laid_out(self, pair: int) -> bool:
+        """Return whether two modules of other classes make the same of the same: then they keep it in another layout."""
+        ledger = self.ledger
+        target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
+        unlike = ledger.a.calls.module_class[target] != ledger.b.calls.module_class[reference]
+        if ledger.kind(pair) != "module" or not unlike or ledger.history.diverged:
+            return False
+        front = or_zero(ledger.errors.error_in[pair])
+        out = float(ledger.errors.error_out[pair])
+        return out <= 32.0 * (front + max(float(ledger.errors.roundoff[pair]), ledger.coarsest))
 
     def _is_written_by_one(self, t: int, r: int) -> bool:
         """Return whether a call of this step, which one side alone has, made a parameter: weights rounded after a step."""
@@ -109,7 +122,8 @@ class Provenance:
     def _check_source(self, pair: int, row: int, t: int, r: int, error: float) -> Status:
         ledger = self.ledger
         noise = max(ledger.history.noise, *ledger.worst_right.values())
-        explained = 16 * (ledger.roundoff(t, r) + noise)
+        # Between modules is code that was not recorded, in the run's own precision.
+        explained = 16 * (max(ledger.roundoff(t, r), ledger.coarsest * ledger.coarse) + noise)
         made = ledger.history.tensors.get(int(ledger.a.tensors.hash[t]), Made(0.0, wrong=True))
         explained = max(explained, 1.01 * made.error, 4 * self._left(r))
         if ledger.phase(pair) == "backward" or ledger.coarse:

@@ -250,4 +250,6 @@ class Regions:
         here = slice(side.slots.start[call], side.slots.start[call + 1])
         heads = [side.book.words[slot].startswith("output") for slot in side.slots.slot[here].tolist()]
         made = [x for x, is_made in zip(side.slots.tensor[here].tolist(), heads) if is_made and x >= 0]
-        return max((unit_roundoff(side.book.words[side.tensors.dtype[x]]) for x in made), default=0.0)
+        # Inside a module all may be in the run's own precision.
+        inside = self.ledger.coarsest if side.calls.kind[call] == side.book.code("module") else 0.0
+        return max([inside, *(unit_roundoff(side.book.words[side.tensors.dtype[x]]) for x in made)])
