@@ -64,7 +64,7 @@ class Provenance:
         if error <= explained:
             history.parameters[label] = max(known or 0.0, error)
             return RIGHT, -1
-        if label in history.layouts or self._is_laid_out(pair):
+        if label in history.layouts or self._is_laid_out(pair, t, r):
             history.layouts.add(label)
             return RIGHT, -1
         if (
@@ -85,13 +85,16 @@ class Provenance:
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
 
-    def _is_laid_out(self, pair: int) -> bool:
-        """Return whether two modules of other classes make the same of the same: then they keep it in another layout."""
+    def _is_laid_out(self, pair: int, t: int, r: int) -> bool:
+        """Return whether two modules of other classes keep a parameter in another layout: it has another shape, or they make
+        the same of the same."""
         ledger = self.ledger
         target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
         unlike = ledger.a.calls.module_class[target] != ledger.b.calls.module_class[reference]
         if ledger.kind(pair) != "module" or not unlike or ledger.history.diverged:
             return False
+        if ledger.a.tensors.shape[t] != ledger.b.tensors.shape[r]:
+            return True
         front = or_zero(ledger.errors.error_in[pair])
         out = float(ledger.errors.error_out[pair])
         return out <= 32.0 * (front + max(float(ledger.errors.roundoff[pair]), ledger.coarsest))

@@ -125,8 +125,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
     # What is nothing but rounding (a limit of 1 or more) may be off by any factor.
-    errors = judgement.errors.error_out[judgement.solid & (judgement.limits < 1.0)]
-    errors = errors[np.isfinite(errors)]
+    errors = judgement.errors.error_out
+    errors = errors[judgement.solid & (judgement.limits < 1.0) & (errors <= judgement.limits)]
     count = int(measures.known.sum())
     return StepResult(
         step=step,
