@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numscope.compare.side import Ints, Side
-from numscope.compare.slots import OUTPUT, slot_roles
+from numscope.compare.side import Flags, Floats, Ints, Side
+from numscope.compare.slots import OUTPUT, SlotPairs, slot_roles
 
 _REGION = 400  # a region of more unmatched calls than this is not searched further
 
@@ -82,6 +82,13 @@ def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
         if twin is not None and producer[twin] < first_use[tensor]:
             producer[tensor], same[tensor] = producer[twin], twin
     return same
+
+
+def other_sources(ahead: Flow, behind: Flow, slots: SlotPairs, error: Floats) -> Flags:
+    """Return which slot pairs hold tensors that nothing recorded made, of other shapes and values: other weights."""
+    sources = (ahead.producer[slots.a] < 0) & (behind.producer[slots.b] < 0)
+    unlike = ahead.side.tensors.shape[slots.a] != behind.side.tensors.shape[slots.b]
+    return np.asarray(sources & unlike & (error != 0))
 
 
 def region(flow: Flow, tensor: int, partner: Ints, ends: frozenset[int] = frozenset()) -> Region:

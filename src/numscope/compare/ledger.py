@@ -12,7 +12,7 @@ from numscope.compare.arguments import Difference, differences, numbers
 from numscope.compare.dtypes import common_roundoff, smallest_step, unit_roundoff
 from numscope.compare.elsewhere import Elsewhere
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
-from numscope.compare.flow import flow, leads_to
+from numscope.compare.flow import flow, leads_to, other_sources
 from numscope.compare.measure import Measures
 from numscope.compare.noise import CallErrors, call_errors, forward_pairs
 from numscope.compare.pairing import MAP
@@ -44,9 +44,8 @@ class Ledger:
         self.start = np.searchsorted(slots.pair, np.arange(len(alignment.target) + 1))
         self.blind = not (records_inputs(a) and records_inputs(b))
         self.coarsest = history.precisions.roundoff if history.precisions is not None else 0.0
-        self.alike = max(
-            _ALIKE, 16.0 * self.coarsest
-        )  # relative: two tensors this near are the same intermediate result
+        # Relative: two tensors this near are the same intermediate result.
+        self.alike = max(_ALIKE, 16.0 * self.coarsest)
         # Slot pairs that could not be compared because one side has no fingerprint.
         printed = a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
         self.unmeasured: Flags = ~printed & ~measures.known[measures.row_of]
@@ -54,7 +53,7 @@ class Ledger:
         self.differences = self._differences()
         self.parts = batch_shapes(a, b, alignment, slots)
         self.forward_pair = forward_pairs(alignment, a)
-        self.other_sources = self._other_sources()
+        self.other_sources = other_sources(self.flow_a, self.flow_b, slots, measures.error[measures.row_of])
         self.solid = self._solid_pairs()
         self.partner_a, self.partner_b = np.full(len(a.calls), -1), np.full(len(b.calls), -1)
         self.partner_a[alignment.target] = np.where(self.solid, alignment.reference, -1)
@@ -132,13 +131,6 @@ class Ledger:
         has = (a.calls.forward[al.target] >= 0) & (forward >= 0)
         solid[has & ~solid[np.maximum(forward, 0)]] = False
         return solid
-
-    def _other_sources(self) -> Flags:
-        """Return which slot pairs hold tensors that nothing recorded made, of other shapes and values: other weights."""
-        t, r = self.slots.a, self.slots.b
-        sources = (self.flow_a.producer[t] < 0) & (self.flow_b.producer[r] < 0)
-        unlike = self.a.tensors.shape[t] != self.b.tensors.shape[r]
-        return np.asarray(sources & unlike & (self.measures.error[self.measures.row_of] != 0))
 
     def _as_number(self, side: Side, row: int, pair: int, place: int) -> bool:
         """Return whether a one-element tensor on one side stands for a plain number among the other's arguments."""
