@@ -87,6 +87,15 @@ def test_a_name_that_is_never_called_is_told(job: Path) -> None:
     assert "nothing of that name was called" in done.stderr
 
 
+def test_a_function_that_torch_does_not_have_is_one_line(job: Path) -> None:
+    line = [sys.executable, "-m", "numscope", "run", "--to-cpu", "torch.softmx", "--out", str(job.parent / "run")]
+    done = subprocess.run([*line, "--", str(job)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "numscope: to_cpu('torch.softmx'): torch has no function of that name: did you mean torch.softmax?"
+    ]
+
+
 def test_confirm_reroutes_the_suspect_and_says_what_came_of_it(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

@@ -164,8 +164,12 @@ class FunctionReroute(TorchFunctionMode):
 
 def install(order: dict[str, Any]) -> None:
     """Reroute in this process until it ends: what `numscope run --to-cpu` asks for."""
-    reroute = to_cpu(list(order["names"]), dtype=order["dtype"])
-    reroute.__enter__()
+    try:
+        reroute = to_cpu(list(order["names"]), dtype=order["dtype"])
+        reroute.__enter__()
+    except SettingsError as error:  # the job has not begun: torch is just being imported
+        print(f"numscope: {error}", file=sys.stderr)
+        sys.exit(2)
 
     def tell() -> None:
         if not reroute.used:
