@@ -157,9 +157,9 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def trained(
     path: Any, model: nn.Module, *, steps: int = 2, loss: Callable[..., torch.Tensor] = cross_entropy,
-    autocast: bool = False,
+    autocast: bool = False, decay: float = 0.01,
 ) -> Any:  # fmt: skip
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
     with ns.capture(path, model, on_error="raise") as cap:
         for ids in batches(steps):
             optimizer.zero_grad()
@@ -254,6 +254,16 @@ def test_runs_of_two_precisions_are_equivalent_and_called_so(tmp_path, dtypes, a
     told_json = found.report.to_dict()["details"]["conditions"]
     assert told_json["sentence"] == told
     assert set(told_json["precisions"]) == {"target", "reference"}
+
+
+def test_a_setting_that_bfloat16_is_too_coarse_to_show_is_told(tmp_path):
+    target, reference = (
+        trained(tmp_path / str(decay), plain().to(dtype), decay=decay)
+        for decay, dtype in ((0.1, torch.bfloat16), (0.01, torch.float32))
+    )
+    found = ns.compare(target, reference)
+    assert found.verdict == "equivalent"
+    assert "AdamW 0.weight_decay 0.1 against 0.01" in found.report.reason
 
 
 def test_runs_of_one_precision_say_nothing_of_it(tmp_path):

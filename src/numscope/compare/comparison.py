@@ -339,6 +339,8 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
     text = f"all differences are within what rounding explains (the largest: {worst:.2g})"
     if alone := _alone(coverage):
         text += f"; {alone} calls are on one side only, without effect on what the others compute"
+    if settings := list(dict.fromkeys(one for result in results for one in result.settings)):
+        text += f"; settings that differ, without an effect that shows: {', '.join(settings[:3])}"
     if parts := next((result.parts for result in results if result.parts), ""):
         text += f"; the runs are given parts of other sizes of a batch ({parts}): what comes of all parts was compared"
     return text

@@ -59,6 +59,7 @@ class StepResult:
     skipped: dict[str, int]
     precisions: Precisions | None
     scales: tuple[float, float]
+    settings: tuple[str, ...]  # of optimizers, that differ
     parts: str  # the shapes of the data, where these are parts of other sizes of a batch
     known: Known | None = None  # what can be said without measures, where there are none
 
@@ -145,9 +146,23 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         skipped=_not_compared(alignment, judgement),
         precisions=history.precisions,
         scales=measured.scales,
+        settings=_settings(a, alignment, judgement),
         parts=judgement.parts,
         known=known(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
+
+
+def _settings(a: Side, alignment: Alignment, judgement: Judgement) -> tuple[str, ...]:
+    """Return the settings in which paired optimizers differ, in words."""
+    optimizers = a.calls.kind[alignment.target] == a.book.code("optimizer")
+    told = (
+        (a.calls.name(int(alignment.target[pair])).split(".")[1], difference)
+        for pair, found in judgement.differences.items()
+        if optimizers[pair]
+        for difference in found
+        if difference.telling
+    )
+    return tuple(f"{name} {difference}" for name, difference in told)
 
 
 def _not_compared(alignment: Alignment, judgement: Judgement) -> dict[str, int]:
