@@ -33,7 +33,7 @@ _SHAPES = 10_000  # whose strides are remembered
 
 
 class TorchBatch:
-    """Measures tensors of any device, dtype and strides; several threads may share it.
+    """Measures tensors of any device, dtype and strides; several threads may share it, but for `add_alike`.
 
     `add` raises TypeError with the reason for a tensor that has no data (sparse, nested, meta, fake, quantized).
     """
@@ -66,6 +66,7 @@ class TorchBatch:
         """Do the same as `add` for one of many tensors that are alike: what can be asked of them is asked of the first only.
 
         `alike` is an object for all tensors of one dtype, shape, strides and device of which torch has put off the same.
+        Nobody else may use the batch meanwhile: who knows what is alike has a lock of its own.
         """
         way = self._ways.get(alike)
         if way is not None:
@@ -74,29 +75,24 @@ class TorchBatch:
             except RuntimeError:  # batched and functional ones have no storage
                 address = 0
             if address:
-                lock = self._lock
-                lock.acquire()  # half of what `with` takes
-                try:
-                    rows = self._rows
-                    row: int = rows.count
-                    rows.count = row + 1
-                    if not isinstance(way, tuple):
-                        if self._later is None:
-                            way.add_alike(row, tensor, address, alike)
-                        else:
-                            self._later.setdefault(way.index, []).append((row, tensor, address, alike))
-                    elif len(way) == 2:
-                        measure, form = way
-                        if row >= rows.room:
-                            rows.reserve()
-                        if measure(form, row, address >> 32, address):
-                            self._add_numpy(row, tensor.detach())
+                rows = self._rows
+                row: int = rows.count
+                rows.count = row + 1
+                if not isinstance(way, tuple):
+                    if self._later is None:
+                        way.add_alike(row, tensor, address, alike)
                     else:
-                        block, count, elements, size = way
-                        place = self._arena.take(block, row, count, elements)
-                        memmove(block.address + place * block.stride, address, size)
-                finally:
-                    lock.release()
+                        self._later.setdefault(way.index, []).append((row, tensor, address, alike))
+                elif len(way) == 2:
+                    measure, form = way
+                    if row >= rows.room:
+                        rows.reserve()
+                    if measure(form, row, address >> 32, address):
+                        self._add_numpy(row, tensor.detach())
+                else:
+                    block, count, elements, size = way
+                    place = self._arena.take(block, row, count, elements)
+                    memmove(block.address + place * block.stride, address, size)
                 return row
         row = self._add(tensor)
         self._learn(tensor, alike)
