@@ -1,7 +1,8 @@
-"""The fingerprint of contents in memory by a C function (native.c), where the machine has a compiler.
+"""The C functions: native.c takes the fingerprint of a content in memory, native_launch.c launches a kernel on a GPU.
 
-It is compiled once, when it is first needed, tried out against the definition, and kept in the user's cache folder. Where
-any of that can't be had, contents are measured by numpy calls: the same results, in three times the time.
+They are compiled once, where the machine has a compiler, when they are first needed, tried out against the definition, and
+kept in the user's cache folder. Where any of that can't be had, contents are measured by numpy calls, in three times the
+time, and kernels are launched by Triton: the same results.
 `NUMSCOPE_NATIVE=0` asks for that.
 """
 
@@ -30,7 +31,7 @@ _CODES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "int16"
 _DIMENSIONS = 8  # of a form
 _SHORT = 1 << 18  # bytes of a content for which Python's lock is kept: it would take longer to get it back
 _FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-strict-aliasing", "-fPIC", "-shared"]
-_SOURCES = ("native.c", "native_block.h")
+_SOURCES = ("native.c", "native_launch.c", "native_block.h")
 _SECONDS = 30  # that a compiler may take
 
 
@@ -40,7 +41,10 @@ class Native:
     def __init__(self, path: Path) -> None:
         library = ctypes.PyDLL(str(path))
         self._short = library.numscope_measure
-        self._long = ctypes.CDLL(str(path)).numscope_measure  # lets go of Python's lock
+        free = ctypes.CDLL(str(path))  # lets go of Python's lock
+        self._long = free.numscope_measure
+        # of a kernel: (packed, address >> 32, address, line, record); it may have to wait for the GPU
+        self.launch: Any = free.numscope_launch
         library.numscope_prepare()
 
     def way(
@@ -130,7 +134,8 @@ def _compile(path: Path) -> None:
     compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or "clang"]
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
-        command = [*compiler, *_flags(), "-o", str(made), str(Path(__file__).with_name(_SOURCES[0])), "-lm"]
+        sources = [str(Path(__file__).with_name(name)) for name in _SOURCES if name.endswith(".c")]
+        command = [*compiler, *_flags(), "-o", str(made), *sources, "-lm"]
         subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
         _try_out(Native(made))
         os.replace(made, path)

@@ -39,6 +39,17 @@ class CudaBatch:
                 self.tables.tried = True
 
     def _try_out(self) -> None:
+        """Find out whether the kernels measure what is defined, launched directly or else by Triton: raise if not."""
+        try:
+            self._measure_some()
+        except RuntimeError:
+            if not self.tables.direct:
+                raise
+            self.tables.direct = False
+            self.streams.clear()
+            self._measure_some()
+
+    def _measure_some(self) -> None:
         """Measure some tensors and compare with the numpy form: raise where this Triton or GPU does not do it."""
         short = torch.arange(-700, 2000, device=self.device)
         long = torch.arange(LONG, device=self.device) % 1021 - 500

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+import ctypes
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +17,27 @@ except ImportError:  # an older Triton, or one for other devices
     gdc_wait = None
 
 _MARKS = ("first", "last")  # stand in for a kernel's arguments
+_HIDDEN = 3  # arguments that Triton adds at the most: memory that our kernels do not ask for
+_THREADS = 0  # the driver's number of that attribute of a function: how many threads a program may have
+
+
+class Direct(NamedTuple):
+    """A kernel as CUDA's driver launches it, all of its arguments of 8 bytes."""
+
+    driver: int  # the address of cuLaunchKernelEx
+    function: int
+    threads: int
+    shared: int
+    early: bool
+    takes: int  # arguments
+
+    def packed(self, programs: int, stream: int, arguments: Sequence[int], line: int) -> bytes | None:
+        """Return what native_launch.c wants to know of launches that differ in the first argument and in two from `line` on."""
+        hidden = self.takes - len(arguments)
+        if not 0 <= hidden <= _HIDDEN:
+            return None
+        head = self.driver, self.function, stream, programs, self.threads, self.shared, self.early, line, line + 1
+        return struct.pack(f"={10 + self.takes}q", *head, self.takes, *arguments, *[0] * hidden)
 
 
 class Launch(NamedTuple):
@@ -21,6 +45,7 @@ class Launch(NamedTuple):
 
     call: Callable[..., None]
     fixed: tuple[Any, ...]
+    direct: Direct | None = None
 
     def __call__(self, programs: int, stream: int, *arguments: int) -> None:
         """Launch so many programs."""
@@ -35,10 +60,11 @@ def launch_of(compiled: Any) -> Launch:
     one is called directly.
     """
     run = compiled.run  # makes the function, too
+    direct = direct_of(compiled)
     fixed = (compiled.function, compiled.packed_metadata, None, None, None)
     handed: list[tuple[Any, ...]] = []
     if not callable(getattr(run, "launch", None)):
-        return Launch(run, fixed)
+        return Launch(run, fixed, direct)
     try:
         asked = copy.copy(run)
         asked.launch = lambda *all_of_it: handed.append(all_of_it)
@@ -46,10 +72,49 @@ def launch_of(compiled: Any) -> Launch:
         grid_and_stream, between, marks = handed[0][:4], handed[0][4:-2], handed[0][-2:]
         constant = all(value is None or value in (True, False) or value in fixed for value in between)
         if grid_and_stream == (1, 1, 1, 0) and marks == _MARKS and constant:
-            return Launch(run.launch, between)
+            return Launch(run.launch, between, direct)
     except Exception:  # another launcher: its own function does it
         pass
-    return Launch(run, fixed)
+    return Launch(run, fixed, direct)
+
+
+@lru_cache(maxsize=1)
+def _driver() -> ctypes.CDLL | None:
+    """Return CUDA's driver, where it is one that tells how a kernel's arguments lie (12.4 and later)."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        return driver if driver.cuFuncGetParamInfo and driver.cuLaunchKernelEx and driver.cuFuncGetAttribute else None
+    except (OSError, AttributeError):
+        return None
+
+
+def direct_of(compiled: Any) -> Direct | None:
+    """Return how the driver launches a compiled kernel by itself; None where that is not beyond doubt.
+
+    How a kernel's arguments lie is asked of the driver; one with anything unusual about it is left to Triton.
+    """
+    driver = _driver() if torch.version.cuda is not None else None
+    about = getattr(compiled, "metadata", None)
+    if driver is None or about is None:
+        return None
+    try:
+        unusual = "launch_cooperative_grid", "global_scratch_size", "profile_scratch_size"
+        if about.num_ctas != 1 or about.target.backend != "cuda" or any(getattr(about, name, 0) for name in unusual):
+            return None
+        function, count = ctypes.c_void_p(compiled.function), 0
+        place, size = ctypes.c_size_t(), ctypes.c_size_t()
+        while driver.cuFuncGetParamInfo(function, ctypes.c_size_t(count), ctypes.byref(place), ctypes.byref(size)) == 0:
+            if (place.value, size.value) != (8 * count, 8):
+                return None
+            count += 1
+        most, threads = ctypes.c_int(), 32 * about.num_warps
+        if driver.cuFuncGetAttribute(ctypes.byref(most), _THREADS, function) or threads > most.value:
+            return None
+        launch = ctypes.cast(driver.cuLaunchKernelEx, ctypes.c_void_p).value or 0
+        early = bool(getattr(about, "launch_pdl", False))
+        return Direct(launch, compiled.function, threads, about.shared, early, count)
+    except Exception:  # another Triton: its launcher does it
+        return None
 
 
 def can_be_early(device: torch.device) -> bool:

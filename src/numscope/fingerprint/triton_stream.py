@@ -7,7 +7,7 @@ each content into one line; one copy to pinned memory then brings all lines to t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +17,13 @@ from numscope.fingerprint import triton_kernels as kernels
 from numscope.fingerprint import triton_transposed as transposing
 from numscope.fingerprint.constants import BUCKETS
 from numscope.fingerprint.kinds import Kind
+from numscope.fingerprint.native import load
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
 from numscope.fingerprint.triton_jobs import Small, table_of
 from numscope.fingerprint.triton_launch import Launch, launch_of
 from numscope.fingerprint.triton_lines import write_lines
+from numscope.fingerprint.triton_plans import Plan, Turn
 from numscope.fingerprint.triton_shapes import (
     FLAT,
     MOST_PROGRAMS,
@@ -50,36 +52,13 @@ Finish = Callable[[Rows], None]
 Job = tuple[int, Tensor, int, Any]  # row, tensor, where it lies, and what all that are like it have in common, or None
 
 
-class Turn(NamedTuple):
-    """How matrices of one shape that lie transposed are copied straight."""
-
-    start: Launch
-    programs: int
-    size: int  # of the copy, in bytes
-    tail: tuple[int, ...]
-
-
-class Plan(NamedTuple):
-    """How contents of one dtype and size, or of one shape with its strides, are measured at a multiple of 16 bytes."""
-
-    call: Callable[..., None]
-    before: tuple[Any, ...]  # what it is given before the address
-    head: tuple[int, ...]  # between the address and the line's number
-    tail: tuple[int, ...]  # after the record's number
-    programs: int
-    elements: int
-    real: int  # elements, complex ones counted twice
-    kind: Kind
-    per: int
-    turn: Turn | None
-    flat: bool  # they lie in one piece
-
-
 class StreamBatch:
     """The pending launches of one stream, and its buffers."""
 
     def __init__(self, tables: DeviceTables, stream: int, queue: Any) -> None:
         self.tables, self.stream = tables, stream
+        native = load()
+        self.start: Any = None if native is None else native.launch
         self.queue = queue  # torch's own object of the stream; one made of its address is another queue for address 0
         device = tables.device
         self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)
@@ -125,7 +104,7 @@ class StreamBatch:
 
     def launch(self, plan: Plan, row: int, address: int) -> None:
         """Launch what measures a tensor by its plan; its address is a multiple of 16."""
-        call, before, head, tail, programs, elements, count, _, _, turn, _ = plan
+        packed, call, before, head, tail, programs, elements, count, _, _, turn, _ = plan
         if turn is not None:
             straight = self._turned(address, turn)  # held until the launch below: its memory is this stream's
             address = straight.data_ptr()
@@ -133,7 +112,8 @@ class StreamBatch:
         if used + programs > RECORDS or at == LINES:
             self._make_room()
             at, used = self.at, self.used
-        call(*before, address, *head, at, used, *tail)
+        if packed is None or self.start(packed, address >> 32, address, at, used):  # a new thread has no context yet
+            call(*before, address, *head, at, used, *tail)
         self.lines.append((row, elements, count))
         self.at = at + 1
         self.used = used + programs
@@ -219,7 +199,11 @@ class StreamBatch:
         programs = programs_for(tiles, self.tables.at_once[per])
         before = programs, 1, 1, self.stream, *start.fixed
         flat = shape is None and turn is None
-        plan = Plan(start.call, before, head, tail, programs, elements, count, kind, per, turn, flat)
+        packed = None
+        if self.start is not None and start.direct is not None and self.tables.direct:
+            arguments = 0, *head, 0, 0, 0, tiles, *where
+            packed = start.direct.packed(programs, self.stream, arguments, len(head) + 1)
+        plan = Plan(packed, start.call, before, head, tail, programs, elements, count, kind, per, turn, flat)
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
         elif len(self.spread) < _SPREAD:

@@ -46,6 +46,7 @@ class DeviceTables:
         self.rows = self._put(np.concatenate([rows, rows[:ROLLS]]).view(np.int64))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
         self.compiled: dict[Any, Launch] = {}
+        self.direct = True  # kernels may be launched without Triton's launcher
         self.tried = False  # what they measure was compared with what another form does
         self.known = 0
         self.chunks: torch.Tensor
