@@ -10,15 +10,15 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.interned import Series
+from numscope.capture.torch.api_results import Begun, raised, record
 from numscope.capture.torch.backward import BackwardCall, running
-from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.graph import attach, attach_one
 from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function, is_cast
 from numscope.capture.torch.plain import wait_for
 from numscope.capture.torch.storages import version_of
-from numscope.capture.torch.thread import Open, OwnWork, State
+from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.values import POSITIONS, Slot
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
@@ -26,13 +26,10 @@ from numscope.capture.unmeasured import Unmeasured
 _task = torch._C._current_graph_task_id
 _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
+_functions = torch._C._len_torch_function_stack
 _Tensor = torch.Tensor
 _NONE: list[tuple[str, Any]] = []
 _NO_SLOTS: list[Slot] = []
-
-# A call that has begun: its row, its input tensors and their rows, its series and number there, what it runs in, the versions
-# of its inputs where they are asked, and where their gradients will go.
-Begun = tuple[tuple[int, ...], list[Slot], list[int], Series, int, Open, list[int | None] | None, Targets | None, int]
 
 
 class ApiMode(TorchFunctionMode):
@@ -50,9 +47,95 @@ class ApiMode(TorchFunctionMode):
         api = self._known.get(func) or self._table[func]
         if api.plain:  # the most there are: shapes, gradients, flags
             return func(*args, **kwargs) if kwargs else func(*args)
-        if kwargs is None:
-            kwargs = {}
         state: State = self._thread.here
+        watch = self._watch
+        tensors = watch.tensors
+        stack = state.stack
+        if (
+            not api.usual or state.busy or not watch.on or not watch.calm or types or watch.asks or tensors.blanks
+            or state.quiet is not None or not watch.forward_on or is_tracing() or _functions() or _task() != -1
+            or len(args) > POSITIONS or (stack and (op := stack[-1].op) and _same_name(op, api.op))
+        ):  # fmt: skip
+            return self._any(api, func, state, args, kwargs or {}, sys._getframe(1))
+
+        # Most calls: as `_begin` and `_end` do it, here, at once. No other mode is on, and there are plain tensors alone,
+        # which need no guard against others' functions.
+        order = -1
+        recorder = watch.recorder
+        state.busy = True
+        try:
+            series = api.series or _learn_series(watch, api)
+            now = series.now
+            number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
+            try:
+                name = series.forward[number]
+            except IndexError:
+                name = series.name(number)
+            parent = stack[-1] if stack else watch.outside
+            new = next(recorder.orders)
+            intern = watch.intern
+            site = intern(sys._getframe(1), parent.site) if watch.stacks else -1
+            positional: list[tuple[str, Any]] = []
+            rows: list[int] = []
+            targets: Targets | None = {} if watch.record_backward and _grad_is_on() else None
+            take(watch, new, "input", args, watch.places, positional, rows, targets)
+            if kwargs:
+                named: list[tuple[str, Any]] = []
+                take(watch, new, "kwargs", kwargs.values(), watch.keywords(kwargs), named, rows, targets)
+                arguments = watch.arguments(positional, named)
+            else:
+                arguments = watch.arguments(positional, _NONE) if positional else -1
+            watch.executions.log += (series, number, new, len(rows), rows)  # see `note`
+            thread = state.number
+            if thread < 0:
+                thread = watch.thread_number()
+            row = (new, name, watch.api_kind, parent.module, parent.module_class, watch.forward_phase, parent.order, -1,
+                   arguments, site, False, -1, thread)  # fmt: skip
+            first = _sequence() if targets else -1
+            order = new
+        except Exception as error:
+            watch.fault(api.head, error)
+        finally:
+            state.busy = False
+        try:
+            result = func(*args, **kwargs) if kwargs else func(*args)
+        except Exception as error:
+            if order >= 0:
+                raised(watch, api, row, rows, error)
+            raise
+        if order < 0:
+            return result
+        if type(result) is not _Tensor:
+            _end(
+                watch,
+                state,
+                api,
+                (row, _NO_SLOTS, rows, series, number, parent, None, targets or None, first),
+                None,
+                result,
+            )
+            return result
+        state.busy = True
+        try:
+            recorder.call_rows.extend(row)
+            try:
+                rows += (order, watch.first_output, tensors.look_up(result), -1)
+            except Unmeasured as why:
+                rows += (order, watch.first_output, -1, watch.unmeasured(why))
+            recorder.slot_rows.extend(rows)
+            if targets and (node := result.grad_fn) is not None and node._sequence_nr() >= first:
+                call = _backward(watch, series, number, row, parent)
+                attach_one(watch, call, (result.output_nr, call, watch.first_gradient), node, targets, first)
+            if len(recorder.slot_rows) > recorder.full:
+                watch.flush_if_full()
+        except Exception as error:
+            watch.fault(api.head, error)
+        finally:
+            state.busy = False
+        return result
+
+    def _any(self, api: Api, func: Function, state: State, args: Any, kwargs: Any, frame: Any) -> Any:
+        """Run a function of any kind, and record it if it is a call."""
         if state.busy:
             return func(*args, **kwargs)
         if api.aside:
@@ -67,15 +150,13 @@ class ApiMode(TorchFunctionMode):
         if stack and (op := stack[-1].op) and _same_name(op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
         if api.composite:
-            return record_call(
-                watch, api, partial(self._inside, api, func, args, kwargs), args, kwargs, sys._getframe(1)
-            )
-        begun = _begin(watch, state, api, args, kwargs, sys._getframe(1))
+            return record_call(watch, api, partial(self._inside, api, func, args, kwargs), args, kwargs, frame)
+        begun = _begin(watch, state, api, args, kwargs, frame)
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except Exception as error:
             if begun is not None:
-                _raised(watch, api, begun, error)
+                raised(watch, api, begun[0], begun[2], error)
             raise
         if begun is not None:
             _end(watch, state, api, begun, None, result)
@@ -108,13 +189,13 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
         stack.append(_unrecorded(api, stack[-1] if stack else watch.outside))
     else:
         row, parent = begun[0], begun[5]
-        backward = _backward(watch, begun)
+        backward = _backward(watch, begun[3], begun[4], row, parent)
         stack.append(Open(row[0], row[3], row[4], parent.path, row[9], api.op, backward))
     try:
         result = work()
     except Exception as error:
         if begun is not None:
-            _raised(watch, api, begun, error)
+            raised(watch, api, begun[0], begun[2], error)
         raise
     finally:
         stack.pop()
@@ -235,8 +316,7 @@ def _learn_series(watch: Watch, api: Api) -> Series:
     return series
 
 
-def _backward(watch: Watch, begun: Begun) -> BackwardCall:
-    row, _, _, series, number, parent, _, _, _ = begun
+def _backward(watch: Watch, series: Series, number: int, row: tuple[int, ...], parent: Open) -> BackwardCall:
     try:
         name = series.backward[number]
     except IndexError:
@@ -250,29 +330,29 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
     state.busy = True
     guard.__enter__()
     try:
-        row, _, rows, _, _, _, versions, targets, first = begun
+        row, _, rows, series, number, parent, versions, targets, first = begun
         recorder = watch.recorder
         if versions is None and type(result) is _Tensor and watch.calm:  # most calls
             recorder.call_rows.extend(row)
             tensors = watch.tensors
             try:
-                number = tensors.number(result) if id(result) in tensors.objects else tensors.look_up(result)
-                rows += (row[0], watch.first_output, number, -1)
+                found = tensors.number(result) if id(result) in tensors.objects else tensors.look_up(result)
+                rows += (row[0], watch.first_output, found, -1)
             except Unmeasured as why:
                 rows += (row[0], watch.first_output, -1, watch.unmeasured(why))
             recorder.slot_rows.extend(rows)
             if targets is not None and (node := result.grad_fn) is not None and node._sequence_nr() >= first:
-                call = backward or _backward(watch, begun)
+                call = backward or _backward(watch, series, number, row, parent)
                 attach_one(watch, call, (result.output_nr, call, watch.first_gradient), node, targets, first)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
             return
-        if not (outputs := _record(watch, api, begun, result)):
+        if not (outputs := record(watch, api, begun, result)):
             return
         if targets is not None:
             for _, tensor in outputs:
                 if tensor.requires_grad:
-                    attach(watch, backward or _backward(watch, begun), outputs, targets, first)
+                    attach(watch, backward or _backward(watch, series, number, row, parent), outputs, targets, first)
                     break
         if watch.scope.stateful:
             watch.ended(row[1])
@@ -283,66 +363,3 @@ def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardC
     finally:
         guard.__exit__(None, None, None)
         state.busy = False
-
-
-def _record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
-    """Record a call of any kind; return its outputs, none where it is no call."""
-    row, slots, rows, series, number, _, versions, _, _ = begun
-    if api.writes_untold:
-        _distrust_written(watch, slots, versions)
-    outputs = watch.flatten_output(result)
-    if outputs:
-        if not api.computes:
-            api.has_computed()
-    elif not (
-        outputs := _written(watch, slots, versions) or _unscaled(watch, api, slots)
-    ):  # computes no tensor: no call
-        if not row[10]:
-            series.give_back(number)
-        return outputs
-    if watch.record_forward:
-        watch.call_row(row)
-        if api.uninitialized or api.pending:
-            watch.add(rows)
-            watch.blank(row[0], outputs, watch.not_waited if api.pending else watch.uninitialized)
-        elif versions is not None and watch.tensors.blanks:
-            record_results(watch, api, row[0], row[1], slots, versions, rows, outputs)
-        else:
-            watch.add(rows)
-            for slot, tensor in outputs:
-                watch.show(row[0], slot, tensor, row[1], False)
-    return outputs
-
-
-def _distrust_written(watch: Watch, slots: list[Slot], versions: list[int | None] | None) -> None:
-    """Measure anew what a call may have written without telling the version counter."""
-    for (_, tensor), version in zip(slots, versions or ()):
-        if not tensor.requires_grad and version_of(tensor) == version:
-            watch.tensors.distrust(tensor)
-
-
-def _written(watch: Watch, slots: list[Slot], versions: list[int | None] | None) -> list[Slot]:
-    """Return the inputs that a call has written to, as its outputs."""
-    written = [
-        tensor
-        for (_, tensor), version in zip(slots, versions or ())
-        if version is not None and version_of(tensor) != version
-    ]
-    return [(watch.slot_id("output", index), tensor) for index, tensor in enumerate(written)]
-
-
-def _unscaled(watch: Watch, api: Api, slots: list[Slot]) -> list[Slot]:
-    """Return what a GradScaler has divided, and its count of infinities: it tells no version counter."""
-    written = slots[:-1] if api.op == "_amp_foreach_non_finite_check_and_unscale_" else []
-    return [(watch.slot_id("output", index), tensor) for index, (_, tensor) in enumerate(written)]
-
-
-def _raised(watch: Watch, api: Api, begun: Begun, error: Exception) -> None:
-    """Record a call that raised; the user may catch it and go on."""
-    if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
-        return
-    with OwnWork(watch, api.head):
-        row = begun[0]
-        text = watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300])
-        watch.call_row((*row[:11], text, row[12]))
-        watch.add(begun[2])

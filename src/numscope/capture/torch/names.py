@@ -105,6 +105,7 @@ class Api:
         "transparent",
         "twin",
         "uninitialized",
+        "usual",
         "views",
         "writes_untold",
     )
@@ -130,6 +131,7 @@ class Api:
         self.computes = False  # it has returned a tensor before: what it writes to is then no result
         self.asks_versions = True  # … so that nobody asks what it wrote to
         self.composite = self.twin is not None  # its inner calls are seen
+        self.usual = False  # nothing of this is to be asked at its calls
         self.plain = silent and not (
             self.exposes or self.cuts or self.casts or self.transparent
         )  # nothing is to be done about it
@@ -140,6 +142,7 @@ class Api:
         """Know that it returns tensors."""
         self.computes = True
         self.asks_versions = self.may_write or self.writes_untold or self.uninitialized or self.pending
+        self.usual = not (self.asks_versions or self.composite or self.aside)
 
 
 def is_in_place(op: str) -> bool:
