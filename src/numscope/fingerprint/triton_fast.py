@@ -111,13 +111,13 @@ def _row(fact):
 
 @triton.jit
 def _fetch(
-    data, skip, fact, rows, tile, row, step, whole,
+    data, skip, fact, rows, tile, row, step, first,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     PER: tl.constexpr, DIMS: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Begin the loads of a tile's words, factor and signs, and of where the signs begin of the next to take this place."""
     word = _words(
-        data, skip, tile, tile < whole, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
+        data, skip, tile, tile >= first, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
         DIMS, MASKED,
     )  # fmt: skip
     factor, factor_above = _factor(fact)
@@ -232,9 +232,11 @@ def fast_sums(
 ):  # fmt: skip
     """Return what the tiles first, first + step … below `last` come to, per place, element or group.
 
-    The hash comes as two sums per place, both still to be multiplied by the place's own factor. Two tiles are on their way
-    at any time: as soon as one is added, the loads of the next but one begin. PACKED: smallest, largest and zeros are
-    found for both halves of a word at once. EARLY: the kernel before may still be writing when this one begins.
+    They are read from the last one on: of what was just written the end is still in the cache, and whoever reads the tensor
+    next finds its beginning there. The hash comes as two sums per place, both still to be multiplied by the place's own
+    factor. Two tiles are on their way at any time: as soon as one is added, the loads of the next but one begin. PACKED:
+    smallest, largest and zeros are found for both halves of a word at once. EARLY: the kernel before may still be writing
+    when this one begins.
     """
     below = tl.zeros((256, 4), tl.int64)
     above = tl.zeros((256, 4), tl.int32)
@@ -251,30 +253,31 @@ def fast_sums(
     signed = tl.zeros((256, 4 * PER), tl.float32)
     skip = (begin // (1024 * PER)).to(tl.int32)
     whole = tl.minimum(last, (count // (1024 * PER)).to(tl.int32))
-    tile = first
     turns = tl.maximum(whole - first + step - 1, 0) // step
+    back = -step
+    tile = first + (turns - 1) * step
     fact = facts + tile * _FACT
-    row0, row1 = _row(fact), _row(fact + step * _FACT)
+    row0, row1 = _row(fact), _row(fact + back * _FACT)
     if EARLY:
         gdc_wait()
     word0, factor0, above0, signs0, flips0, row0 = _fetch(
-        data, skip, fact, rows, tile, row0, step, whole,
+        data, skip, fact, rows, tile, row0, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     word1, factor1, above1, signs1, flips1, row1 = _fetch(
-        data, skip, fact + step * _FACT, rows, tile + step, row1, step, whole,
+        data, skip, fact + back * _FACT, rows, tile + back, row1, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     pairs = tl.maximum(turns - 2, 0) // 2
     for _ in range(pairs):
-        tile += 2 * step
-        fact += 2 * step * _FACT
+        tile += 2 * back
+        fact += 2 * back * _FACT
         below, above, low, high, total, squares, zeros, signed = _add(
             word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
         word0, factor0, above0, signs0, flips0, row0 = _fetch(
-            data, skip, fact, rows, tile, row0, step, whole,
+            data, skip, fact, rows, tile, row0, back, first,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
         below, above, low, high, total, squares, zeros, signed = _add(
@@ -282,12 +285,12 @@ def fast_sums(
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
         word1, factor1, above1, signs1, flips1, row1 = _fetch(
-            data, skip, fact + step * _FACT, rows, tile + step, row1, step, whole,
+            data, skip, fact + back * _FACT, rows, tile + back, row1, back, first,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
         )  # fmt: skip
     rest = turns - 2 * pairs  # three at most, of which two are on their way already
     word2, factor2, above2, signs2, flips2, _ = _fetch(
-        data, skip, fact + 2 * step * _FACT, rows, tile + 2 * step, row0, step, whole,
+        data, skip, fact + 2 * back * _FACT, rows, tile + 2 * back, row0, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
     )  # fmt: skip
     if rest > 0:
@@ -305,7 +308,7 @@ def fast_sums(
             word2, factor2, above2, signs2, flips2, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
         )  # fmt: skip
-    tile += rest * step
+    tile = first + turns * step
     if PACKED:
         low_one, low_two = _halves(low, HALVES)
         high_one, high_two = _halves(high, HALVES)

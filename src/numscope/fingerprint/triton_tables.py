@@ -20,6 +20,7 @@ from numscope.fingerprint.triton_launch import Launch, can_be_early
 from numscope.fingerprint.triton_shapes import MOST_PROGRAMS, PER_WORD, TUNING
 
 TILE = 1024
+_BEFORE = (2 * AHEAD + 1) * MOST_PROGRAMS  # tiles before the first, of which the loop asks without looking
 
 _NAMES = (
     "float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
@@ -83,7 +84,9 @@ class DeviceTables:
         self.chunks = self._put(table)
         self.spans = self._put(constants.span_factors(np.arange(2 * elements // SPAN + 1)))
         blocks, spans = constants.blocks(), constants.span_factors(np.arange(2 * elements // SPAN + 1))
-        self.facts = {per: self._put(_facts(per, elements, blocks, spans)) for per in PER_WORD}
+        before = np.zeros((_BEFORE, FACT), np.int64)
+        facts = {per: np.concatenate([before, _facts(per, elements, blocks, spans)]) for per in PER_WORD}
+        self.facts = {per: self._put(table)[_BEFORE:] for per, table in facts.items()}
         self.known = elements
 
     def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
@@ -105,9 +108,7 @@ def tables_of(device: torch.device) -> DeviceTables:
 
 def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return what the fast loop wants to know of each tile of 1024 words, with so many elements to a word."""
-    tile = np.arange(
-        -(-elements // (TILE * per)) + 1 + 2 * AHEAD * MOST_PROGRAMS
-    )  # the loop asks ahead without looking
+    tile = np.arange(-(-elements // (TILE * per)) + 1)
     with np.errstate(over="ignore"):
         factor = blocks[tile % (SPAN // TILE)] * spans[tile * TILE // SPAN]
     first = tile * TILE * per
