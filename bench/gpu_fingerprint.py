@@ -64,7 +64,7 @@ def bandwidth(cuda: CudaBatch, tensor: torch.Tensor) -> float:
         batch.add(0, tensors[number], tensors[number].data_ptr())
 
     seconds = timed(work, len(tensors))
-    batch.used, batch.at, batch.joined, batch.lines, batch.full = 0, 0, 0, [], []
+    batch.forget()
     return size / seconds / 1e12
 
 

@@ -61,7 +61,7 @@ def referred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def many(recorder: Recorder, new: Any) -> None:
         plain_many(recorder, new)
-        found.extend(number for number, *_, lasting in new if lasting is not None)
+        found.extend(number for number, *_, lasting, _ in new if lasting is not None)
 
     monkeypatch.setattr(Recorder, "again", again)
     monkeypatch.setattr(Recorder, "many", many)
@@ -144,10 +144,10 @@ def test_what_the_operators_of_an_optimizer_write_is_measured_once(
             measured.append(tensor)
         return plain(batch, tensor)
 
-    def add_alike(batch: TorchBatch, tensor: torch.Tensor, alike: object) -> int:
+    def add_alike(batch: TorchBatch, tensor: torch.Tensor, alike: object, address: int) -> int:
         if measured is not None:
             measured.append(tensor)
-        return plain_alike(batch, tensor, alike)
+        return plain_alike(batch, tensor, alike, address)
 
     monkeypatch.setattr(TorchBatch, "add", add)
     monkeypatch.setattr(TorchBatch, "add_alike", add_alike)

@@ -39,8 +39,9 @@ class Form(Protocol):
     rows: dict[int, tuple[int, int]]  # where one lies → batch and row
 
 
-# A tensor's number, itself, its form, where it lies, or -1 where that can't be trusted, and what an earlier step has measured.
-New = tuple[int, Any, Form, int, Lasting | None]
+# A tensor's number, itself, its form, its place, or -1 where that can't be trusted, what an earlier step has measured, and the
+# address of its data.
+New = tuple[int, Any, Form, int, Lasting | None, int]
 
 
 class Recorder:
@@ -93,7 +94,7 @@ class Recorder:
         self._tables = Tables(self.strings, shapes)
         kind = type(self)
         self.direct = kind.slot is Recorder.slot and kind.call is Recorder.call
-        self._add_alike: Callable[[Any, Form], int] | None = getattr(measure, "add_alike", None)
+        self._add_alike: Callable[[Any, Form, int], int] | None = getattr(measure, "add_alike", None)
         self.shares = (
             self._add_alike is not None and kind.tensor is Recorder.tensor
         )  # one fingerprint for several tensors
@@ -164,20 +165,33 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
-    def view(self, form: Form, place: int, tensor: Any, placement: int) -> int:
-        """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
-
-        `place` says where it lies, or is -1 where that can't be trusted; for `placement` see `tensor`. To be asked only where
-        `shares` says so.
-        """
-        rows = form.rows
+    def first(self, form: Form, place: int, tensor: Any, address: int, placement: int) -> int:
+        """Number and measure a tensor of whose storage nothing was seen; else as `view`."""
         lock, add = self._lock, self._add_alike
         lock.acquire()  # half of what `with` takes
         try:
             number = next(self.tensor_numbers)
+            row = add(tensor, form, address)  # type: ignore[misc]
+            form.rows[place] = self._batch, row
+            self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
+        finally:
+            lock.release()
+        return number
+
+    def view(self, form: Form, place: int, tensor: Any, address: int, placement: int) -> int:
+        """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
+
+        `place` says where it lies, or is -1 where that can't be trusted; `address` where its data are; for `placement` see
+        `tensor`. To be asked only where `shares` says so.
+        """
+        rows = form.rows
+        lock, add = self._lock, self._add_alike
+        lock.acquire()
+        try:
+            number = next(self.tensor_numbers)
             batch, row = rows.get(place, _NOWHERE)
             if batch != self._batch:
-                row = add(tensor, form)  # type: ignore[misc]
+                row = add(tensor, form, address)  # type: ignore[misc]
                 if place >= 0:
                     rows[place] = self._batch, row
             self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
@@ -199,14 +213,14 @@ class Recorder:
         with self._lock:
             rows, batch, again = self._tensors, self._batch, self._again
             row = -1
-            for number, tensor, form, place, lasting in new:
+            for number, tensor, form, place, lasting, address in new:
                 if lasting is not None:
                     row = AGAIN - len(again)
                     again.append(lasting)
                 elif self._add_alike is not None:
                     measured, row = form.rows.get(place, _NOWHERE)
                     if measured != batch:
-                        row = self._add_alike(tensor, form)
+                        row = self._add_alike(tensor, form, address)
                         if place >= 0:
                             form.rows[place] = batch, row
                 rows += (number, form.dtype, form.shape, form.device, row, -1)

@@ -43,7 +43,7 @@ class Native:
         self._short = library.numscope_measure
         free = ctypes.CDLL(str(path))  # lets go of Python's lock
         self._long = free.numscope_measure
-        # of a kernel: (packed, address >> 32, address, line, record); it may have to wait for the GPU
+        # of a kernel: (packed, row, address >> 32, address) -> 0 for `launched`; it may have to wait for the GPU
         self.launch: Any = free.numscope_launch
         library.numscope_prepare()
 

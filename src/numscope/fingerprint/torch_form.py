@@ -62,40 +62,42 @@ class TorchBatch:
         """Measure the tensor as it is now; return its row in the next `collect`."""
         return self._add(tensor)
 
-    def add_alike(self, tensor: torch.Tensor, alike: Any) -> int:
+    def add_alike(self, tensor: torch.Tensor, alike: Any, address: int = -1) -> int:
         """Do the same as `add` for one of many tensors that are alike: what can be asked of them is asked of the first only.
 
-        `alike` is an object for all tensors of one dtype, shape, strides and device of which torch has put off the same.
+        `alike` is an object for all tensors of one dtype, shape, strides and device of which torch has put off the same;
+        `address` is where the data lie, asked for if it is not given.
         Nobody else may use the batch meanwhile: who knows what is alike has a lock of its own.
         """
-        way = self._ways.get(alike)
-        if way is not None:
+        if address < 0:
             try:
                 address = _data_ptr(tensor)
             except RuntimeError:  # batched and functional ones have no storage
                 address = 0
-            if address:
-                rows = self._rows
-                row: int = rows.count
-                rows.count = row + 1
-                if not isinstance(way, tuple):
-                    if self._later is None:
-                        way.add_alike(row, tensor, address, alike)
-                    else:
-                        self._later.setdefault(way.index, []).append((row, tensor, address, alike))
-                elif len(way) == 2:
-                    measure, form = way
-                    if row >= rows.room:
-                        rows.reserve()
-                    if measure(form, row, address >> 32, address):
-                        self._add_numpy(row, tensor.detach())
-                else:
-                    block, count, elements, size = way
-                    place = self._arena.take(block, row, count, elements)
-                    memmove(block.address + place * block.stride, address, size)
-                return row
-        row = self._add(tensor)
-        self._learn(tensor, alike)
+        way: Any = self._ways.get(alike)
+        row: int
+        if way is None or not address:
+            row = self._add(tensor)
+            self._learn(tensor, alike)
+            return row
+        rows = self._rows
+        row = rows.count
+        rows.count = row + 1
+        if type(way) is not tuple:
+            if self._later is None:
+                way.add_alike(row, tensor, address, alike)
+            else:
+                self._later.setdefault(way.index, []).append((row, tensor, address, alike))
+        elif len(way) == 2:
+            measure, form = way
+            if row >= rows.room:
+                rows.reserve()
+            if measure(form, row, address >> 32, address):
+                self._add_numpy(row, tensor.detach())
+        else:
+            block, count, elements, size = way
+            place = self._arena.take(block, row, count, elements)
+            memmove(block.address + place * block.stride, address, size)
         return row
 
     def _learn(self, tensor: torch.Tensor, alike: Any) -> None:

@@ -98,11 +98,13 @@ class CudaBatch:
             self.add(row, tensor, address)
             return
         plan = batch.alike.get(alike)
-        if plan is not None:
-            batch.launch(plan, row, address)
+        if plan is None:
+            batch.add(row, tensor, address)
+            batch.learn(tensor, alike)
             return
-        batch.add(row, tensor, address)
-        batch.learn(tensor, alike)
+        packed = plan[0]  # from here on as in `launch`, without a call of it for each
+        if packed is None or batch.start(packed, row, address >> 32, address):
+            batch.launch_by_triton(plan, row, address)
 
     def add_many(self, many: Sequence[Job]) -> None:
         """Launch what measures the tensors, on the current stream: one launch for many small ones."""

@@ -21,6 +21,15 @@ _HIDDEN = 3  # arguments that Triton adds at the most: memory that our kernels d
 _THREADS = 0  # the driver's number of that attribute of a function: how many threads a program may have
 
 
+class Used(ctypes.Structure):
+    """How much of a stream's lines and of its ring of records is used; native_launch.c knows it by its address."""
+
+    _fields_ = [
+        ("lines", ctypes.c_int64), ("records", ctypes.c_int64), ("most_lines", ctypes.c_int64),
+        ("most_records", ctypes.c_int64), ("about", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
 class Direct(NamedTuple):
     """A kernel as CUDA's driver launches it, all of its arguments of 8 bytes."""
 
@@ -31,13 +40,19 @@ class Direct(NamedTuple):
     early: bool
     takes: int  # arguments
 
-    def packed(self, programs: int, stream: int, arguments: Sequence[int], line: int) -> bytes | None:
-        """Return what native_launch.c wants to know of launches that differ in the first argument and in two from `line` on."""
+    def packed(
+        self, used: Used, programs: int, stream: int, sizes: tuple[int, int], arguments: Sequence[int], line: int
+    ) -> bytes | None:
+        """Return what native_launch.c wants to know of launches that differ in the first argument and in two from `line` on.
+
+        `sizes`: what it is to write down of each, the tensor's elements and the real ones.
+        """
         hidden = self.takes - len(arguments)
         if not 0 <= hidden <= _HIDDEN:
             return None
-        head = self.driver, self.function, stream, programs, self.threads, self.shared, self.early, line, line + 1
-        return struct.pack(f"={10 + self.takes}q", *head, self.takes, *arguments, *[0] * hidden)
+        how = programs, self.threads, self.shared, self.early, *sizes, line, self.takes
+        head = self.driver, self.function, stream, ctypes.addressof(used), *how
+        return struct.pack(f"={len(head) + self.takes}q", *head, *arguments, *[0] * hidden)
 
 
 class Launch(NamedTuple):

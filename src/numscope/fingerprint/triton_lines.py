@@ -6,7 +6,6 @@ which is then to be waited for: so the fewer calls the better.
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from numscope.fingerprint.constants import SKETCH
 from numscope.fingerprint.rows import Rows
 
 
-def write_lines(raw: NDArray[np.int64], lines: list[tuple[int, int, int]], rows: Rows) -> None:
-    """Join the lines that belong to one row, and write the rows."""
-    about = np.fromiter(chain.from_iterable(lines), np.int64, 3 * len(lines)).reshape(-1, 3)
+def write_lines(raw: NDArray[np.int64], about: NDArray[np.int64], rows: Rows) -> None:
+    """Join the lines that belong to one row, and write the rows; of each line: row, elements, real elements."""
     floats = raw.view(np.float64)
     sums, counts = floats[:, kernels.SUM : kernels.SQUARES_SMALL + 1], raw[:, kernels.NAN : kernels.HASH + 1]
     sketch, low, high = floats[:, :SKETCH], floats[:, kernels.MIN], floats[:, kernels.MAX]

@@ -21,7 +21,7 @@ from numscope.fingerprint.native import load
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
 from numscope.fingerprint.triton_jobs import Small, table_of
-from numscope.fingerprint.triton_launch import Launch, launch_of
+from numscope.fingerprint.triton_launch import Launch, Used, launch_of
 from numscope.fingerprint.triton_lines import write_lines
 from numscope.fingerprint.triton_plans import Plan, Turn
 from numscope.fingerprint.triton_shapes import (
@@ -71,11 +71,12 @@ class StreamBatch:
             None  # memory for copies of what lies transposed: each is read before the next is made
         )
         self.known = 0  # size of the tables when `plans` was begun
-        self.used = 0  # records in the ring
-        self.at = 0  # lines in `out`
-        self.joined = 0  # of these, the ones whose records are joined
-        self.lines: list[tuple[int, int, int]] = []  # row, elements, real elements in the tensor
-        self.full: list[Tensor] = []  # buffers of lines that are full
+        self.about = np.empty((LINES, 3), np.int64)  # of the lines in `out`: row, elements, real elements in the tensor
+        self.used = Used(0, 0, LINES, RECORDS, self.about.ctypes.data)
+        self.joined = 0  # of the lines, those whose records are joined
+        self.full: list[
+            tuple[Tensor, NDArray[np.int64]]
+        ] = []  # buffers of lines that are full, and what they are about
 
     def _lines(self) -> Tensor:
         return torch.empty(LINES * kernels.RECORD, dtype=torch.int64, device=self.tables.device)
@@ -104,19 +105,34 @@ class StreamBatch:
 
     def launch(self, plan: Plan, row: int, address: int) -> None:
         """Launch what measures a tensor by its plan; its address is a multiple of 16."""
-        packed, call, before, head, tail, programs, elements, count, _, _, turn, _ = plan
+        packed = plan[0]
+        if packed is None or self.start(packed, row, address >> 32, address):
+            self.launch_by_triton(plan, row, address)
+
+    def launch_by_triton(self, plan: Plan, row: int, address: int) -> None:
+        """Do the same where the launch in C can't: what lies transposed, a full ring, a thread that has no context yet."""
+        _, call, before, head, tail, programs, elements, real, _, _, turn, _ = plan
         if turn is not None:
             straight = self._turned(address, turn)  # held until the launch below: its memory is this stream's
             address = straight.data_ptr()
-        at, used = self.at, self.used
-        if used + programs > RECORDS or at == LINES:
-            self._make_room()
-            at, used = self.at, self.used
-        if packed is None or self.start(packed, address >> 32, address, at, used):  # a new thread has no context yet
-            call(*before, address, *head, at, used, *tail)
-        self.lines.append((row, elements, count))
-        self.at = at + 1
-        self.used = used + programs
+        used = self._room(programs)
+        call(*before, address, *head, used.lines, used.records, *tail)
+        self._use(programs, (row, elements, real))
+
+    def _room(self, programs: int, lines: int = 1) -> Used:
+        """Make room for so many programs and lines, at most all there are; return what is used."""
+        used = self.used
+        if used.records + programs > RECORDS or used.lines + lines > LINES:
+            self._make_room(lines)
+        return used
+
+    def _use(self, programs: int, *about: tuple[int, int, int]) -> None:
+        """Write down lines that were launched."""
+        used = self.used
+        end = used.lines + len(about)
+        self.about[used.lines : end] = about
+        used.lines = end
+        used.records += programs
 
     def add_many(self, many: Sequence[Job]) -> None:
         """Measure many tensors, those that are small and lie in one piece with few launches."""
@@ -142,12 +158,9 @@ class StreamBatch:
             self._launch_jobs(kind, per, jobs[begin:], programs)
 
     def _launch_jobs(self, kind: Kind, per: int, jobs: list[Small], programs: int) -> None:
-        if self.used + programs > RECORDS or self.at + len(jobs) > LINES:
-            self._make_room(len(jobs))
-        self._launch_many(kind, per, table_of(jobs, programs, self.at, self.used))
-        self.lines.extend((job.row, job.elements, job.real) for job in jobs)
-        self.at += len(jobs)
-        self.used += programs
+        used = self._room(programs, len(jobs))
+        self._launch_many(kind, per, table_of(jobs, programs, used.lines, used.records))
+        self._use(programs, *((job.row, job.elements, job.real) for job in jobs))
 
     def _add_any(self, row: int, tensor: Tensor, elements: int) -> None:
         kind, parts = KIND_OF[tensor.dtype]
@@ -200,9 +213,9 @@ class StreamBatch:
         before = programs, 1, 1, self.stream, *start.fixed
         flat = shape is None and turn is None
         packed = None
-        if self.start is not None and start.direct is not None and self.tables.direct:
-            arguments = 0, *head, 0, 0, 0, tiles, *where
-            packed = start.direct.packed(programs, self.stream, arguments, len(head) + 1)
+        if self.start is not None and start.direct is not None and self.tables.direct and turn is None:
+            arguments, sizes = (0, *head, 0, 0, 0, tiles, *where), (elements, count)
+            packed = start.direct.packed(self.used, programs, self.stream, sizes, arguments, len(head) + 1)
         plan = Plan(packed, start.call, before, head, tail, programs, elements, count, kind, per, turn, flat)
         if tensor.is_contiguous():
             self.plans[tensor.dtype, elements] = plan
@@ -222,23 +235,21 @@ class StreamBatch:
         tile = TILE * per if per else TILE
         low, high = first // tile, -(-end // tile)
         programs = programs_for(high - low, self.tables.at_once[per])
-        if self.used + programs > RECORDS or self.at == LINES:
-            self._make_room()
+        used = self._room(programs)
         self._launch(
             kind, per, 1 if shape is None else shape[-1], data, programs,
-            (end, begin, self.at, self.used, low, high, *(FLAT if shape is None else shape[:-1])),
+            (end, begin, used.lines, used.records, low, high, *(FLAT if shape is None else shape[:-1])),
         )  # fmt: skip
-        self.lines.append(line)
-        self.at += 1
-        self.used += programs
+        self._use(programs, line)
 
-    def _make_room(self, lines: int = 1) -> None:
+    def _make_room(self, lines: int) -> None:
         self._join()
-        self.used = 0
-        if self.at + lines > LINES:
-            self.full.append(self.out[: self.at * kernels.RECORD])
+        used = self.used
+        used.records = 0
+        if used.lines + lines > LINES:
+            self.full.append((self.out[: used.lines * kernels.RECORD], self.about[: used.lines].copy()))
             self.out = self._lines()
-            self.at = self.joined = 0
+            used.lines = self.joined = 0
 
     # --- launching
 
@@ -328,7 +339,7 @@ class StreamBatch:
 
     def _join(self) -> None:
         """Join the records of the lines that are new since the last time."""
-        new = self.at - self.joined
+        new = self.used.lines - self.joined
         if new:
             self._launch_reduce(new, self.joined)
             self.joined += new
@@ -344,17 +355,24 @@ class StreamBatch:
 
     def begin(self) -> Finish:
         """Start the copy to the host; return what waits for it and writes the rows. The stream may go on meanwhile."""
-        lines = self.lines
-        if not lines:
+        used = self.used
+        if not (used.lines or self.full):
             return _nothing
         self._join()
-        arrive = self._to_host([*self.full, self.out[: self.at * kernels.RECORD]])
-        self.used, self.at, self.joined, self.lines, self.full = 0, 0, 0, [], []
+        out = [buffer for buffer, _ in self.full]
+        about = np.concatenate([*(known for _, known in self.full), self.about[: used.lines]])
+        arrive = self._to_host([*out, self.out[: used.lines * kernels.RECORD]])
+        self.forget()
 
         def finish(rows: Rows) -> None:
-            write_lines(arrive().reshape(-1, kernels.RECORD), lines, rows)
+            write_lines(arrive().reshape(-1, kernels.RECORD), about, rows)
 
         return finish
+
+    def forget(self) -> None:
+        """Begin anew with empty buffers."""
+        self.used.lines = self.used.records = self.joined = 0
+        self.full = []
 
     def _to_host(self, buffers: list[Tensor]) -> Callable[[], NDArray[np.int64]]:
         """Copy the lines on a stream of our own, so that the job's need not wait for the link; it gets a new buffer."""

@@ -6,12 +6,13 @@ import ctypes
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from numscope.fingerprint import triton_launch
 from numscope.fingerprint.native import load
-from numscope.fingerprint.triton_launch import Direct, direct_of, launch_of
+from numscope.fingerprint.triton_launch import Direct, Used, direct_of, launch_of
 
 Given = list[tuple[Any, ...]]
 METADATA = (4, 1, 1024)
@@ -118,17 +119,36 @@ def test_the_launch_in_c_gives_the_driver_all_arguments(early: bool, answer: int
 
     where = ctypes.cast(driver, ctypes.c_void_p).value or 0
     direct = Direct(where, 0x7F00_1234_5678_9ABC, 128, 4096, early, takes=8)
-    packed = direct.packed(915, 0x5500_0000_0010, [0, 1 << 45, 22, 0, 0, -3], line=3)
+    about = np.zeros((4096, 3), np.int64)
+    used = Used(4095, 31_000, 4096, 32_768, about.ctypes.data)
+    packed = direct.packed(used, 915, 0x5500_0000_0010, (1 << 40, 1 << 41), [0, 1 << 45, 22, 0, 0, -3], line=3)
     address = 0x7FFE_9234_5678_9AB0
-    assert native.launch(packed, address >> 32, address, 4095, 32767) == answer
+    assert native.launch(packed, 77, address >> 32, address) == answer
+    left = [(4096, 31_915), [77, 1 << 40, 1 << 41]] if answer == 0 else [(4095, 31_000), [0, 0, 0]]
+    assert [(used.lines, used.records), about[4095].tolist()] == left  # what was not launched is not there
     assert seen[0] == ([915, 1, 1], [128, 1, 1], 4096, 0x5500_0000_0010, 0x7F00_1234_5678_9ABC, None)
     assert seen[1] == ([(6, 1)] if early else [])
-    assert seen[2] == [address, 1 << 45, 22, 4095, 32767, -3, 0, 0]  # the last two are Triton's own
+    assert seen[2] == [address, 1 << 45, 22, 4095, 31_000, -3, 0, 0]  # the last two are Triton's own
+
+
+@pytest.mark.parametrize(("lines", "records", "room"), [(9, 100, True), (10, 0, False), (0, 101, False)])
+def test_nothing_is_launched_where_there_is_no_room(lines: int, records: int, room: bool) -> None:
+    native = load()
+    if native is None:
+        pytest.skip("no C compiler")
+    seen: list[int] = []
+    driver = DRIVER(lambda *_: seen.append(1) or 0)
+    about = np.zeros((10, 3), np.int64)
+    used = Used(lines, records, 10, 1000, about.ctypes.data)
+    where = ctypes.cast(driver, ctypes.c_void_p).value or 0
+    packed = Direct(where, 1, 128, 0, False, takes=6).packed(used, 900, 0, (1, 1), [0] * 6, line=3)
+    assert (native.launch(packed, 0, 0, 16) == 0) == bool(seen) == room
+    assert (used.lines, used.records) == ((lines + 1, records + 900) if room else (lines, records))
 
 
 def test_a_kernel_with_other_arguments_than_ours_is_left_to_triton() -> None:
     for count in (5, 10):
-        assert Direct(1, 2, 128, 0, False, count).packed(1, 0, [0] * 6, 3) is None
+        assert Direct(1, 2, 128, 0, False, count).packed(Used(), 1, 0, (1, 1), [0] * 6, 3) is None
 
 
 def kernel(**about: Any) -> Any:

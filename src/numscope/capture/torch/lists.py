@@ -69,7 +69,7 @@ class Lists(Tensors):
                         (one[0] is told and one[1] == version) or holds(one, tensor, form, version)
                     ):
                         lasting = one[2]
-                    new.append((number, tensor, known, at, lasting))
+                    new.append((number, tensor, known, at, lasting, place))
                 if trusted:
                     objects[id(tensor)] = (reference, version, place, number, None)
                 found.append(number)

@@ -81,6 +81,7 @@ class Tensors(Storages):
             known = self._forms.get(form) or self._learn(tensor, form)
             if known.may_put_off or self._complex:
                 known = known.put_off(known.is_complex and tensor.is_conj(), tensor.is_neg())
+            data = data_ptr(tensor)
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
                 return self._measure(tensor, placement)
@@ -90,7 +91,7 @@ class Tensors(Storages):
             self._storages[address] = storage._weak_ref()
             place = address + (version << VERSION) if version else address
             if recorder.shares:
-                found = recorder.view(known, place, tensor, placement)
+                found = recorder.first(known, place, tensor, data, placement)
             else:
                 found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
             known.seen[place] = found
@@ -106,7 +107,7 @@ class Tensors(Storages):
                     if not trusted and known.rows:
                         known.rows.pop(place, None)
                     if recorder.shares:
-                        found = recorder.view(known, place if trusted else -1, tensor, placement)
+                        found = recorder.view(known, place if trusted else -1, tensor, data, placement)
                     else:
                         found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
                 known.seen[place] = found
@@ -114,7 +115,7 @@ class Tensors(Storages):
                 return found
         if not wrapped:
             lies = (known, place) if self.follows_views else None
-            self.objects[id(tensor)] = (_ref(tensor), version, data_ptr(tensor), found, lies)
+            self.objects[id(tensor)] = (_ref(tensor), version, data, found, lies)
         return found
 
     def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: Known | None, how: int) -> int:
@@ -140,7 +141,7 @@ class Tensors(Storages):
         if found is None:
             recorder = self._recorder
             if recorder.shares:
-                found = recorder.view(view, place, tensor, -1)
+                found = recorder.view(view, place, tensor, at, -1)
             else:
                 found = recorder.tensor(tensor, view.dtype, view.shape, view.device)
             view.seen[place] = found

@@ -37,9 +37,9 @@ class Counting(TorchBatch):
         self.added += 1
         return super().add(tensor)
 
-    def add_alike(self, tensor: torch.Tensor, alike: object) -> int:
+    def add_alike(self, tensor: torch.Tensor, alike: object, address: int = -1) -> int:
         self.added += 1
-        return super().add_alike(tensor, alike)
+        return super().add_alike(tensor, alike, address)
 
 
 class Job:
