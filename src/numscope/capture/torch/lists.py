@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from operator import attrgetter
 
 import torch
 
@@ -15,13 +16,14 @@ from numscope.capture.recorder import New
 from numscope.capture.torch.forms import VERSION, form_of, place_of
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage
 from numscope.capture.torch.settled import Told, holds
-from numscope.capture.torch.storages import address_of, addresses_of, version_of
+from numscope.capture.torch.storages import UNSEEN, address_of, addresses_of, version_of
 from numscope.capture.torch.tensors import Tensors
 from numscope.capture.unmeasured import Unmeasured
 
 Asked = dict[int, Told]  # by the tensor's id
 _FAULTS = (RuntimeError, NotImplementedError, Unmeasured)
 _ref = weakref.ref
+_version = attrgetter("_version")
 
 
 class Lists(Tensors):
@@ -43,18 +45,18 @@ class Lists(Tensors):
         objects, keys, settled = self.objects, self._keys, self.settled.known
         untrusted, volatile = self._untrusted, self._volatile
         try:
-            for tensor in tensors:
+            for tensor, key, version, place in zip(
+                tensors, map(id, tensors), map(_version, tensors), map(data_ptr, tensors)
+            ):
                 if type(tensor) not in PLAIN:
                     break
-                version = tensor._version
-                place = data_ptr(tensor)
-                seen = objects.get(id(tensor))
-                if seen is not None and seen[0]() is tensor and seen[1] == version and seen[2] == place:
-                    found.append(seen[3])
+                reference, was, address, number, _ = objects.get(key, UNSEEN)
+                if reference() is tensor and was == version and address == place:
+                    found.append(number)
                     continue
-                told = asked.get(id(tensor))
+                told = asked.get(key)
                 if told is None or told[0]() is not tensor or told[1] != place:
-                    told = asked[id(tensor)] = self._ask(tensor, place)
+                    told = asked[key] = self._ask(tensor, place)
                 reference, _, address, form, known = told
                 at = keys.get(address, address) + (version << VERSION)
                 trusted = address not in untrusted and volatile.get(address) != version
@@ -71,7 +73,7 @@ class Lists(Tensors):
                         lasting = one[2]
                     new.append((number, tensor, known, at, lasting, place))
                 if trusted:
-                    objects[id(tensor)] = (reference, version, place, number, None)
+                    objects[key] = (reference, version, place, number, None)
                 found.append(number)
         except _FAULTS:
             pass  # of this one: looked up by itself, it is said what is wrong with it
