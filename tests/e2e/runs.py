@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import torch
@@ -75,7 +75,7 @@ def train(path: Path, *, wrong: bool, keep: str = "tensors", steps: int = 2, exp
 
 def training(
     path: Path, *, wrong: bool = False, keep: str = "stats", steps: int = 2, explode: bool = False
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Capture a training, a step for each item that is asked for."""
     torch.manual_seed(0)
     torch.set_num_threads(1)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,13 +120,19 @@ def test_the_file_form_goes_to_the_next_and_previous_file(go: Any, empty: tuple[
     page.wait_for_selector("[data-testid=entries] >> text=input 0")
 
 
+def wait_for_a_step(path: Path) -> None:
+    """Wait for the writer, which is a thread of its own."""
+    while not (path / "manifest.json").exists() or not open_run(path).steps:
+        time.sleep(0.02)
+
+
 def test_a_run_that_is_being_written_shows_its_new_steps(go: Any, tmp_path: Path) -> None:
-    steps = runs.training(tmp_path / "live", steps=3)
-    next(steps)
-    next(steps)
     viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
-    viewer.open(str(tmp_path / "live"), None, {})
-    with serving(viewer) as access:
+    with serving(viewer) as access, closing(runs.training(tmp_path / "live", steps=3)) as steps:
+        next(steps)
+        next(steps)
+        wait_for_a_step(tmp_path / "live")
+        viewer.open(str(tmp_path / "live"), None, {})
         page = go(access.url, "calls")
         page.wait_for_selector("[data-testid=count]")
         page.wait_for_selector(".line")
@@ -135,12 +142,10 @@ def test_a_run_that_is_being_written_shows_its_new_steps(go: Any, tmp_path: Path
 
 
 def test_a_comparison_says_that_new_steps_have_come(go: Any, tmp_path: Path, folder: Path) -> None:
-    steps = runs.training(tmp_path / "live", wrong=True, steps=2)
-    next(steps)
     viewer = Viewer(memory=Memory(tmp_path / "viewer.json"))
-    with serving(viewer) as access:
-        while not (tmp_path / "live" / "manifest.json").exists() or not open_run(tmp_path / "live").steps:
-            time.sleep(0.02)  # the writer is a thread of its own
+    with serving(viewer) as access, closing(runs.training(tmp_path / "live", wrong=True, steps=2)) as steps:
+        next(steps)
+        wait_for_a_step(tmp_path / "live")
         viewer.open(str(tmp_path / "live"), str(folder / "gpu"), {})
         page = go(access.url, "calls")
         page.wait_for_selector(".line .badge")
