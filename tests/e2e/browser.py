@@ -18,6 +18,12 @@ from numscope.view.server import _listen
 from numscope.view.session import Session
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+GONE = (
+    "net::ERR_CONNECTION_REFUSED",
+    "net::ERR_CONNECTION_RESET",
+    "net::ERR_EMPTY_RESPONSE",
+    "net::ERR_INCOMPLETE_CHUNKED_ENCODING",
+)
 PATIENCE = 60  # seconds to wait for a state: a busy machine is no failure
 FLAGS = [
     "--no-sandbox",
@@ -68,10 +74,18 @@ def ready(session: Session) -> Viewer:
 
 
 def watch(page: Any) -> list[str]:
-    """Return a list that fills with what goes wrong on a page: errors, console errors, requests to elsewhere."""
+    """Return a list that fills with what goes wrong on a page: errors, console errors, requests to elsewhere.
+
+    A server is often stopped before the page is closed: that it is gone is no fault of the page's.
+    """
     faults: list[str] = []
+
+    def hear(message: Any) -> None:
+        if message.type in ("error", "warning") and not message.text.endswith(GONE):
+            faults.append(message.text)
+
     page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-    page.on("console", lambda message: faults.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("console", hear)
     local = ("http://127.0.0.1", "data:", "blob:", "file:")
     page.on("request", lambda r: None if r.url.startswith(local) else faults.append(f"asked {r.url}"))
     return faults
