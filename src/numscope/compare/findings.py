@@ -75,6 +75,7 @@ class History:
     """What the steps before this one showed, for one rank."""
 
     precisions: Precisions | None = None  # of two runs that compute in different precisions throughout
+    two_frameworks: bool = False
     diverged: bool = False
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from numscope.compare.side import Flags, Floats, Ints, Side
-from numscope.compare.slots import OUTPUT, SlotPairs, slot_roles
+from numscope.compare.slots import INPUT, OUTPUT, STATE, SlotPairs, slot_roles
 
 _REGION = 400  # a region of more unmatched calls than this is not searched further
+_OTHER = 0.02  # relative: parameters that are further apart may be two
 
 
 @dataclass(frozen=True)
@@ -85,10 +86,43 @@ def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
 
 
 def other_sources(ahead: Flow, behind: Flow, slots: SlotPairs, error: Floats) -> Flags:
-    """Return which slot pairs hold tensors that nothing recorded made, of other shapes and values: other weights."""
-    sources = (ahead.producer[slots.a] < 0) & (behind.producer[slots.b] < 0)
+    """Return which slot pairs hold tensors that nothing recorded made, of other shapes and values, or two parameters of which
+    the other side has one elsewhere: other weights."""
+    sources = (ahead.producer[slots.a] < 0) & (behind.producer[slots.b] < 0) & (error != 0)
     unlike = ahead.side.tensors.shape[slots.a] != behind.side.tensors.shape[slots.b]
-    return np.asarray(sources & unlike & (error != 0))
+    doubtful = np.flatnonzero(sources & ~unlike & (slots.role == INPUT) & (error > _OTHER))
+    if len(doubtful):
+        mine, theirs = _parameters(ahead), _parameters(behind)
+        every = (
+            {label for labels in mine.values() for label in labels},
+            {x for labels in theirs.values() for x in labels},
+        )
+        for row in doubtful.tolist():
+            one = mine.get(_content(ahead.side, int(slots.a[row])), set[str]())
+            two = theirs.get(_content(behind.side, int(slots.b[row])), set[str]())
+            unlike[row] = bool(one and two) and one.isdisjoint(two) and bool(one & every[1] or two & every[0])
+    return np.asarray(sources & unlike)
+
+
+def _parameters(flow: Flow) -> dict[tuple[float, ...], set[str]]:
+    """Return the names of a side's parameters, as modules hold them, by their content."""
+    side, found = flow.side, dict[tuple[float, ...], set[str]]()
+    held = (
+        (flow.role == STATE) & (side.calls.kind[side.slots.call] == side.book.code("module")) & (side.slots.tensor >= 0)
+    )
+    for row in np.flatnonzero(held).tolist():
+        path = side.book.words[side.calls.module[side.slots.call[row]]]
+        label = f"{path}.{side.book.words[side.slots.slot[row]].partition('.')[2]}"
+        found.setdefault(_content(side, int(side.slots.tensor[row])), set()).add(label)
+    return found
+
+
+def _content(side: Side, tensor: int) -> tuple[float, ...]:
+    """Return what no layout of a tensor changes, and hardly another tensor has."""
+    tensors = side.tensors
+    return tuple(
+        float(column[tensor]) for column in (tensors.elements, tensors.l2, tensors.mean, tensors.min, tensors.max)
+    )
 
 
 def region(flow: Flow, tensor: int, partner: Ints, ends: frozenset[int] = frozenset()) -> Region:

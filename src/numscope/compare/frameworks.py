@@ -2,8 +2,8 @@
 
 Applied where one side is Paddle's and the other is not. Values are not touched, except that a Linear's weight, which
 Paddle holds as [in, out], is turned: from its data where that was kept; otherwise its statistics stay, which no order of
-elements changes, and its hash and sketch become unknown. Arguments are left out on both sides, as their names and
-defaults differ between the frameworks.
+elements changes, and its hash and sketch become unknown. Arguments are put into torch's words where both have them, and
+left out elsewhere (paddle_words.py); what runs inside a function that both have is left out.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from numscope.compare import paddle_words
+from numscope.compare.operators import canonical
 from numscope.store.reader import Run, StepTables
 from numscope.store.schema import SLOTS, TENSORS
 
@@ -41,13 +43,56 @@ def differ(run: Run, other: Run) -> bool:
     return bool(mine and theirs) and mine != theirs
 
 
-def in_common(run: Run, other: Run, tables: StepTables, rank: int) -> StepTables:
-    """Return the tables of a run as they compare with another framework's."""
-    calls = tables.calls.set_column(
-        tables.calls.schema.get_field_index("arguments"), "arguments", pa.nulls(tables.calls.num_rows, pa.string())
-    )
-    tables = StepTables(calls, tables.slots, tables.tensors)
-    return _from_paddle(run, tables, rank) if run.manifest.get("framework") == "paddle" else tables
+def in_common(run: Run, other: Run, step: int, rank: int) -> StepTables:
+    """Return the tables of a step of a run as they compare with another framework's."""
+    is_paddle = run.manifest.get("framework") == "paddle"
+    theirs = _in_words(other.step_tables(step, rank), not is_paddle).calls["spoken"].to_pylist()
+    tables = _in_words(run.step_tables(step, rank), is_paddle)
+    tables = _without_inner_calls(tables, {_operator(spoken) for spoken in theirs})
+    return _from_paddle(run, tables, rank) if is_paddle else tables
+
+
+def _in_words(tables: StepTables, is_paddle: bool) -> StepTables:
+    """Return the tables with torch's operators in a column of their own, and with the arguments that both frameworks have."""
+    calls, ops, arguments = tables.calls, [], []
+    kinds, given = calls["kind"].to_pylist(), calls["arguments"].to_pylist()
+    for name, kind, text in zip(calls["name"].to_pylist(), kinds, given):
+        head, _, rest = name.partition(".")
+        op, _, tail = rest.partition(".")
+        if kind == "optimizer":
+            op = paddle_words.OPTIMIZERS.get(op, op) if is_paddle else op
+            arguments.append(paddle_words.settings(text, is_paddle))
+        elif kind == "api":
+            op = paddle_words.OPERATORS.get(op.rstrip("_"), op) if is_paddle else op
+            arguments.append(paddle_words.arguments(text, canonical(op), is_paddle))
+        else:
+            op, tail = rest, ""
+            arguments.append(None)
+        ops.append(".".join(part for part in (head, op, tail) if part))
+    place = calls.schema.get_field_index("arguments")
+    calls = calls.set_column(place, "arguments", pa.array(arguments, pa.string()))
+    return StepTables(calls.append_column("spoken", pa.array(ops, pa.string())), tables.slots, tables.tensors)
+
+
+def _operator(spoken: str) -> str:
+    return canonical(spoken.split(".")[1])
+
+
+def _without_inner_calls(tables: StepTables, theirs: set[str]) -> StepTables:
+    """Return the tables without what runs inside functions that the other framework's run has called, too."""
+    inner: set[int] = set()
+    ones: set[int] = set()
+    calls = tables.calls.select(["order", "parent", "forward", "kind", "spoken"]).to_pylist()
+    for call in sorted(calls, key=lambda call: call["order"]):
+        if call["parent"] in ones or call["parent"] in inner or call["forward"] in inner:
+            inner.add(call["order"])
+        elif call["kind"] == "api" and _operator(call["spoken"]) in theirs:
+            ones.add(call["order"])
+    if not inner:
+        return tables
+    kept = [call["order"] not in inner for call in tables.calls.select(["order"]).to_pylist()]
+    slots = [number not in inner for number in tables.slots["call"].to_pylist()]
+    return StepTables(tables.calls.filter(pa.array(kept)), tables.slots.filter(pa.array(slots)), tables.tensors)
 
 
 def class_name(name: str | None) -> str | None:

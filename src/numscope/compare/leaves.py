@@ -20,7 +20,7 @@ from numscope.compare.findings import (
 from numscope.compare.ledger import Ledger
 from numscope.compare.provenance import Provenance
 from numscope.compare.side import Floats, distinct
-from numscope.compare.slots import OUTPUT
+from numscope.compare.slots import INPUT, OUTPUT
 from numscope.compare.twins import crossed, meets_again
 from numscope.compare.unseen import lone_before
 
@@ -111,10 +111,11 @@ class Leaves:
 
     def _statuses(self, pair: int) -> list[Status]:
         """Return whether what a pair was given is right; calls whose forward calls do different jobs may get different
-        gradients, and only inherit."""
+        gradients, and calls with other weights different inputs: they only inherit."""
         ledger = self.ledger
         forward = int(ledger.forward_pair[pair]) if ledger.phase(pair) == "backward" else -1
-        if forward < 0 or ledger.solid[forward]:
+        other = any(ledger.other_sources[row] and ledger.slots.role[row] == INPUT for row in ledger.given(pair))
+        if (forward < 0 or ledger.solid[forward]) and not other:
             return [self.provenance.check(pair, row) for row in ledger.given(pair)]
         given = [ledger.tensors(row)[0] for row in ledger.given(pair)]
         return [(TAINTED, int(ledger.cause_a[t])) if ledger.wrong_a[t] else (RIGHT, -1) for t in given]

@@ -38,8 +38,14 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
 def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
     ahead, behind = regions
     paired_a, paired_b = _paired(ledger)
-    extra = _most_active(ledger, ledger.a, _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a))
-    missing = _most_active(ledger, ledger.b, _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b))
+    alone_a = _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a)
+    alone_b = _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b)
+    drawn_a, drawn_b = _drawn(ledger, ledger.flow_a, alone_a), _drawn(ledger, ledger.flow_b, alone_b)
+    if bool(drawn_a) != bool(
+        drawn_b
+    ):  # one side alone draws random numbers: its other calls may be another way to do the same
+        alone_a, alone_b = drawn_a, drawn_b
+    extra, missing = _most_active(ledger, ledger.a, alone_a), _most_active(ledger, ledger.b, alone_b)
     extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)
     extra, missing = _other_move(ledger, (ahead, behind), (paired_a, paired_b)) or (extra, missing)
     paired = [x for x in ahead.calls if x in paired_a]
@@ -116,6 +122,19 @@ def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
     backward = side.book.code("backward")
     working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
+
+
+def _drawn(ledger: Ledger, flow: Flow, calls: list[int]) -> list[int]:
+    """Return the calls that draw random numbers and have changed what they were given: no dropout of nothing."""
+    found, side = [], flow.side
+    for call in calls:
+        here = slice(side.slots.start[call], side.slots.start[call + 1])
+        tensors, given = side.slots.tensor[here], flow.role[here] != OUTPUT
+        if ledger.operator_class(side, call) == op.RANDOM and given.any():
+            hashes = [side.tensors.hash[tensors[rows & (tensors >= 0)]] for rows in (given, ~given)]
+            if not np.isin(hashes[1], hashes[0]).any():
+                found.append(call)
+    return found
 
 
 def _other_move(ledger: Ledger, regions: Regions, paired: tuple[set[int], set[int]]) -> tuple[int, int] | None:
@@ -222,27 +241,58 @@ def _in_place(side: Side, call: int) -> bool:
 
 
 def narrowed(ledger: Ledger, row: int, regions: Regions, most: float = 1.0) -> Regions:
-    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from.
+    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from, or that
+    were made before by calls which correspond.
 
     Results that differ by more than `most` are not the same.
     """
     t, r = ledger.tensors(row)
     inner_a, inner_b = _results(ledger.flow_a, regions[0]), _results(ledger.flow_b, regions[1])
-    if not len(inner_a) or not len(inner_b) or len(inner_a) * len(inner_b) > _MOST:
+    ends_a, ends_b = _in_both(ledger, (t, r), (inner_a, inner_b), most)
+    ends_a |= _made_before(ledger, ledger.flow_a, inner_a, ledger.partner_a) - {t}
+    ends_b |= _made_before(ledger, ledger.flow_b, inner_b, ledger.partner_b) - {r}
+    if not ends_a and not ends_b:
         return regions
+    return region(ledger.flow_a, t, ledger.partner_a, ends_a), region(ledger.flow_b, r, ledger.partner_b, ends_b)
+
+
+def _in_both(
+    ledger: Ledger, but: tuple[int, int], inner: tuple[Ints, Ints], most: float
+) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the results of two regions that are the same on both sides, besides the two that are not."""
+    if not len(inner[0]) or not len(inner[1]) or len(inner[0]) * len(inner[1]) > _MOST:
+        return frozenset(), frozenset()
     a, b = ledger.a.tensors, ledger.b.tensors
-    place_a, place_b = np.nonzero(a.shape[inner_a][:, None] == b.shape[inner_b][None])
-    x, y = inner_a[place_a], inner_b[place_b]
+    place_a, place_b = np.nonzero(a.shape[inner[0]][:, None] == b.shape[inner[1]][None])
+    x, y = inner[0][place_a], inner[1][place_b]
     telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
     for one, other in ((a.nan, b.nan), (a.posinf, b.posinf), (a.neginf, b.neginf)):
         telling &= one[x] == other[y]  # sketches leave them out
     x, y = x[telling], y[telling]
     distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
-    alike = (distance <= min(ledger.alike, most) * b.l2[y]) & ~((x == t) & (y == r))
-    if not alike.any():
-        return regions
-    ends_a, ends_b = frozenset(x[alike].tolist()), frozenset(y[alike].tolist())
-    return region(ledger.flow_a, t, ledger.partner_a, ends_a), region(ledger.flow_b, r, ledger.partner_b, ends_b)
+    alike = (distance <= min(ledger.alike, most) * b.l2[y]) & ~((x == but[0]) & (y == but[1]))
+    return frozenset(x[alike].tolist()), frozenset(y[alike].tolist())
+
+
+def _made_before(ledger: Ledger, flow: Flow, inner: Ints, partner: Ints) -> frozenset[int]:
+    """Return what was computed in a region and is what a call that has a counterpart made before, of the same to the bit.
+
+    Something chosen twice (`levels[0]`) may be the wrong choice; something computed twice is only computed twice.
+    """
+    side, tensors, producer = flow.side, flow.side.tensors, flow.producer
+    telling = tensors.measured & (tensors.min < tensors.max)
+    inner = inner[telling[inner]]
+    made = np.flatnonzero((producer >= 0) & (partner[producer] >= 0) & telling) if len(inner) else inner
+    made = made[np.isin(tensors.hash[made], tensors.hash[inner])]
+    first = {int(tensors.hash[x]): int(producer[x]) for x in made.tolist()[::-1]}
+    found = set()
+    for x in inner.tolist():
+        here, before = int(producer[x]), first.get(int(tensors.hash[x]), len(partner))
+        if before < here and side.calls.op[before] == side.calls.op[here]:
+            given = [sorted(tensors.hash[flow.inputs(call)].tolist()) for call in (before, here)]
+            if given[0] == given[1] and ledger.operator_class(side, here) not in op.IDLE:
+                found.add(x)
+    return frozenset(found)
 
 
 def _results(flow: Flow, part: Region) -> Ints:

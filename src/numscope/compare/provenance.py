@@ -59,6 +59,8 @@ class Provenance:
         explained = 4 * max(ledger.roundoff(t, r), ledger.coarsest) + 4 * (known or 0.0)
         if history.started:
             explained += 16 * max(history.noise, *ledger.worst_right.values())
+            if history.two_frameworks and label.endswith("running_var"):
+                explained += self._of_one_less(pair, t)
         if label in history.wrong and ledger.anything_wrong():  # its error is known, but it is no excuse
             explained = PLAIN * ledger.roundoff(t, r)
         if error <= explained:
@@ -84,6 +86,14 @@ class Provenance:
         history.parameters[label] = error
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
+
+    def _of_one_less(self, pair: int, t: int) -> float:
+        """Return what it makes whether a variance of n elements was divided by n, as Paddle's batch norm does for the running
+        one, or by n - 1, as torch's."""
+        tensors = self.ledger.a.tensors
+        given = [self.ledger.tensors(row)[0] for row in self.ledger.given(pair) if self.ledger.slot(row) == "input.0"]
+        count = max([float(tensors.elements[x]) for x in given], default=0.0) / max(float(tensors.elements[t]), 1.0)
+        return 1.01 / (count - 1.0) if count > 1 else 0.0
 
     def _is_laid_out(self, pair: int, t: int, r: int) -> bool:
         """Return whether two modules of other classes keep a parameter in another layout: it has another shape, or they make
@@ -151,13 +161,16 @@ class Provenance:
         return TAINTED, cause
 
     def _left(self, r: int) -> float:
-        """Return how far an optimizer has left a parameter that the reference's module holds, and the target's in shards."""
-        ledger, slots = self.ledger, self.ledger.b.slots
-        for row in np.flatnonzero(slots.tensor == r).tolist():
-            head, _, tail = ledger.b.book.words[slots.slot[row]].partition(".")
-            if head == "parameters":
-                code = ledger.b.calls.module[slots.call[row]]
-                path = ledger.b.book.words[code] if code >= 0 else ""
+        """Return how far apart a parameter or buffer was that the reference's module holds, where the target has it in shards,
+        or where a capture shows it to a function as a tensor of its own."""
+        ledger, side = self.ledger, self.ledger.b
+        same = np.flatnonzero(side.tensors.measured & (side.tensors.hash == side.tensors.hash[r]))
+        rows = side.slots.tensor == r if len(same) < 2 else np.isin(side.slots.tensor, same)
+        for row in np.flatnonzero(rows).tolist():
+            head, _, tail = side.book.words[side.slots.slot[row]].partition(".")
+            if head in ("parameters", "buffers"):
+                code = side.calls.module[side.slots.call[row]]
+                path = side.book.words[code] if code >= 0 else ""
                 return ledger.history.parameters.get(f"{head}.{path}.{tail}" if path else f"{head}.{tail}", 0.0)
         return 0.0
 

@@ -191,7 +191,10 @@ def _calls(table: pa.Table, order: Ints, book: Codebook) -> Calls:
         names = names.dictionary_decode()
     kind = book.encode(table["kind"])
     module = _recode(book.encode(table["module"]), book, normalise)
-    op = _recode(book.encode(_op_names(names)), book, _canonical_ops)
+    spoken = (
+        table["spoken"].combine_chunks() if "spoken" in table.column_names else names
+    )  # in another framework's words
+    op = _recode(book.encode(_op_names(spoken)), book, _canonical_ops)
     is_module = kind == book.code("module")
     op = np.where(is_module, _recode(module, book, lambda paths: {path: f"path:{path}" for path in paths}), op)
     parent = _rows_of(order, _ints(table["parent"]))

@@ -66,9 +66,10 @@ class StepResult:
 
 def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
     """Return one step of one rank of a run, as it compares with the other run."""
-    tables = run.step_tables(step, rank)
     if other is not None and frameworks.differ(run, other):
-        tables = frameworks.in_common(run, other, tables, rank)
+        tables = frameworks.in_common(run, other, step, rank)
+    else:
+        tables = run.step_tables(step, rank)
     if other is not None and run.manifest.get("hash") and run.manifest["hash"] != other.manifest.get("hash"):
         place = tables.tensors.schema.get_field_index("hash")  # another tool's hash: it tells nothing about ours
         hashes = pa.nulls(tables.tensors.num_rows, pa.uint64())
@@ -113,6 +114,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     step, rank = a.step, a.rank
     if not history.started:  # the first step tells for all
         history.precisions = precisions(a, b, alignment, slots)
+        history.two_frameworks = frameworks.differ(*runs)
     elsewhere = Elsewhere(runs, step, rank)
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, elsewhere)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))

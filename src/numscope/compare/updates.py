@@ -48,7 +48,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     elif ledger.parts and gradients and not ledger.history.diverged:
         blame_gradients(ledger, pair, gradients)
     lost = lost_in_rounding(ledger, gradients) if ledger.parts else ()
-    told = any(difference.telling for difference in ledger.differences.get(pair, ()))
+    told = any(difference.telling for difference in ledger.differences.get(pair, ())) or _are_unlike(ledger, pair)
     longest, names = _longest(ledger, parts), _names(ledger, pair)
     verdict = IDENTICAL if ledger.errors.identical[pair] else EQUIVALENT
     wrong: list[_Update] = []
@@ -90,6 +90,12 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
         verdict = INHERITED
         ledger.cause_of.setdefault(pair, ledger.first_cause())
     ledger.verdict[pair] = verdict
+
+
+def _are_unlike(ledger: Ledger, pair: int) -> bool:
+    """Return whether the two optimizers are of two classes: Adam decays gradients, AdamW weights."""
+    target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
+    return bool(ledger.a.calls.op[target] != ledger.b.calls.op[reference])
 
 
 def _names(ledger: Ledger, pair: int) -> dict[int, str]:

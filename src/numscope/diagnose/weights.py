@@ -30,7 +30,7 @@ def copy_weights(source: Any, target: Any) -> list[str]:
     if given.name != wanted.name:
         values = _to_paddle(values, given, wanted) if wanted.name == "paddle" else _to_torch(values, given, wanted)
     names = wanted.names()
-    optional = {name for name in names if name.rpartition(".")[2] in _SKIPPED}
+    optional = {name for name in names if name.rpartition(".")[2] in _SKIPPED} | wanted.aliases()
     missing = [name for name in names if name not in values and name not in optional]
     if missing:
         near = difflib.get_close_matches(missing[0], values, 1)
@@ -39,7 +39,10 @@ def copy_weights(source: Any, target: Any) -> list[str]:
             + (f"; nearest is {near[0]}" if near else "")
             + (f" ({len(missing)} more)" if missing[1:] else "")
         )
-    extra = [name for name in values if name not in names and name.rpartition(".")[2] not in _SKIPPED]
+    again = given.aliases()
+    extra = [
+        name for name in values if name not in names and name not in again and name.rpartition(".")[2] not in _SKIPPED
+    ]
     if extra:
         raise SettingsError(f"{extra[0]} of the {given.name} model has no place in the {wanted.name} model")
     for name in names:
@@ -58,6 +61,12 @@ def _side(model: Any) -> _Torch | _Paddle:
     raise SettingsError(f"copy_weights got a {type(model).__name__}: give a torch.nn.Module and a paddle.nn.Layer")
 
 
+def _aliases(state: Any) -> set[str]:
+    """Return the further names of tensors that have one already: Paddle's LSTM has its weights once more in its cells."""
+    first = {id(tensor): name for name, tensor in reversed(list(state.items()))}
+    return {name for name, tensor in state.items() if first[id(tensor)] != name}
+
+
 class _Torch:
     name = "torch"
 
@@ -72,6 +81,9 @@ class _Torch:
         from numscope.capture.torch.plain import to_numpy
 
         return {name: to_numpy(tensor.detach().contiguous()) for name, tensor in self._state.items()}
+
+    def aliases(self) -> set[str]:
+        return _aliases(self._state)
 
     def write(self, values: dict[str, NDArray[Any]]) -> None:
         import torch
@@ -103,6 +115,9 @@ class _Paddle:
         from numscope.capture.paddle.tensors import to_numpy
 
         return {name: to_numpy(tensor) for name, tensor in self._state.items()}
+
+    def aliases(self) -> set[str]:
+        return _aliases(self._state)
 
     def write(self, values: dict[str, NDArray[Any]]) -> None:
         import paddle

@@ -1,7 +1,7 @@
 """The API level: Paddle's functions and tensor methods, replaced while capture is on.
 
 Paddle has no point at which all calls pass. So each function is replaced where users find it: in `paddle`, in
-`paddle.nn.functional` and their kin, on `paddle.Tensor`, and in the user's own modules that imported it by name.
+`paddle.nn.functional` and their kin, on `paddle.Tensor`, in modules that imported it by name, and in layers that hold it.
 """
 
 from __future__ import annotations
@@ -73,11 +73,12 @@ class Functions:
         self._watch = watch
         self._gradients = gradients
         self._records = records  # else uses are only counted, for the gradients of layers
+        self._wrappers: dict[int, Any] = {}  # by the function's id
+        self._replaced: list[tuple[Any, str, Any, Any]] = []  # where, the name, the function, what stands in its place
 
     def install(self) -> Undo:
         """Replace; return what puts everything back."""
-        replaced: list[tuple[Any, str, Any, Any]] = []
-        by_function: dict[int, Any] = {}
+        replaced, by_function = self._replaced, self._wrappers
         for prefix, op, place, function in functions():
             wrapper = self._wrapper(f"{prefix}.{op}", op, function)
             for name in [n for n in _names(place, op, prefix) if getattr(place, n, None) is function]:
@@ -85,9 +86,7 @@ class Functions:
             by_function.setdefault(id(function), wrapper)
         for module in list(sys.modules.values()):
             if isinstance(module, ModuleType) and _holds_names(module):
-                for name, value in list(vars(module).items()):
-                    if isinstance(value, FunctionType) and id(value) in by_function:
-                        replaced.append((module, name, value, by_function[id(value)]))
+                replaced += self._held_by(module)
         for place in (paddle.Tensor, paddle.autograd):
             backward = place.backward
             replaced.append((place, "backward", backward, self._inside_backward(backward)))
@@ -98,8 +97,25 @@ class Functions:
             for place, name, function, wrapper in reversed(replaced):
                 if getattr(place, name, None) is wrapper:
                     setattr(place, name, function)
+            replaced.clear()
+            by_function.clear()
 
         return undo
+
+    def in_layer(self, layer: Any) -> None:
+        """Replace the functions that a layer holds, such as its activation."""
+        held = self._held_by(layer)
+        for place, name, _, wrapper in held:
+            setattr(place, name, wrapper)
+        self._replaced += held
+
+    def _held_by(self, place: Any) -> list[tuple[Any, str, Any, Any]]:
+        by_function = self._wrappers
+        return [
+            (place, name, value, by_function[id(value)])
+            for name, value in vars(place).items()
+            if isinstance(value, FunctionType) and id(value) in by_function
+        ]
 
     def _inside_backward(self, function: Function) -> Function:
         thread = self._watch.thread
@@ -164,8 +180,8 @@ class Functions:
 
 
 def _holds_names(module: ModuleType) -> bool:
-    """Tell whether a module may have imported functions by name: the user's own, and Paddle's own layers."""
-    if module.__name__.startswith("paddle.nn.layer."):
+    """Tell whether a module may have imported functions by name: the user's own, Paddle's own layers, and what these use."""
+    if module.__name__.startswith("paddle.nn.layer.") or module.__name__ == "paddle.tensor":
         return True
     return is_user_file(getattr(module, "__file__", None) or "<none>")
 

@@ -60,9 +60,12 @@ class PaddleFrontend:
         records = self._settings.level != "module"
         self._calls = [self.layers.install()]
         if records or self.watch.record_backward:
-            self._calls.append(Functions(self.watch, self._gradients, records).install())
+            functions = Functions(self.watch, self._gradients, records)
+            self._calls.append(functions.install())
+            self.layers.meet(functions.in_layer)
 
     def _pause(self) -> None:
+        self.layers.met = None
         while self._calls:
             self._calls.pop()()
 

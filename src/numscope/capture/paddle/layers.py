@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -29,6 +30,7 @@ class Layers:
         self._parameters: dict[int, tuple[weakref.ref[Any], str, str]] = {}
         self._backwards: dict[str, BackwardCall] = {}
         self._roots = 0
+        self.met: Callable[[Any], None] | None = None  # told of each layer that is registered
         for prefix, model in models.items():
             self.register(model, prefix)
 
@@ -37,10 +39,19 @@ class Layers:
         self._roots += 1
         for path, layer in model.named_sublayers(prefix=prefix, include_self=True):
             self._paths[id(layer)] = (weakref.ref(layer), path)
+            if self.met is not None:
+                self.met(layer)
             for name, parameter in layer._parameters.items():
                 if parameter is not None and id(parameter) not in self._parameters:
                     self._parameters[id(parameter)] = (weakref.ref(parameter), path, name)
                     self._watch_gradient(parameter)
+
+    def meet(self, met: Callable[[Any], None]) -> None:
+        """Tell of each layer, now of those that are known and later of others."""
+        self.met = met
+        for reference, _ in list(self._paths.values()):
+            if (layer := reference()) is not None:
+                met(layer)
 
     def parameter_name(self, parameter: Any) -> str | None:
         """Return the dotted name of a parameter, or None where it is no known model's."""

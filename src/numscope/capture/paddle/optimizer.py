@@ -12,7 +12,9 @@ import paddle
 from numscope.capture.paddle.layers import Layers
 from numscope.capture.paddle.watch import Slot, Undo, Watch
 
-_SETTINGS = ("beta1", "beta2", "epsilon", "momentum", "rho", "use_nesterov", "multi_precision", "rescale_grad")
+_SETTINGS = (
+    "beta1", "beta2", "epsilon", "momentum", "rho", "use_nesterov", "multi_precision", "rescale_grad", "centered", "amsgrad",
+)  # fmt: skip
 
 
 class Optimizers:
@@ -68,11 +70,12 @@ class Optimizers:
         ):
             return None
         order = recorder.order()
-        facts = {"lr": float(optimizer.get_lr())}
+        facts: dict[str, Any] = {"lr": float(optimizer.get_lr())}
         for setting in _SETTINGS:
             value = getattr(optimizer, f"_{setting}", None)
             if isinstance(value, (int, float, bool)):
                 facts[setting] = value
+        facts.update(_decay_and_clip(optimizer))
         recorder.call(
             order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
             watch.arguments([], [("0", facts)]), watch.site(frame), False, -1, watch.thread_number(),
@@ -96,6 +99,22 @@ class Optimizers:
             for parameter in item["params"] if isinstance(item, dict) else [item]:
                 if not parameter.stop_gradient:
                     yield self._layers.parameter_name(parameter) or parameter.name, parameter
+
+
+def _decay_and_clip(optimizer: Any) -> dict[str, Any]:
+    """Return what is done to weights and gradients beside the update itself, as far as its numbers are known."""
+    facts: dict[str, Any] = {}
+    regularization = getattr(optimizer, "regularization", None)
+    decays = [getattr(optimizer, name, None) for name in ("_weight_decay", "_regularization_coeff")]
+    if type(regularization).__name__ == "L2Decay":
+        decays.append(getattr(regularization, "_coeff", None))
+    if regularization is None or decays[2:]:
+        facts["weight_decay"] = next((float(decay) for decay in decays if isinstance(decay, float) and decay), 0.0)
+    clip = getattr(optimizer, "_grad_clip", None)
+    if clip is not None:
+        norm = getattr(clip, "clip_norm", None)
+        facts["grad_clip"] = type(clip).__name__ + (f"({norm})" if isinstance(norm, (int, float)) else "")
+    return facts
 
 
 def tick(stepped: Callable[[Any], None]) -> Undo:
