@@ -9,6 +9,8 @@ from numscope.compare.side import Ints, Side
 from numscope.compare.tokens import join, occurrences
 from numscope.compare.trees import walk
 
+_MANY = np.uint64(1 << 24)  # more than a codebook has words
+
 
 def first_executions(side: Side) -> Ints:
     """Return each row's first execution: for a checkpoint's second execution the row that it repeats, else itself."""
@@ -30,7 +32,7 @@ def first_executions(side: Side) -> Ints:
 
 
 def pair_backward(work: Pairing, primary_a: Ints, primary_b: Ints) -> None:
-    """Pair backward calls whose forward calls are paired, the k-th with the k-th."""
+    """Pair backward calls whose forward calls are paired: those of an operator in their order, then what is left in its."""
     a, b = work.a.calls, work.b.calls
     rows_a = np.flatnonzero(linked(work.a) & (work.partner_a < 0))
     rows_b = np.flatnonzero(linked(work.b) & (work.partner_b < 0))
@@ -38,13 +40,22 @@ def pair_backward(work: Pairing, primary_a: Ints, primary_b: Ints) -> None:
     there = (first_a >= 0) & (work.partner_a[first_a] >= 0)
     rows_a, first_a = rows_a[there], first_a[there]
     rows_b, first_b = rows_b[first_b >= 0], first_b[first_b >= 0]
-    got_a, got_b = join(occurrences(work.partner_a[first_a].astype(np.uint64)), occurrences(first_b.astype(np.uint64)))
-    work.pair(rows_a[got_a], rows_b[got_b], FORWARD)
-    inherited = work.why[first_a[got_a]] == VALUE
-    work.why[rows_a[got_a][inherited]] = VALUE
-    for x, y in zip(rows_a[got_a].tolist(), rows_b[got_b].tolist()):
-        if work.children_a.has(x) and work.children_b.has(y):  # a hand-written backward has calls of its own
-            walk(work, (work.children_a.of(x), work.children_b.of(y)))
+    meets_a, meets_b = work.partner_a[first_a].astype(np.uint64), first_b.astype(np.uint64)
+    for by_operator in (True, False):
+        left_a, left_b = work.partner_a[rows_a] < 0, work.partner_b[rows_b] < 0
+        rows_a, first_a, meets_a = rows_a[left_a], first_a[left_a], meets_a[left_a]
+        rows_b, meets_b = rows_b[left_b], meets_b[left_b]
+        keys = [
+            meets * _MANY + (calls.op[rows] + 1).astype(np.uint64) if by_operator else meets
+            for meets, calls, rows in ((meets_a, a, rows_a), (meets_b, b, rows_b))
+        ]
+        got_a, got_b = join(occurrences(keys[0]), occurrences(keys[1]))
+        work.pair(rows_a[got_a], rows_b[got_b], FORWARD)
+        inherited = work.why[first_a[got_a]] == VALUE
+        work.why[rows_a[got_a][inherited]] = VALUE
+        for x, y in zip(rows_a[got_a].tolist(), rows_b[got_b].tolist()):
+            if work.children_a.has(x) and work.children_b.has(y):  # a hand-written backward has calls of its own
+                walk(work, (work.children_a.of(x), work.children_b.of(y)))
 
 
 def pair_repeats(work: Pairing, primary_a: Ints, primary_b: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:

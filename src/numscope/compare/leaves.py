@@ -57,7 +57,7 @@ class Leaves:
         flipped = unseen and bool(ledger.errors.discrete_out[pair]) and came_in > 0
         if tainted is not None:
             self._inherit(pair, tainted, out)
-        elif failed is not None and out == 0 and any(ledger.is_telling(row) for row in ledger.made(pair)):
+        elif failed is not None and out == 0 and self._proves(pair):
             for cause in failures:
                 ledger.suspicions[cause].healed_at = ledger.order(pair) + 0.5
         elif failed is not None:
@@ -108,6 +108,13 @@ class Leaves:
                 INHERITED  # a NaN on one side alone is not rounding, whatever its forward call was given
             )
             ledger.cause_of[pair] = follows
+
+    def _proves(self, pair: int) -> bool:
+        """Return whether the same result proves that what was given is the same, too: not where it is only a sign or a choice
+        that comes of it."""
+        ledger = self.ledger
+        coarse = ledger.errors.operator[pair] == op.DISCRETE or ledger.errors.name[pair] in op.EQUALISING
+        return not coarse and any(ledger.is_telling(row) for row in ledger.made(pair))
 
     def _statuses(self, pair: int) -> list[Status]:
         """Return whether what a pair was given is right; calls whose forward calls do different jobs may get different

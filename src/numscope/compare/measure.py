@@ -255,5 +255,6 @@ def _look_through_masks(
             continue
         x, y = (np.asarray(array, dtype=np.float64).reshape(-1) for array in arrays)
         open_ = ~((np.abs(x) == np.abs(x).max()) & (np.abs(y) == np.abs(y).max()))
-        norm = float(np.linalg.norm(y[open_]))
+        # Masks alone, of which the target's covers more: all that differs is zero in the reference.
+        norm = float(np.linalg.norm(y[open_])) or float(np.linalg.norm(x[open_]))
         error[row] = float(np.linalg.norm(x[open_] - y[open_])) / norm if norm > 0 else np.nan

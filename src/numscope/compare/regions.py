@@ -106,7 +106,7 @@ class Regions:
         ledger = self.ledger
         # One number that agrees as far as bf16 or fp16 can tell, a loss, proves nothing.
         one = ledger.a.tensors.elements[ledger.slots.a[row]] == 1
-        telling = ledger.is_telling(row) and not (one and near > 1e-4)
+        telling = ledger.is_telling(row) and not (one and near > 1e-4) and not self._hide(row, regions)
         for cause in sorted(causes):
             suspicion = ledger.suspicions[cause]
             faint = error > min(near, (_OF_ONE if one else _FADED) * min(1.0, suspicion.last))
@@ -153,9 +153,21 @@ class Regions:
                 continue
             t, r = ledger.tensors(row)
             ahead, behind = region(ledger.flow_a, t, ledger.partner_a), region(ledger.flow_b, r, ledger.partner_b)
-            for cause in self._causes(ahead, behind):
+            for cause in self._causes(ahead, behind) if not self._hide(row, (ahead, behind)) else ():
                 suspicion = ledger.suspicions[cause]
                 suspicion.healed_at = max(suspicion.healed_at, ledger.order(int(slots.pair[row])))
+
+    def _hide(self, row: int, regions: tuple[Region, Region]) -> bool:
+        """Return whether what was before cannot be told from a tensor: elements were divided by their own size on the way, as
+        in Adam's first step, which is the same whatever the size of the gradients; or it is a choice (argmax)."""
+        ledger = self.ledger
+        chosen = not unit_roundoff(ledger.dtype(ledger.a, ledger.tensors(row)[0]))
+        return any(
+            side.book.words[side.calls.op[call]] in op.EQUALISING
+            or (chosen and ledger.operator_class(side, call) == op.DISCRETE)
+            for side, part in ((ledger.a, regions[0]), (ledger.b, regions[1]))
+            for call in part.calls
+        )
 
     def _taint(self, t: int, r: int, error: float, cause: int) -> Status:
         self.ledger.mark_wrong(t, r, error, cause)

@@ -29,10 +29,10 @@ def origin(finding: Finding, a: Side, b: Side, sources: tuple[Sources, Sources])
     if finding.kind == "missing":
         side, row, place = b, finding.reference, 1
     calls, words = side.calls, side.book.words
-    source = sources[place].of(int(calls.stack[row]))
+    source = sources[place].of(int(calls.stack[row])) or sources[place].of(int(calls.stack[_forward(side, row)]))
     if source is None and place == 0 and finding.reference >= 0:
         source = sources[1].of(int(b.calls.stack[finding.reference]))
-    module = words[calls.module[row]] if calls.module[row] >= 0 else ""
+    module = _module(side, row)
     name = calls.name(row)
     kind = _kind(finding, words[calls.kind[row]], name)
     if kind == "parameter":
@@ -230,14 +230,23 @@ def _operator(side: Side, row: int) -> str:
     return str(words[calls.op[row]])
 
 
+def _forward(side: Side, row: int) -> int:
+    """Return a backward call's forward call, for all others itself: what the engine runs is nobody's line and in no module."""
+    forward = int(side.calls.forward[row])
+    return forward if forward >= 0 else row
+
+
+def _module(side: Side, row: int) -> str:
+    codes = side.calls.module[[row, _forward(side, row)]].tolist()
+    return next((side.book.words[code] for code in codes if code >= 0 and side.book.words[code]), "")
+
+
 def _title(side: Side, row: int) -> str:
     """Return a call as people speak of it: its operator, where it is, and the direction if it is not forward."""
     words, calls = side.book.words, side.calls
     title = _operator(side, row).removeprefix("Optimizer.")
-    if calls.module[row] >= 0 and words[calls.module[row]]:
-        title += (
-            f" in {words[calls.module[row]]}" if words[calls.kind[row]] != "module" else f" {words[calls.module[row]]}"
-        )
+    if module := _module(side, row):
+        title += f" in {module}" if words[calls.kind[row]] != "module" else f" {module}"
     return title + (" backward" if words[calls.phase[row]] == "backward" else "")
 
 

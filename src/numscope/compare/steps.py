@@ -27,6 +27,7 @@ from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.sources import Sources
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
+from numscope.compare.workspaces import without_workspaces
 from numscope.core.report import Origin
 from numscope.store.reader import Run, StepTables
 
@@ -74,7 +75,7 @@ def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None 
         place = tables.tensors.schema.get_field_index("hash")  # another tool's hash: it tells nothing about ours
         hashes = pa.nulls(tables.tensors.num_rows, pa.uint64())
         tables = StepTables(tables.calls, tables.slots, tables.tensors.set_column(place, "hash", hashes))
-    return load(tables, step, rank, book)
+    return without_workspaces(load(tables, step, rank, book))
 
 
 @dataclass(frozen=True)
