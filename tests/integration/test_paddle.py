@@ -20,6 +20,7 @@ with warnings.catch_warnings():
 import torch
 
 import numscope as ns
+from numscope.check.checking import check
 
 F = paddle.nn.functional
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -219,6 +220,31 @@ def test_an_unchanged_script_has_its_calls_in_the_step_they_belong_to(tmp_path: 
         assert [call["order"] for call in here] == list(range(len(here)))
         assert here[0]["name"] == "Paddle.randn.0.forward"
         assert here[-1]["name"] == "Optimizer.SGD.step.0"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"), [(["--guard"], "the guard watches torch alone"), (["--level", "aten"], "is torch's")]
+)
+def test_what_paddle_does_not_have_is_one_line(tmp_path: Path, settings: list[str], told: str) -> None:
+    (tmp_path / "train.py").write_text("import paddle\nprint('ran')\n")
+    command = [sys.executable, "-m", "numscope", "run", *settings, "--out", "run", "--", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert told in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert "ran" not in done.stdout
+
+
+def test_a_parameter_that_is_not_finite_is_named_by_check(tmp_path: Path) -> None:
+    net = paddle.nn.Sequential(paddle.nn.Linear(4, 3), paddle.nn.Linear(3, 2))
+    weight = net[1].weight.numpy()
+    weight[0, 0] = np.inf
+    net[1].weight.set_value(weight)
+    with ns.capture(tmp_path / "run", net, on_error="raise"):
+        net(paddle.ones([2, 4])).mean().backward()
+    found = check(ns.open_run(tmp_path / "run")).origin
+    assert (found.kind, found.module) == ("parameter", "1")
+    assert "the parameter weight of 1 holds 1 +inf of 6 elements" in found.reason
 
 
 def test_calls_have_the_names_and_places_of_torch(kept: Any) -> None:

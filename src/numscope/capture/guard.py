@@ -338,6 +338,9 @@ def _frontend(owner: Guard, models: dict[str, Any]) -> Any:
         return TorchGuard(
             owner.settings, models, owner.found, owner.open_writer, owner.optimizer_stepped, owner.skipped
         )
+    paddle = sys.modules.get("paddle")
+    if paddle is not None and (torch is None or any(isinstance(item, paddle.nn.Layer) for item in models.values())):
+        raise SettingsError("the guard watches torch alone: for Paddle capture a run, and ask `numscope check RUN`")
     raise SettingsError("cannot tell what to guard: pass an nn.Module, or import torch before ns.guard")
 
 

@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from numscope.capture import launch
+from numscope.core.errors import NumscopeError
 
 VARIABLE = "NUMSCOPE_RUN"
 FRAMEWORKS = ("torch", "paddle")
@@ -50,6 +51,8 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
         capture.crashed(leaving)
         return _status(leaving.code)
     except Exception as error:
+        if error is capture.refused:  # no fault of the script's
+            raise
         capture.crashed(error)
         return _show_like_python(error)
     finally:
@@ -99,6 +102,7 @@ class _Job:
         self._also = also
         self._capture: Any = None
         self._guard: Any = None
+        self.refused: NumscopeError | None = None  # what is asked for cannot be done with this framework
 
     def place(self) -> Path:
         """Return where the run is."""
@@ -108,6 +112,13 @@ class _Job:
 
     def start(self) -> None:
         """Begin to record; a framework has just been loaded."""
+        try:
+            self._start()
+        except NumscopeError as error:
+            self.refused = error
+            raise
+
+    def _start(self) -> None:
         if self._capture is None and "guard" in self._order[1]:
             from numscope.capture.guard import Guard, GuardSettings
 

@@ -134,7 +134,9 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
     """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
     tables = run.step_tables(step, rank)
     imported = bool(run.manifest.get("imported"))
-    counts, contents, facts = _counted(tables.tensors, imported)
+    # Paddle gives no way to tell that a parameter or gradient was seen before.
+    apart = imported or run.manifest.get("framework") == "paddle"
+    counts, contents, facts = _counted(tables.tensors, imported, apart)
     calls: dict[int, Call] = {}
     columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
     for row in _rows(tables.calls, columns):
@@ -211,9 +213,11 @@ def _wait_for_results(calls: dict[int, Call]) -> None:
             call.last = max(call.last, orders[after - 1])
 
 
-def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[int, Any], dict[int, Facts]]:
-    """Return each tensor's counts, what stands for its content where a dump has a tensor of its own for each slot, and
-    the rest."""
+def _counted(
+    table: pa.Table, imported: bool, apart: bool
+) -> tuple[dict[int, Counts], dict[int, Any], dict[int, Facts]]:
+    """Return each tensor's counts, what stands for its content where a dump has a tensor of its own for each slot (`apart`),
+    and the rest."""
     counts: dict[int, Counts] = {}
     facts: dict[int, Facts] = {}
     contents: dict[int, Any] = {}
@@ -223,7 +227,7 @@ def _counted(table: pa.Table, imported: bool) -> tuple[dict[int, Counts], dict[i
         is_low = low is not None and low <= -least / 2
         # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
         found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low, not imported)
-        if imported and not found.clean:
+        if apart and not found.clean:
             told = (value if value is None or value == value else "nan" for value in (low, high, mean, l2))
             contents[tensor] = (dtype, tuple(shape or ()), nan, up, down, *told)
     return counts, contents, facts
