@@ -267,3 +267,43 @@ def test_the_call_that_chose_a_tensor_once_more_is_named_before_the_call_that_is
     x = torch.rand(4, 8, generator=torch.Generator().manual_seed(1))
     origin = ns.compare_models(Chosen(target), Chosen(reference), x).origin
     assert (origin.kind, origin.call) == named, origin.reason
+
+
+class Masked(nn.Module):
+    """Scores under a mask of large numbers, which hides them from a norm."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        scores = x @ x.transpose(1, 2)
+        scores = scores / self.scale if self.scale != 1 else scores
+        return F.softmax(scores + torch.full(scores.shape[1:], -1e9).triu(1), dim=-1) @ x
+
+
+@pytest.mark.parametrize("keep", ["stats", "tensors"])
+def test_scores_that_a_mask_hides_are_not_taken_for_the_same(keep: str) -> None:
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1))
+    for scales, kind in (((1.0, 3.0), "missing"), ((3.0, 1.0), "extra")):
+        origin = ns.compare_models(*(Masked(scale) for scale in scales), x, keep=keep).origin
+        assert (origin.kind, origin.call) == (kind, "Tensor.div.0.forward"), origin.reason
+
+
+class Positional(nn.Module):
+    def __init__(self, named: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.norm, self.named = nn.Embedding(9, 8), nn.LayerNorm(8), named
+
+    def forward(self, ids):
+        weight, bias = self.norm.weight, self.norm.bias
+        x = self.embed(ids)
+        y = F.layer_norm(x, (8,), weight=weight, bias=bias) if self.named else F.layer_norm(x, (8,), weight, bias)
+        return y @ (self.embed.weight.detach() if self.named else self.embed.weight).t()
+
+
+def test_a_gradient_of_an_argument_given_by_name_is_on_both_sides() -> None:
+    comparison = ns.compare_models(Positional(True), Positional(False), torch.arange(6).view(2, 3))
+    assert comparison.origin is not None
+    assert "layer_norm" not in comparison.origin.call, comparison.origin.reason

@@ -100,6 +100,19 @@ def test_what_is_computed_twice_is_not_named_but_what_follows(tmp_path: Path) ->
     assert {found.origin.call, back.origin.call} <= {"Functional.relu.0.forward", "Functional.gelu.0.forward"}
 
 
+class Raw(PaddleHead):
+    """Holds linear layers, and never calls them."""
+
+    def forward(self, x: Any) -> Any:
+        x = paddle.matmul(self.norm(x), self.inner.weight) + self.inner.bias
+        return paddle.matmul(paddle.nn.functional.gelu(x).mean(1), self.out.weight) + self.out.bias
+
+
+def test_weights_of_layers_that_are_not_called_are_turned_too(tmp_path: Path) -> None:
+    for found in ported(tmp_path, TorchHead(), Raw(), ROWS):
+        assert found.verdict == "equivalent", found
+
+
 def cross_entropy(**kwargs: Any) -> tuple[Any, Any]:
     labels = paddle.to_tensor(LABELS)
     return (

@@ -46,10 +46,10 @@ def differ(run: Run, other: Run) -> bool:
 def in_common(run: Run, other: Run, step: int, rank: int) -> StepTables:
     """Return the tables of a step of a run as they compare with another framework's."""
     is_paddle = run.manifest.get("framework") == "paddle"
-    theirs = _in_words(other.step_tables(step, rank), not is_paddle).calls["spoken"].to_pylist()
+    theirs = _in_words(other.step_tables(step, rank), not is_paddle)
     tables = _in_words(run.step_tables(step, rank), is_paddle)
-    tables = _without_inner_calls(tables, {_operator(spoken) for spoken in theirs})
-    return _from_paddle(run, tables, rank) if is_paddle else tables
+    tables = _without_inner_calls(tables, {_operator(spoken) for spoken in theirs.calls["spoken"].to_pylist()})
+    return _from_paddle(run, tables, rank, _linear_weights(theirs)) if is_paddle else tables
 
 
 def _in_words(tables: StepTables, is_paddle: bool) -> StepTables:
@@ -106,14 +106,31 @@ def slot_name(slot: str) -> str:
     return f"{head}{dot}{SLOTS_NAMES.get(last, last)}"
 
 
-def _from_paddle(run: Run, tables: StepTables, rank: int) -> StepTables:
+def _linear_weights(tables: StepTables) -> dict[str, list[int]]:
+    """Return the weights of all linear layers that were called, by name, and their shapes."""
+    rows = tables.calls.select(["order", "kind", "module", "module_class"]).to_pylist()
+    layers = {
+        row["order"]: f"{row['module'] or ''}.weight".lstrip(".")
+        for row in rows
+        if row["kind"] == "module" and row["module_class"] in TURNED
+    }
+    shapes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["shape"].to_pylist()))
+    slots = tables.slots.select(["call", "slot", "tensor"]).to_pylist()
+    return {
+        layers[row["call"]]: shapes.get(row["tensor"]) or []
+        for row in slots
+        if row["slot"] == "parameters.weight" and row["call"] in layers
+    }
+
+
+def _from_paddle(run: Run, tables: StepTables, rank: int, theirs: dict[str, list[int]]) -> StepTables:
     calls = tables.calls
     classes = [class_name(name) for name in calls["module_class"].to_pylist()]
     calls = calls.set_column(
         calls.schema.get_field_index("module_class"), "module_class", pa.array(classes, pa.string())
     )
     rows = tables.slots.to_pylist()
-    turned = _turned(calls.to_pylist(), rows)
+    turned = _turned(StepTables(calls, tables.slots, tables.tensors), rows, theirs)
     numbers = {row["tensor"] for row, turn in zip(rows, turned) if turn and row["tensor"] is not None}
     fresh, more = _turn(run, rank, tables.tensors, numbers)
     for row, turn in zip(rows, turned):
@@ -123,15 +140,19 @@ def _from_paddle(run: Run, tables: StepTables, rank: int) -> StepTables:
     return StepTables(calls, pa.Table.from_pylist(rows, SLOTS), pa.concat_tables([tables.tensors, more]))
 
 
-def _turned(calls: list[dict[str, Any]], slots: list[dict[str, Any]]) -> list[bool]:
-    """Tell for each slot whether it shows a weight that torch holds the other way round."""
-    by_order = {call["order"]: call for call in calls}
-    weights = {
-        f"{call['module']}.weight" if call["module"] else "weight"
-        for call in calls
-        if call["kind"] == "module" and call["module_class"] in TURNED
+def _turned(tables: StepTables, slots: list[dict[str, Any]], theirs: dict[str, list[int]]) -> list[bool]:
+    """Tell for each slot whether it shows a weight that torch holds the other way round; `theirs` are weights of torch's linear
+    layers, which a Paddle layer may hold and use without being called."""
+    by_order = {call["order"]: call for call in tables.calls.to_pylist()}
+    shapes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["shape"].to_pylist()))
+    own = set(_linear_weights(tables))
+    held = {
+        label
+        for row in slots
+        if (label := row["slot"].partition(".")[2]) in theirs
+        and (shapes.get(row["tensor"]) or [])[::-1] == theirs[label]
     }
-    return [_is_turned(by_order.get(row["call"]), row["slot"], weights) for row in slots]
+    return [_is_turned(by_order.get(row["call"]), row["slot"], own | held) for row in slots]
 
 
 def _is_turned(call: dict[str, Any] | None, slot: str, weights: Iterable[str]) -> bool:

@@ -89,9 +89,22 @@ def _one_sided(ledger: Ledger) -> list[tuple[int, str, str]]:
         for call, code in zip(side.slots.call[rows].tolist(), side.slots.slot[rows].tolist()):
             slot = side.book.words[code]
             inner = side.calls.phase[call] == backward and side.calls.children[call] == 0
-            if inner and slot.startswith("output") and call in pair_of:
+            # An argument that is given by name here and by place there has a gradient under two names.
+            if inner and slot.startswith("output") and call in pair_of and _has_more(ledger, pair_of[call], who):
                 found.append((pair_of[call], slot, who))
     return sorted(found)
+
+
+def _has_more(ledger: Ledger, pair: int, who: str) -> bool:
+    """Return whether a side's call has more outputs than its counterpart."""
+    counts = []
+    for side, flow, calls in (
+        (ledger.a, ledger.flow_a, ledger.alignment.target),
+        (ledger.b, ledger.flow_b, ledger.alignment.reference),
+    ):
+        here = slice(side.slots.start[calls[pair]], side.slots.start[calls[pair] + 1])
+        counts.append(int((flow.role[here] == OUTPUT).sum()))
+    return counts[0] > counts[1] if who == "target" else counts[1] > counts[0]
 
 
 def raise_again(ledger: Ledger, pair: int) -> int | None:

@@ -15,6 +15,7 @@ from numscope.compare.findings import Finding
 from numscope.compare.flow import Flow, Region, region
 from numscope.compare.gradients import lone_gradient
 from numscope.compare.ledger import Ledger
+from numscope.compare.measure import filled
 from numscope.compare.pairing import VALUE
 from numscope.compare.side import Ints, Side
 from numscope.compare.slots import OUTPUT
@@ -266,6 +267,7 @@ def _in_both(
     place_a, place_b = np.nonzero(a.shape[inner[0]][:, None] == b.shape[inner[1]][None])
     x, y = inner[0][place_a], inner[1][place_b]
     telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
+    telling &= ~(filled(ledger.a, x) | filled(ledger.b, y))  # a mask's value hides the rest
     for one, other in ((a.nan, b.nan), (a.posinf, b.posinf), (a.neginf, b.neginf)):
         telling &= one[x] == other[y]  # sketches leave them out
     x, y = x[telling], y[telling]

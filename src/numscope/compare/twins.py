@@ -10,6 +10,7 @@ import numpy as np
 
 from numscope.compare.flow import Flow
 from numscope.compare.ledger import Ledger
+from numscope.compare.measure import filled
 from numscope.compare.side import Ints, Side
 from numscope.compare.slots import OUTPUT
 
@@ -21,6 +22,8 @@ def alike(ledger: Ledger, t: int, r: int) -> bool:
     a, b = ledger.a.tensors, ledger.b.tensors
     if a.elements[t] != b.elements[r] or not (a.sketched[t] and b.sketched[r]):
         return False
+    if filled(ledger.a, np.array([t])).any() or filled(ledger.b, np.array([r])).any():
+        return False  # a mask's value hides the rest
     return bool(np.linalg.norm(a.sketch[t] - b.sketch[r]) <= ledger.alike * b.l2[r])
 
 
