@@ -127,3 +127,30 @@ def test_the_parts_of_a_model_take_their_bytes_once(tmp_path: Path) -> None:
     for row in rows:  # the fingerprint was taken from the tensor itself
         array = run.array(0, row["shard"], row["key"], row["dtype"], tuple(row["shape"]))
         assert int(fingerprint(array).hash[0]) == row["hash"]
+
+
+@pytest.mark.parametrize("level", ["mix", "aten"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.1, foreach=True),
+        lambda parameters: torch.optim.AdamW(parameters, lr=0.1, fused=True),
+    ],
+)
+def test_what_an_optimizer_s_lists_leave_is_kept_as_it_is_then(tmp_path: Path, level: str, optimizer: Callable) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4))
+    steps = optimizer(model.parameters())
+    left = []
+    with ns.capture(tmp_path / "run", model, level=level, keep="tensors", on_error="raise") as cap:
+        for _ in range(2):
+            steps.zero_grad()
+            model(torch.randn(3, 4)).square().mean().backward()
+            steps.step()
+            left.append({name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+            cap.step()
+    run = ns.open_run(tmp_path / "run")
+    for number, parameters in enumerate(left):
+        for name, parameter in parameters.items():
+            kept = run.tensor(f"Optimizer.{type(steps).__name__}.step.0.output.{name}", step=number)
+            np.testing.assert_array_equal(kept, parameter.numpy())

@@ -197,11 +197,13 @@ class Tensors(Storages):
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
         elif self._recorder.stores and self._is_trusted(tensor):
-            view = self._bases.view(tensor)
+            address = address_of(tensor)
+            key = self._keys.get(address, address)  # type: ignore[arg-type]
+            view = self._bases.view(tensor, key)
             if view is not None:
                 self._recorder.keep_view(number, view)
                 return number
-            self._bases.add(number, tensor)
+            self._bases.add(number, tensor, key)
         with torch.no_grad():
             copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         data = left_there(copy) if self._recorder.stores else copy
