@@ -142,3 +142,31 @@ def test_what_a_kernel_keeps_for_its_backward_is_not_compared(tmp_path: Path) ->
     assert found.verdict == "identical", found
     found = ns.compare(trained(tmp_path / "dropout", Recurrent(0.2)), reference)
     assert "bernoulli" in found.origin.call, found
+
+
+@pytest.mark.parametrize("level", ["mix", "aten"])
+@pytest.mark.parametrize("change", ["round", "clamp"])
+def test_what_is_written_to_weights_after_the_optimizer_is_named_when_the_next_step_shows_it(
+    tmp_path: Path, level: str, change: str
+) -> None:
+    def run(name: str, changed: bool) -> Path:
+        model = Net(F.gelu)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with ns.capture(tmp_path / name, model, level=level, on_error="raise") as cap:
+            for step in range(3):
+                optimizer.zero_grad()
+                model(torch.randn(4, 8, generator=torch.Generator().manual_seed(step))).square().mean().backward()
+                optimizer.step()
+                if changed:
+                    with torch.no_grad():
+                        weight = model.last.weight
+                        weight.copy_(weight.bfloat16()) if change == "round" else weight.clamp_(-0.3, 0.3)
+                cap.step()
+        return tmp_path / name
+
+    paths = run("target", True), run("reference", False)
+    for found, kind in ((ns.compare(*paths), "extra"), (ns.compare(*paths[::-1]), "missing")):
+        assert found.origin.kind == kind, found
+        assert {"round": ".copy_.", "clamp": ".clamp_."}[change] in found.origin.call
+        assert "the next step then gets parameters.last.weight off by" in found.origin.reason
+        assert found.origin.source.file == __file__

@@ -17,6 +17,7 @@ from numscope.compare.align import Alignment
 from numscope.compare.arguments import Difference
 from numscope.compare.elsewhere import Elsewhere
 from numscope.compare.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Finding, History
+from numscope.compare.late import late_writes
 from numscope.compare.leaves import Leaves
 from numscope.compare.ledger import Ledger
 from numscope.compare.measure import Measures
@@ -62,6 +63,7 @@ def judge(
     history.started = True
     history.diverged = history.diverged or bool(judgement.findings)
     history.noise = max(history.noise, *ledger.worst_right.values())
+    history.late = late_writes(ledger) if not history.diverged else {}
     return judgement
 
 

@@ -77,8 +77,8 @@ class Provenance:
             cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row))
         elif ledger.anything_wrong():
             cause = ledger.first_cause()
-        elif label in history.arguments:
-            cause = ledger.suspect(history.arguments[label], firm=True)
+        elif (remembered := history.arguments.get(label) or history.late.get(label)) is not None:
+            cause = ledger.suspect(remembered, firm=True)
         elif self._is_written_by_one(t, r):
             return self.regions.check(pair, row)
         else:

@@ -120,9 +120,10 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, elsewhere)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
-    for label, kept in history.arguments.items():
-        if kept.ready is None:  # its rows mean nothing in later steps: put it into words now
-            history.arguments[label] = replace(kept, ready=origin(kept, a, b, sources))
+    for remembered in (history.arguments, history.late):
+        for label, kept in remembered.items():
+            if kept.ready is None:  # its rows mean nothing in later steps: put it into words now
+                remembered[label] = replace(kept, ready=origin(kept, a, b, sources))
     for found, placed in zip(judgement.findings, origins):
         if found.pair >= 0 and found.ready is None:
             judgement.reasons[found.pair] = placed.origin.reason
