@@ -154,6 +154,8 @@ def test_settings_of_optimizers_are_compared(tmp_path: Path, setting: dict[str, 
     else:
         assert found.origin.kind == "optimizer", found
         assert told in found.origin.reason
+        if "lr" in told:  # of gradients that differ and were not kept
+            assert ns.diagnose(tmp_path / "paddle", tmp_path / "torch").origin.call == found.origin.call
 
 
 def test_an_optimizer_of_another_class_is_named_though_gradients_have_noise(tmp_path: Path) -> None:

@@ -59,7 +59,10 @@ def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
         except (CannotReplay, NotKept) as why:
             details["could_not"] = str(why)
     if (place := _gradient_that_differs(pairs, target, reference)) is not None:
-        found = explain_tensor(pairs, place)
+        try:
+            found = explain_tensor(pairs, place)
+        except (CannotReplay, NotKept) as why:
+            return Explanation("unknown", details={**details, "could_not": str(why)})
         if found.mechanism == "semantic" and found.repair:
             return found
         return Explanation(
