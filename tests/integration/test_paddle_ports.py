@@ -91,6 +91,8 @@ def test_a_wrong_setting_of_a_port_is_told_in_words(tmp_path: Path, bug: str, ca
     assert call in found.origin.call, found
     assert told in found.origin.reason
     assert call in back.origin.call
+    diagnosed = ns.diagnose(found).origin  # Paddle's calls are not made again: no repair is made up
+    assert (diagnosed.mechanism, diagnosed.repair) == (found.origin.mechanism, None)
 
 
 def test_what_is_computed_twice_is_not_named_but_what_follows(tmp_path: Path) -> None:

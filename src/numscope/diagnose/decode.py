@@ -108,6 +108,8 @@ def decode(record: Record, call: Call, random: bool = False) -> Invocation:
     """Return a recorded call as it can be made again, or raise CannotReplay; with `random` one that draws numbers too."""
     if call.kind == "collective":
         raise CannotReplay("it is a collective: its result needs the other ranks")
+    if record.run.manifest.get("framework") == "paddle":
+        raise CannotReplay("it is Paddle's: torch's calls alone are made again")
     function = function_of(call)
     args, kwargs = arguments_of(record, call)
     if not random:
