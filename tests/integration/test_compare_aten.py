@@ -170,3 +170,30 @@ def test_what_is_written_to_weights_after_the_optimizer_is_named_when_the_next_s
         assert {"round": ".copy_.", "clamp": ".clamp_."}[change] in found.origin.call
         assert "the next step then gets parameters.last.weight off by" in found.origin.reason
         assert found.origin.source.file == __file__
+
+
+class Classifier(nn.Module):
+    def __init__(self, twice: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.twice = nn.Linear(8, 6), twice
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return y.softmax(-1) if self.twice else y
+
+
+def test_a_loss_s_gradient_by_its_log_probabilities_proves_nothing_of_them(tmp_path: Path) -> None:
+    def run(name: str, twice: bool) -> Path:
+        model = Classifier(twice)
+        optimizer = torch.optim.Adam(model.parameters())
+        with ns.capture(tmp_path / name, model, level="aten", on_error="raise") as cap:
+            x = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+            F.cross_entropy(model(x), torch.arange(6)).backward()
+            optimizer.step()
+            cap.step()
+        return tmp_path / name
+
+    found = ns.compare(run("target", True), run("reference", False))
+    assert found.origin is not None, found
+    assert (found.origin.kind, found.origin.call) == ("extra", "Aten._softmax.0.forward")

@@ -149,13 +149,28 @@ class Regions:
         loose = (maker_a >= 0) & (maker_b >= 0) & (ledger.partner_a[maker_a] < 0) & (ledger.partner_b[maker_b] < 0)
         same = ledger.measures.bitwise[ledger.measures.row_of] & (slots.role != OUTPUT)
         for row in np.flatnonzero(loose & same).tolist():
-            if not ledger.is_telling(row):
+            if not ledger.is_telling(row) or self._is_aside(int(maker_a[row]), int(maker_b[row])):
                 continue
             t, r = ledger.tensors(row)
             ahead, behind = region(ledger.flow_a, t, ledger.partner_a), region(ledger.flow_b, r, ledger.partner_b)
             for cause in self._causes(ahead, behind) if not self._hide(row, (ahead, behind)) else ():
                 suspicion = ledger.suspicions[cause]
+                if self._is_gradient(int(maker_a[row])) and not self._is_gradient(suspicion.finding.target):
+                    continue  # of a sum, or of a loss by its log-probabilities: it does not come of what they are
                 suspicion.healed_at = max(suspicion.healed_at, ledger.order(int(slots.pair[row])))
+
+    def _is_gradient(self, call: int) -> bool:
+        side = self.ledger.a
+        return call >= 0 and bool(side.calls.phase[call] == side.book.code("backward"))
+
+    def _is_aside(self, target: int, reference: int) -> bool:
+        """Return whether two calls that are paired make something else that differs: what is the same of them, a count beside
+        a loss, does not come of all they are given."""
+        ledger = self.ledger
+        pair = ledger.pair_of(target)
+        if pair < 0 or int(ledger.alignment.reference[pair]) != reference:
+            return False
+        return bool(ledger.errors.error_out[pair] > ledger.alike)
 
     def _hide(self, row: int, regions: tuple[Region, Region]) -> bool:
         """Return whether what was before cannot be told from a tensor: elements were divided by their own size on the way, as
