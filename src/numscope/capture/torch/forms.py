@@ -58,9 +58,11 @@ class Form:
 
     def forget_those(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
-        for kept in (self.seen, self.rows):
-            for place in [place for place in kept if place & _STORAGE in storages]:
-                del kept[place]
+        both: tuple[dict[int, Any], ...] = (self.seen, self.rows)
+        for known in filter(None, both):
+            kept = {place: what for place, what in known.items() if place & _STORAGE not in storages}
+            known.clear()  # `rows` belongs to other forms, too
+            known.update(kept)
         for form in self._put_off.values():
             form.forget_those(storages)
 

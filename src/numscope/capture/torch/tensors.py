@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -240,18 +241,18 @@ class Tensors(Storages):
         self.objects = {key: known for key, known in self.objects.items() if known[0]() is not None}
         expired = torch.UntypedStorage._expired
         gone = [address for address, reference in self._storages.items() if expired(reference)]
-        for address in gone:
-            torch.UntypedStorage._free_weak_ref(self._storages.pop(address))
+        deque(
+            map(torch.UntypedStorage._free_weak_ref, map(self._storages.pop, gone)), 0
+        )  # which only calls it, for each
         dead = set(gone)
         past, self._past = self._past, set()
         past |= dead | {self._keys.pop(address) for address in dead & self._keys.keys()}
         self._untrusted -= dead
         self.blanks -= dead
         self.settled.discard_all(dead)
-        for address in dead:
-            self._volatile.pop(address, None)
-            self._left.pop(address, None)
-            self._wrapped.pop(address, None)
+        about: tuple[dict[int, Any], ...] = (self._volatile, self._left, self._wrapped)
+        for known in filter(None, about):
+            deque(map(known.pop, gone, repeat(None)), 0)
         for form in self._forms.values():
             form.forget_those(past)
 
@@ -278,7 +279,7 @@ class Tensors(Storages):
         storages = self._storages
         kept = storages.keys() & lasting
         self._storages = dict(zip(kept, map(storages.pop, kept)))
-        deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)  # which only calls it, for each
+        deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)
 
     def _measure(self, tensor: torch.Tensor, placement: int) -> int:
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
