@@ -86,9 +86,8 @@ class History:
     tensors: dict[int, Made] = field(default_factory=dict)  # what optimizers made, by the target's hash
     # A call whose arguments differ, by the state it changes.
     arguments: dict[str, Finding] = field(default_factory=dict)
-    late: dict[str, Finding] = field(
-        default_factory=dict
-    )  # calls of one side after the last step's optimizer (late.py)
+    # Calls that one side alone has after the last step's optimizer (late.py).
+    late: dict[str, Finding] = field(default_factory=dict)
 
 
 def or_zero(value: float) -> float:

@@ -42,9 +42,7 @@ def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) 
     alone_a = _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a)
     alone_b = _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b)
     drawn_a, drawn_b = _drawn(ledger, ledger.flow_a, alone_a), _drawn(ledger, ledger.flow_b, alone_b)
-    if bool(drawn_a) != bool(
-        drawn_b
-    ):  # one side alone draws random numbers: its other calls may be another way to do the same
+    if bool(drawn_a) != bool(drawn_b):  # what else one side does may be another way to do the same; to draw is not
         alone_a, alone_b = drawn_a, drawn_b
     extra, missing = _most_active(ledger, ledger.a, alone_a), _most_active(ledger, ledger.b, alone_b)
     extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)

@@ -239,12 +239,8 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
                 phase = watch.backward_phase
         first_order = -1
         if not recompute:
-            now = series.now
-            number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
-            try:
-                name = series.forward[number]
-            except IndexError:
-                name = series.name(number)
+            number = series.next(recorder.epoch)
+            name = series.name(number)
             if watch.asks and not watch.in_scope(name, parent, "api", watch.phase_names[phase]):
                 return None
         order = next(recorder.orders)
