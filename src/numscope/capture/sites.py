@@ -29,6 +29,8 @@ _STANDARD = tuple(
 class Sites:
     """The distinct stacks of one rank."""
 
+    __slots__ = ("_boundaries", "_codes", "_frame_cache", "_frames", "_ids", "_users", "_written")
+
     def __init__(self) -> None:
         # From the enclosing call's stack on: address of a frame's code → its instruction → the same of the frame around it
         # …, and at the end the stack's number.

@@ -9,30 +9,35 @@ time, and kernels are launched by Triton: the same results.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import math
-import os
 import struct
-import sys
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from numscope.core.compiling import compiled, is_wanted, program
 from numscope.fingerprint import definition
 from numscope.fingerprint.kinds import KINDS, Kind
 from numscope.fingerprint.rows import Places, Rows
 
-VARIABLE = "NUMSCOPE_NATIVE"
 # The kinds of native.c, in its order; bool is measured as uint8.
 _CODES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8"]
 _DIMENSIONS = 8  # of a form
 _SHORT = 1 << 18  # bytes of a content for which Python's lock is kept: it would take longer to get it back
-_FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-strict-aliasing", "-fPIC", "-shared"]
+_FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-strict-aliasing", "-fPIC", "-shared", "-lm"]
 _SOURCES = ("native.c", "native_launch.c", "native_block.h")
-_SECONDS = 30  # that a compiler may take
+
+
+class Way(NamedTuple):
+    """How contents of one form are measured."""
+
+    measure: Any  # the function
+    form: bytes
+    entry: int  # where the function is
+    lets_go: bool  # of Python's lock
 
 
 class Native:
@@ -45,12 +50,14 @@ class Native:
         self._long = free.numscope_measure
         # of a kernel: (packed, row, address >> 32, address) -> 0 for `launched`; it may have to wait for the GPU
         self.launch: Any = free.numscope_launch
+        self._entry = _address(free.numscope_measure)
+        self.launch_entry = _address(free.numscope_launch)
         library.numscope_prepare()
 
     def way(
         self, places: Places, kind: Kind, elements: int, shape: Sequence[int], strides: Sequence[int]
-    ) -> tuple[Any, bytes] | None:
-        """Return how contents of one form are measured into the rows there: the function, and the form.
+    ) -> Way | None:
+        """Return how contents of one form are measured into the rows there.
 
         `shape` and `strides` (in bytes) are those of real elements; None where the function can't.
         """
@@ -63,7 +70,12 @@ class Native:
         room = [0] * (_DIMENSIONS - len(lengths))
         numbers = places.address, _CODES.index(name), kind.size, elements, len(lengths), *lengths, *room, *steps, *room
         form = struct.pack(f"={len(numbers)}q", *numbers)
-        return (self._short if math.prod(lengths) * kind.size <= _SHORT else self._long), form
+        lets_go = math.prod(lengths) * kind.size > _SHORT
+        return Way(self._long if lets_go else self._short, form, self._entry, lets_go)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int], size: int) -> tuple[list[int], list[int]]:
@@ -85,26 +97,18 @@ def _joined(shape: Sequence[int], strides: Sequence[int], size: int) -> tuple[li
 @lru_cache(maxsize=1)
 def load() -> Native | None:
     """Return the compiled functions, or None where they can't be had; the answer is the same for the whole process."""
-    if os.environ.get(VARIABLE) == "0" or os.name != "posix" or sys.maxsize < 2**63 - 1:
+    if not is_wanted():
         return None
     try:
-        path = _cache() / f"fingerprint-{_key()}.so"
-        if not path.exists():
-            _compile(path)
-        return Native(path)
+        return Native(_library())
     except Exception:  # no compiler, no place to write to, a library of another system: slower, not wrong
         return None
 
 
-def _cache() -> Path:
-    """Return the folder of what is compiled: the user's own, to which nobody else can write."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(home) if home else Path.home() / ".cache") / "numscope"
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    state = folder.stat()
-    if state.st_uid != os.getuid() or state.st_mode & 0o022:
-        raise PermissionError(f"{folder} can be written to by others")
-    return folder
+def _library() -> Path:
+    sources = [Path(__file__).with_name(name) for name in _SOURCES]
+    compiler = program("CC", "cc", "gcc", "clang")
+    return compiled("fingerprint", sources, compiler, [_flags()], (), lambda path: _try_out(Native(path)))
 
 
 def _flags() -> list[str]:
@@ -114,31 +118,6 @@ def _flags() -> list[str]:
     except OSError:
         known = set()
     return [*_FLAGS, "-mavx2", "-mfma"] if {"avx2", "fma"} <= known else _FLAGS
-
-
-def _key() -> str:
-    """Return what tells apart all that makes another library: a home folder may be shared by different machines."""
-    sources = (Path(__file__).with_name(name).read_text() for name in _SOURCES)
-    libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
-    parts = *sources, *_flags(), sys.platform, os.uname().machine, libc or ""
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _compile(path: Path) -> None:
-    """Compile the source, try it out, and put it in its place; others may do the same at the same time."""
-    import shlex
-    import shutil
-    import subprocess
-    import tempfile
-
-    compiler = shlex.split(os.environ.get("CC", "")) or [shutil.which("cc") or shutil.which("gcc") or "clang"]
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
-        sources = [str(Path(__file__).with_name(name)) for name in _SOURCES if name.endswith(".c")]
-        command = [*compiler, *_flags(), "-o", str(made), *sources, "-lm"]
-        subprocess.run(command, check=True, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
-        _try_out(Native(made))
-        os.replace(made, path)
 
 
 def _try_out(native: Native) -> None:

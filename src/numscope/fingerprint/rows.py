@@ -27,6 +27,8 @@ class Places:
 class Rows:
     """The results of one batch, in any order of writing; rows never written are those of an empty tensor."""
 
+    __slots__ = ("_least", "_places", "count", "floats", "hash", "integers", "room", "sketch")
+
     def __init__(self, capacity: int = 256, places: Places | None = None) -> None:
         self.count = 0
         self._least = capacity

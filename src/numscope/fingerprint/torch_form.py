@@ -18,7 +18,7 @@ from numscope.fingerprint.arena import Arena, Block
 from numscope.fingerprint.chunks import STEP, Scratch
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.large import Large
-from numscope.fingerprint.native import Native, load
+from numscope.fingerprint.native import Native, Way, load
 from numscope.fingerprint.rows import Places, Rows
 from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
@@ -38,6 +38,11 @@ class TorchBatch:
     `add` raises TypeError with the reason for a tensor that has no data (sparse, nested, meta, fake, quantized).
     """
 
+    __slots__ = (
+        "_arena", "_cuda", "_devices", "_forms", "_held", "_large", "_later", "_lock", "_native", "_places", "_rows",
+        "_scratch", "_small", "_strides", "_ways", "fallbacks",
+    )  # fmt: skip
+
     def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()
         self._places = Places()
@@ -54,9 +59,9 @@ class TorchBatch:
         # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
         self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
         self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
-        self._forms: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], tuple[Any, bytes]] = {}  # those of native.c
+        self._forms: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Way] = {}  # those of native.c
         # what `alike` stands for -> how such contents are measured
-        self._ways: dict[Any, CudaBatch | tuple[Any, bytes] | tuple[Block, int, int, int]] = {}
+        self._ways: dict[Any, CudaBatch | Way | tuple[Block, int, int, int]] = {}
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
@@ -83,21 +88,21 @@ class TorchBatch:
         rows = self._rows
         row = rows.count
         rows.count = row + 1
-        if type(way) is not tuple:
-            if self._later is None:
-                way.add_alike(row, tensor, address, alike)
-            else:
-                self._later.setdefault(way.index, []).append((row, tensor, address, alike))
-        elif len(way) == 2:
-            measure, form = way
+        kind = type(way)
+        if kind is Way:
+            measure, form, _, _ = way
             if row >= rows.room:
                 rows.reserve()
             if measure(form, row, address >> 32, address):
                 self._add_numpy(row, tensor.detach())
-        else:
+        elif kind is tuple:
             block, count, elements, size = way
             place = self._arena.take(block, row, count, elements)
             memmove(block.address + place * block.stride, address, size)
+        elif self._later is None:
+            way.add_alike(row, tensor, address, alike)
+        else:
+            self._later.setdefault(way.index, []).append((row, tensor, address, alike))
         return row
 
     def _learn(self, tensor: torch.Tensor, alike: Any) -> None:
@@ -183,12 +188,12 @@ class TorchBatch:
             row = rows.count
             rows.count = row + 1
             rows.reserve()
-            measure, form = way
+            measure, form, _, _ = way
             if measure(form, row, address >> 32, address):
                 self._add_numpy(row, tensor.detach())
         return row
 
-    def _way(self, native: Native, tensor: torch.Tensor) -> tuple[Any, bytes] | None:
+    def _way(self, native: Native, tensor: torch.Tensor) -> Way | None:
         """Return how the compiled function measures tensors of this form."""
         shape, strides = tensor.shape, tensor.stride()
         key = tensor.dtype, shape, strides

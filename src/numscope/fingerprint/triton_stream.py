@@ -59,6 +59,7 @@ class StreamBatch:
         self.tables, self.stream = tables, stream
         native = load()
         self.start: Any = None if native is None else native.launch
+        self.entry = 0 if native is None else native.launch_entry  # where that is
         self.queue = queue  # torch's own object of the stream; one made of its address is another queue for address 0
         device = tables.device
         self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)

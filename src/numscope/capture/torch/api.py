@@ -35,6 +35,8 @@ _NO_SLOTS: list[Slot] = []
 class ApiMode(TorchFunctionMode):
     """Sees each call of a torch function while it is on the mode stack."""
 
+    __slots__ = ("_known", "_table", "_thread", "_watch")
+
     def __init__(self, watch: Watch) -> None:
         super().__init__()
         self._watch = watch
@@ -58,7 +60,7 @@ class ApiMode(TorchFunctionMode):
         ):  # fmt: skip
             return self._any(api, func, state, args, kwargs or {}, sys._getframe(1))
 
-        # Most calls: as `_begin` and `_end` do it, here, at once. No other mode is on, and there are plain tensors alone,
+        # Most calls: as `_begin` and `end_call` do it, here, at once. No other mode is on, and there are plain tensors alone,
         # which need no guard against others' functions.
         order = -1
         recorder = watch.recorder
@@ -106,7 +108,7 @@ class ApiMode(TorchFunctionMode):
         if order < 0:
             return result
         if type(result) is not _Tensor:
-            _end(
+            end_call(
                 watch,
                 state,
                 api,
@@ -159,7 +161,7 @@ class ApiMode(TorchFunctionMode):
                 raised(watch, api, begun[0], begun[2], error)
             raise
         if begun is not None:
-            _end(watch, state, api, begun, None, result)
+            end_call(watch, state, api, begun, None, result)
         return result
 
     def _is_call(self, api: Api, args: Any, kwargs: Any) -> bool:
@@ -200,7 +202,7 @@ def record_call(watch: Watch, api: Api, work: Function, args: Any, kwargs: Any, 
     finally:
         stack.pop()
     if begun is not None:
-        _end(watch, state, api, begun, backward, result)
+        end_call(watch, state, api, begun, backward, result)
     return result
 
 
@@ -320,7 +322,7 @@ def _backward(watch: Watch, series: Series, number: int, row: tuple[int, ...], p
     return BackwardCall(watch, name, row, row[0] if watch.record_forward else -1, parent.backward)
 
 
-def _end(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardCall | None, result: Any) -> None:
+def end_call(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardCall | None, result: Any) -> None:
     """Record the call with its outputs, unseen, and watch for the gradients."""
     guard = state.guard
     state.busy = True

@@ -34,7 +34,7 @@ _grad_is_on = torch.is_grad_enabled
 _sequence = torch._C._autograd._get_sequence_nr
 _Tensor = torch.Tensor
 _bytes_of = marshal.dumps
-_THREAD = 1 << 48  # how far apart the sequence numbers of two threads are
+THREAD = 1 << 48  # how far apart the sequence numbers of two threads are
 _ENGINE = ("torch.autograd", "torch.autograd.graph")  # whose code calls the engine
 _tensor_of = itemgetter(1)  # a slot
 Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, name, inputs, their rows and versions
@@ -42,6 +42,8 @@ Row = tuple[int, int, list[Slot], list[int], list[int | None] | None]  # order, 
 
 class AtenMode(TorchDispatchMode):
     """Sees each operator while it is on the mode stack."""
+
+    __slots__ = ("_epoch", "_kind", "_lock", "_names", "_operators", "_outside", "_owners", "_watch")
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -106,7 +108,7 @@ class AtenMode(TorchDispatchMode):
                 order = next(recorder.orders)
                 phase, forward = watch.forward_phase, -1
                 sequence = _sequence() - 1
-                self._owners.setdefault(sequence + thread * _THREAD if thread else sequence, order)
+                self._owners.setdefault(sequence + thread * THREAD if thread else sequence, order)
                 intern = watch.intern
                 site = intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
             rows: list[int] = []
@@ -128,13 +130,9 @@ class AtenMode(TorchDispatchMode):
                 elif type(value) in SIMPLE:
                     others.append((NUMBERS[watch.inputs.index(slot)], value))
                 elif value is not ABSENT:
-                    with state.guard:
-                        rows += watch.rows(order, watch.flatten_one("input", watch.inputs.index(slot), value, others))
+                    rows += nested_rows(watch, state, order, slot, value, others)
             if kwargs:
-                named: list[tuple[str, Any]] = []
-                with state.guard:
-                    rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
-                arguments = watch.arguments(operator.others(args, others), named)
+                arguments = named_rows(watch, state, operator, order, args, others, kwargs, rows)
             elif others or len(given) > operator.tensors:
                 arguments = self._arguments(operator, args, others, given[operator.tensors :])
             else:
@@ -161,9 +159,7 @@ class AtenMode(TorchDispatchMode):
         state.busy = True
         try:
             if type(result) is not _Tensor or (operator.aliases and type(args[0]) not in PLAIN):
-                with state.guard:
-                    base = args[0] if operator.aliases else None
-                    rows += watch.rows(order, watch.flatten_output(result), base=base)
+                rows += result_rows(watch, state, operator, order, args, result)
             elif operator.aliases:
                 number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
                 rows += (order, watch.first_output, number, -1)
@@ -320,7 +316,7 @@ class AtenMode(TorchDispatchMode):
         elif in_forward and operator.kind == "aten":
             watch.executions.note(operator.forward, name, order, rows[2::4])
         if in_forward or again:
-            self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
+            self._owners.setdefault(_sequence() - 1 + thread * THREAD, order)
         else:
             first = self._link(order, thread)
         outer = parent or self._outside
@@ -356,11 +352,11 @@ class AtenMode(TorchDispatchMode):
         """Return the forward operator that one inside the engine belongs to; remember one that makes a node of its own."""
         node = _node()
         if node is None or _grad_is_on():  # DDP's reducer works between the nodes; a checkpoint runs the forward again
-            self._owners.setdefault(_sequence() - 1 + thread * _THREAD, order)
+            self._owners.setdefault(_sequence() - 1 + thread * THREAD, order)
             if node is None:
                 return -1
         number = node._sequence_nr()
-        found = self._owners.get(number + thread * _THREAD, -1)
+        found = self._owners.get(number + thread * THREAD, -1)
         return found if found >= 0 else self._owners.get(number, -1)
 
     def _after(self, operator: Operator, row: Row, result: Any, written: list[Slot]) -> None:
@@ -393,6 +389,32 @@ class AtenMode(TorchDispatchMode):
         if watch.scope.stateful:
             watch.ended(name)
         watch.flush_if_full()
+
+
+def nested_rows(
+    watch: Watch, state: State, order: int, slot: int, value: Any, others: list[tuple[str, Any]]
+) -> list[int]:
+    """Return the rows of the tensors in a value that is no plain tensor, in the slot of one of an operator's arguments."""
+    with state.guard:
+        return watch.rows(order, watch.flatten_one("input", watch.inputs.index(slot), value, others))
+
+
+def named_rows(
+    watch: Watch, state: State, operator: Operator, order: int, args: Any, others: list[tuple[str, Any]], kwargs: Any,
+    rows: list[int],
+) -> int:  # fmt: skip
+    """Add the rows of the tensors among an operator's keyword arguments; return the text of all that are no tensors."""
+    named: list[tuple[str, Any]] = []
+    with state.guard:
+        rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
+    return watch.arguments(operator.others(args, others), named)
+
+
+def result_rows(watch: Watch, state: State, operator: Operator, order: int, args: Any, result: Any) -> list[int]:
+    """Return the rows of results that are not one plain tensor."""
+    with state.guard:
+        base = args[0] if operator.aliases else None
+        return watch.rows(order, watch.flatten_output(result), base=base)
 
 
 def _is_engines(frame: Any) -> bool:

@@ -21,7 +21,7 @@ from numscope.capture.torch.watch import Watch
 _WRAPPER = "compile_wrapper"
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # A torch that has no flag is asked each time.
-_compiler: Any = (
+flags: Any = (
     torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(_is_compiling_flag=True)
 )
 _modes = torch._C._len_torch_dispatch_stack
@@ -30,7 +30,7 @@ _traced = torch._C._is_tracing  # by torch.jit.trace
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
-    if _compiler._is_compiling_flag and torch.compiler.is_compiling():
+    if flags._is_compiling_flag and torch.compiler.is_compiling():
         return True
     return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced()
 

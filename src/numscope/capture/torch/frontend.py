@@ -13,6 +13,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch import native
 from numscope.capture.torch.api import ApiMode
 from numscope.capture.torch.aten import AtenMode
 from numscope.capture.torch.blank import Reallocations
@@ -53,6 +54,7 @@ class TorchFrontend(Installed):
 
     def start(self) -> None:
         """Begin to watch."""
+        native.adopt()
         if isinstance(self._mode, AtenMode):
             import_module("torch._dynamo.eval_frame")  # so that our mode is off in what is compiled later, too
         self.install(*self._parts)

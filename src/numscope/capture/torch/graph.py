@@ -54,7 +54,7 @@ def attach(
                 others.append(node)
     if others:
         _hook(watch, only).incoming += given
-        _walk(watch, None, None, call, [only, *others], targets, first)
+        walk(watch, None, None, call, [only, *others], targets, first)
     elif only is not None:
         attach_one(watch, call, given, only, targets, first)
 
@@ -76,7 +76,7 @@ def attach_one(
         for place, edge, following, number in edges:
             key: Any = (following, number) if number else following
             if key in targets:
-                _lead(own if place is None else _hook(watch, place), edge, call, targets, key)
+                lead(own if place is None else _hook(watch, place), edge, call, targets, key)
             elif following._sequence_nr() >= first:
                 inner.append(following)
     else:
@@ -93,17 +93,17 @@ def attach_one(
                 if LEAVES not in targets or (key := id(following.variable)) not in targets:
                     continue
             if own.outgoing or type(goal := targets[key]) is not int:
-                _lead(own, edge, call, targets, key)
+                lead(own, edge, call, targets, key)
             else:  # as there: the first edge that leaves most nodes
                 own.outgoing = (edge, call, goal)
                 if edge != -1 or inner:
                     targets[key] = (own, edge, goal)
     if inner:
         # Of an output node that has other edges, too, the walk notes those that leave.
-        _walk(watch, own, node, call, inner if len(inner) == 1 == len(edges) else [node], targets, first)
+        walk(watch, own, node, call, inner if len(inner) == 1 == len(edges) else [node], targets, first)
 
 
-def _walk(
+def walk(
     watch: Watch, own: NodeHook | None, only: Node, call: BackwardCall, pending: list[Node], targets: Targets, first: int
 ) -> None:  # fmt: skip
     """Lead what leaves a call by the edges of its other nodes; `own`: the hook of its only output node, if that is one."""
@@ -129,7 +129,7 @@ def _walk(
                         pending.append(following)
                         continue
                 elif owner is not None:
-                    _lead(_hook(watch, place or owner), edge, call, targets, key)
+                    lead(_hook(watch, place or owner), edge, call, targets, key)
                 exits.append((owner if place is None else None if place is only else place, edge, following, number))
             continue
         edges = node.next_functions
@@ -157,7 +157,7 @@ def _walk(
                 hook = metadata[KEY] = NodeHook(watch)
                 node.register_hook(hook)
             if hook.outgoing or type(goal := targets[key]) is not int:
-                _lead(hook, edge, call, targets, key)
+                lead(hook, edge, call, targets, key)
             else:  # as there
                 hook.outgoing = (edge, call, goal)
                 targets[key] = (hook, edge, goal)
@@ -165,7 +165,7 @@ def _walk(
         own.exits = exits
 
 
-def _lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: Any) -> None:
+def lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: Any) -> None:
     """Lead what leaves by an edge to the input that it is the gradient of."""
     goal = targets[key]
     if type(goal) is int:

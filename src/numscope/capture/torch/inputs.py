@@ -15,7 +15,7 @@ from numscope.capture.unmeasured import Unmeasured
 
 # Where the gradients of a call's inputs will go. The slot of a gradient is found by the node of its edge, with the output
 # number if it is not 0, or by the address of a leaf; it is a list of slots where a tensor is there twice, and later what
-# `_lead` makes of it.
+# `lead` makes of it.
 Targets = dict[Any, Any]
 LEAVES = "leaves"  # is among the keys if the address of a leaf is
 
@@ -58,7 +58,7 @@ def take(
             elif place := value.output_nr:
                 key = key, place
             if key in targets:
-                _aim_again(targets, key, out)
+                aim_again(targets, key, out)
             else:
                 targets[key] = out
         elif kind in SIMPLE:
@@ -84,12 +84,12 @@ def aim(watch: Watch, targets: Targets, slots: list[Slot]) -> None:
             key = key, number
         out = watch.gradient_slot(slot)
         if key in targets:
-            _aim_again(targets, key, out)
+            aim_again(targets, key, out)
         else:
             targets[key] = out
 
 
-def _aim_again(targets: Targets, key: Any, out: int) -> None:
+def aim_again(targets: Targets, key: Any, out: int) -> None:
     known = targets[key]
     targets[key] = [*known, out] if type(known) is list else [known, out]
 

@@ -33,6 +33,8 @@ class Lists(Tensors):
     form, change by the user's code alone.
     """
 
+    __slots__ = ()
+
     def numbers(self, tensors: Sequence[torch.Tensor], asked: Asked | None = None) -> list[int]:
         """Return the numbers of many tensors, as `number` does for one, up to one that must be looked up by itself."""
         found: list[int] = []

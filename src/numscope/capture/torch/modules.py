@@ -38,6 +38,11 @@ Begun = tuple[Open, bool, int, BackwardCall | None, dict[str, int | None] | None
 class Modules:
     """Knows the modules of the captured models by path, and records their calls."""
 
+    __slots__ = (
+        "_backwards", "_handles", "_installed", "_modules", "_parameters", "_paths", "_prefixes", "_roots", "_shows_state",
+        "_watch",
+    )  # fmt: skip
+
     def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
         self._watch = watch
         self._shows_state = watch.settings.parameters
@@ -189,7 +194,7 @@ class Modules:
             state.busy = True
             guard.__enter__()
             try:
-                _end(watch, module, begun, result)
+                end_module(watch, module, begun, result)
             except Exception as error:
                 watch.fault("module", error)
             finally:
@@ -319,7 +324,7 @@ class Modules:
             self._handles.append(handle)
 
 
-def _end(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
+def end_module(watch: Watch, module: Module, begun: Begun, result: Any) -> None:
     """Record the outputs of a call, and watch for the gradients."""
     this, wanted, name, backward, versions, targets, first = begun
     single = type(result) is _Tensor

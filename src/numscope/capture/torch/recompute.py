@@ -22,6 +22,8 @@ _LENGTH = 5  # of an entry of the log
 class Executions:
     """The forward calls of a step in the order of their first execution."""
 
+    __slots__ = ("_by_inputs", "_cursor", "_indexed", "_task", "log")
+
     def __init__(self) -> None:
         # series, number, order, the numbers of its inputs; and so on. Of operators: their names, and the name. Where the rows
         # of the inputs stay as they are, the numbers are left in them: how many numbers the rows are, else -1, and the rows.

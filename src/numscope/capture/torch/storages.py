@@ -29,6 +29,11 @@ UNSEEN: Any = (type(None), 0, 0, -1, None)  # the same of an object that was not
 class Storages:
     """The storages of the running step."""
 
+    __slots__ = (
+        "_keys", "_left", "_past", "_storages", "_strings", "_untrusted", "_volatile", "_wrapped", "blanks", "objects",
+        "settled",
+    )  # fmt: skip
+
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         # Numbers by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.

@@ -20,7 +20,7 @@ import torch
 from numscope.capture.arguments import LONGEST
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.bases import Bases
-from numscope.capture.torch.forms import VERSION, Form, order_of
+from numscope.capture.torch.forms import VERSION, Form, form_of, order_of
 from numscope.capture.torch.host import left_there
 from numscope.capture.torch.plain import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.torch.settled import holds
@@ -34,12 +34,18 @@ _FORMS = 10_000  # that are remembered from step to step
 class Tensors(Storages):
     """The tensors of the running step."""
 
+    __slots__ = (
+        "_bases", "_complex", "_forms", "_keeps", "_kept", "_measures", "_orders", "_recorder", "_sampled", "compiled_forms",
+        "follows_views",
+    )  # fmt: skip
+
     def __init__(self, recorder: Recorder, keeps: Callable[[int, int], bool] | None, measures: bool) -> None:
         super().__init__(recorder.strings)
         self._recorder = recorder
         self._keeps = keeps
         self._measures = measures
         self._forms: dict[Any, Form] = {}
+        self.compiled_forms: Any = None  # the same for the compiled functions
         self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
         self.follows_views = False  # … where operators tell of what they are views
         self._kept: set[int] = set()
@@ -172,6 +178,11 @@ class Tensors(Storages):
         """Tell whether the next step could refer to anything."""
         return bool(self.settled)
 
+    def form(self, tensor: torch.Tensor) -> Form:
+        """Return the form of a plain tensor of which torch has put nothing off."""
+        form = form_of(tensor)
+        return self._forms.get(form) or self._learn(tensor, form)
+
     def _learn(self, tensor: torch.Tensor, form: Any) -> Form:
         """Return a new form; raise Unmeasured where nothing of the kind can be measured."""
         device = tensor.device
@@ -260,6 +271,7 @@ class Tensors(Storages):
         """Forget all: a new step begins."""
         if len(self._forms) > _FORMS:
             self._forms.clear()
+            self.compiled_forms = None
             self._orders.clear()
             self.settled.clear()  # which has forms of these
         for known in self._forms.values():

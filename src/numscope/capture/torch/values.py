@@ -137,7 +137,7 @@ class Values:
         if len(positional) == 1 and not named:  # most calls have one at the most
             name, value = positional[0]
             kind = type(value)
-            if kind in _EXACT or (kind is float and value and value == value):
+            if kind in EXACT or (kind is float and value and value == value):
                 known = self._argument_ids.get((name, kind, value))
                 if known is not None:
                     return known
@@ -146,7 +146,7 @@ class Values:
             for name, value in positional + named if named else positional:
                 kind = type(value)
                 # 0.0 and -0.0 are equal, and NaN is not: all other floats are told apart by themselves.
-                if kind in _EXACT or (kind is float and value and value == value):
+                if kind in EXACT or (kind is float and value and value == value):
                     parts += (name, kind, value)
                 else:
                     parts += (name, kind, key_of(value))
@@ -193,7 +193,7 @@ class Values:
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
-_EXACT = {
+EXACT = {
     int,
     bool,
     str,

@@ -1,0 +1,236 @@
+/* A dispatched operator: its name, its stack or its forward operator, its inputs and its results. As aten.py does it. */
+
+#pragma once
+#include "modules.h"
+#include <marshal.h>
+
+/* The number of a new view of a tensor; `known`: what `objects` has of that, or null. As Tensors.look_up_view. */
+static PyObject *looked_up_view(PyObject *tensors, PyObject *tensor, PyObject *base, PyObject *known, PyObject *how) {
+    if (!known) {
+        Ref key(from_address(base));
+        known = found(Tensors_objects(tensors), key);
+    }
+    bool usual = known && PyTuple_GET_ITEM(known, 4) != Py_None && is_plain(tensor) && is_simple(impl_of(tensor));
+    if (!usual) return called(given.look_up_view, tensors, tensor, base, known ? known : Py_None, how);
+    Ref kept(held(known));
+    PyObject *lies = PyTuple_GET_ITEM(known, 4), *place = PyTuple_GET_ITEM(lies, 1);
+    PyObject *view = found(Form_views(PyTuple_GET_ITEM(lies, 0)), how);
+    if (!view) return called(given.look_up_view, tensors, tensor, base, known, how);
+    Ref kept_view(held(view));
+    PyObject *form = PyTuple_GET_ITEM(view, 0);
+    uint64_t at = reinterpret_cast<uint64_t>(impl_of(tensor)->data());
+    uint64_t data = reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(known, 2)));
+    if (at != data + static_cast<uint64_t>(number_of(PyTuple_GET_ITEM(view, 1)))) return looked_up(tensors, tensor, base);
+    PyObject *before = found(Form_seen(form), place);
+    Ref number(before ? held(before) : recorded(Tensors__recorder(tensors), form, place, tensor, at, false));
+    if (!before) must(PyDict_SetItem(Form_seen(form), place, number));
+    Ref where(tuple(held(form), held(place)));
+    Ref all(tuple(
+        must(PyWeakref_NewRef(tensor, nullptr)), held(PyTuple_GET_ITEM(known, 1)), integer(static_cast<int64_t>(at)), held(number),
+        where.give()));
+    Ref own(from_address(tensor));
+    must(PyDict_SetItem(Tensors_objects(tensors), own, all));
+    return number.give();
+}
+
+struct Dispatched {
+    Ref order, rows, arguments;
+    Ref known; /* what `objects` has of the last tensor it was given, if that was seen before */
+};
+
+static PyObject *next_name(PyObject *names_of) {
+    PyObject *iterator = Names_coming(names_of), *name = Py_TYPE(iterator)->tp_iternext(iterator);
+    if (name) return name;
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_StopIteration)) throw Raised();
+        PyErr_Clear();
+    }
+    return method(names_of, names.next);
+}
+
+/* What belongs to an operator that runs in the engine: the forward operator whose node that is. */
+static PyObject *owner_of(PyObject *mode, PyObject *order, PyObject *thread) {
+    Ref node(must(PyObject_CallNoArgs(given.current_node)));
+    if (number_of(thread) || node == Py_None) return method(mode, names._link, order, thread);
+    Ref sequence(method(node, names._sequence_nr));
+    PyObject *owner = found(AtenMode__owners(mode), sequence);
+    return held(owner ? owner : minus_one);
+}
+
+static PyObject *text_of(PyObject *mode, PyObject *operation, PyObject *args, PyObject *others, PyObject *last) {
+    Ref both;
+    if (PyList_GET_SIZE(others)) {
+        both = must(PyList_New(0));
+        extend(both, others, last);
+    }
+    Ref key(PyMarshal_WriteObjectToString(both.p ? both.p : last, 2)); /* it tells types and signs apart, or refuses */
+    if (key.p) {
+        PyObject *text = found(Operator_texts(operation), key);
+        if (text) return held(text);
+    } else {
+        if (!PyErr_ExceptionMatches(PyExc_ValueError)) throw Raised();
+        PyErr_Clear();
+    }
+    return method(mode, names._arguments, operation, args, others, last);
+}
+
+/* One of an operator's values that is no plain tensor. */
+static void other_value(
+    PyObject *watch, PyObject *state, PyObject *value, PyObject *slot, PyObject *others, Dispatched &call) {
+    int simple = PySet_Contains(given.SIMPLE, reinterpret_cast<PyObject *>(Py_TYPE(value)));
+    must(simple);
+    if (simple) {
+        Py_ssize_t place = PySequence_Index(Watch_inputs(watch), slot);
+        if (place < 0) throw Raised();
+        Ref one(tuple(held(PyList_GET_ITEM(given.NUMBERS, place)), held(value)));
+        append(others, one);
+    } else if (value != given.ABSENT) {
+        Ref more(called(given.nested_rows, watch, state, call.order.p, slot, value, others));
+        extend_by(call.rows, more);
+    }
+}
+
+static void begin_operator(
+    PyObject *mode, PyObject *watch, PyObject *state, PyObject *operation, PyObject *args, PyObject *kwargs, bool in_engine,
+    Dispatched &call) {
+    PyObject *recorder = Watch_recorder(watch), *tensors = Watch_tensors(watch), *stack = State_stack(state);
+    if (number_of(AtenMode__epoch(mode)) != number_of(Recorder_epoch(recorder)))
+        Ref done(method(mode, names._begin_step, Recorder_epoch(recorder)));
+    Ref thread(thread_of(watch, state));
+    Py_ssize_t depth = PyList_GET_SIZE(stack);
+    PyObject *parent = depth ? PyList_GET_ITEM(stack, depth - 1) : AtenMode__outside(mode);
+    Ref kept(held(parent)), name(next_name(in_engine ? Operator_backward(operation) : Operator_forward(operation)));
+    Ref order(next_of(Recorder_orders(recorder))), forward, site;
+    if (in_engine) {
+        forward = owner_of(mode, order, thread);
+        site = held(minus_one);
+    } else {
+        forward = held(minus_one);
+        int64_t number = number_from(given.sequence) - 1 + number_of(thread) * number_of(given.THREAD);
+        Ref sequence(integer(number));
+        must(PyDict_SetDefault(AtenMode__owners(mode), sequence, order));
+        site = site_of(watch, Open_site(parent), reinterpret_cast<PyObject *>(PyEval_GetFrame()));
+    }
+    call.rows = must(PyList_New(0));
+    call.order = held(order);
+    Ref others(must(PyList_New(0)));
+    Ref arranged(Operator_in_order.is_set(operation) ? held(args) : method(operation, names.arranged, args));
+    Ref values(must(PySequence_Fast(arranged, "arguments")));
+    PyObject *slots = Operator_slots(operation), *objects = Tensors_objects(tensors);
+    Py_ssize_t shown = std::min(PySequence_Fast_GET_SIZE(values.p), PyList_GET_SIZE(slots));
+    for (Py_ssize_t k = 0; k < shown; k++) {
+        PyObject *value = PySequence_Fast_GET_ITEM(values.p, k), *slot = PyList_GET_ITEM(slots, k);
+        call.known = nullptr;
+        if (!is_plain(value)) {
+            other_value(watch, state, value, slot, others, call);
+            continue;
+        }
+        if (is_simple(impl_of(value))) {
+            Ref key(from_address(value));
+            PyObject *known = known_of(objects, key, value, impl_of(value));
+            if (known) {
+                extend(call.rows, order.p, slot, PyTuple_GET_ITEM(known, 3), minus_one);
+                call.known = held(known);
+                continue;
+            }
+        }
+        Ref number, note;
+        note_or(watch, number, note, [&] { return looked_up(tensors, value, Py_None); });
+        extend(call.rows, order.p, slot, number.p, note.p);
+    }
+    int64_t most = number_of(Operator_tensors(operation));
+    if (kwargs) {
+        Ref text(called(given.named_rows, watch, state, operation, order.p, args, others.p, kwargs, call.rows.p));
+        call.arguments = text.give();
+    } else if (PyList_GET_SIZE(others.p) || PySequence_Fast_GET_SIZE(values.p) > most) {
+        Ref last(must(PySequence_GetSlice(arranged, most, PySequence_Fast_GET_SIZE(values.p))));
+        call.arguments = text_of(mode, operation, args, others, last);
+    } else {
+        call.arguments = held(minus_one);
+    }
+    extend(
+        Recorder_call_rows(recorder), order.p, name.p, AtenMode__kind(mode), Open_module(parent), Open_module_class(parent),
+        in_engine ? Watch_backward_phase(watch) : Watch_forward_phase(watch), Open_order(parent), forward.p, call.arguments.p, site.p,
+        Py_False, minus_one, thread.p);
+    if (!in_engine) {
+        Ref count(integer(PyList_GET_SIZE(call.rows.p)));
+        extend(Executions_log(Watch_executions(watch)), Operator_forward(operation), name.p, order.p, count.p, call.rows.p);
+    }
+}
+
+static void end_operator(
+    PyObject *watch, PyObject *state, PyObject *operation, PyObject *args, PyObject *result, Dispatched &call) {
+    bool aliases = PyObject_IsTrue(Operator_aliases(operation));
+    bool plain = reinterpret_cast<PyObject *>(Py_TYPE(result)) == given.Tensor;
+    if (!plain || (aliases && !is_plain(PyTuple_GET_ITEM(args, 0)))) {
+        Ref more(called(given.result_rows, watch, state, operation, call.order.p, args, result));
+        extend_by(call.rows, more);
+        return;
+    }
+    PyObject *tensors = Watch_tensors(watch);
+    Ref number, note;
+    note_or(watch, number, note, [&]() -> PyObject * {
+        if (!aliases) return looked_up(tensors, result, Py_None);
+        Ref how(must(PyNumber_Add(Operator_key(operation), call.arguments)));
+        return looked_up_view(tensors, result, PyTuple_GET_ITEM(args, 0), call.known, how);
+    });
+    extend(call.rows, call.order.p, Watch_first_output(watch), number.p, note.p);
+}
+
+/* AtenMode.__torch_dispatch__(mode, func, types, args, kwargs): ordinary operators here, all others by Python's. */
+static PyObject *call_operator(PyObject *, PyObject *const *given_args, Py_ssize_t count) {
+    PyObject *mode = given_args[0], *func = given_args[1], *types = given_args[2];
+    PyObject *args = count > 3 ? given_args[3] : nothing, *kwargs = count > 4 ? given_args[4] : Py_None;
+    if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
+    PyObject *watch = AtenMode__watch(mode), *operation = nullptr;
+    Ref state;
+    bool ordinary = false, in_engine = false, well = is_done([&] {
+        Ref key(from_address(func));
+        operation = found(AtenMode__operators(mode), key);
+        if (!operation) return;
+        state = state_of(Watch_thread(watch));
+        ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
+            PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && Watch_asks(watch) == Py_False &&
+            !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_stepping.is_none(state) && Watch_forward_on.is_set(watch) &&
+            !number_from(given.functions) && PyTuple_CheckExact(args);
+        if (ordinary) {
+            in_engine = number_from(given.task) != -1;
+            ordinary = !(in_engine && c10::GradMode::is_enabled());
+        }
+    });
+    if (!well) return nullptr;
+    if (!ordinary) {
+        PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
+        return PyObject_Vectorcall(given.call_operator, all, 5, nullptr);
+    }
+    Dispatched call;
+    Ref kept(held(operation));
+    State_busy.put(state, held(Py_True));
+    well = is_done([&] { begin_operator(mode, watch, state, operation, args, kwargs, in_engine, call); });
+    if (!well) {
+        call.order = nullptr;
+        well = is_done([&] { fault(watch, Api_head(operation)); });
+    }
+    State_busy.put(state, held(Py_False));
+    if (!well) return nullptr;
+    Ref result(PyObject_Call(Operator_call(operation), args, kwargs));
+    if (!call.order.p) return result.give();
+    PyObject *recorder = Watch_recorder(watch);
+    if (!result.p) {
+        PyObject *kind, *value, *trace;
+        PyErr_Fetch(&kind, &value, &trace);
+        is_done([&] { extend_by(Recorder_slot_rows(recorder), call.rows); });
+        PyErr_Restore(kind, value, trace);
+        return nullptr;
+    }
+    State_busy.put(state, held(Py_True));
+    well = is_done([&] { end_operator(watch, state, operation, args, result, call); });
+    if (!well) well = is_done([&] { fault(watch, Api_head(operation)); });
+    bool added = is_done([&] {
+        extend_by(Recorder_slot_rows(recorder), call.rows);
+        if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))
+            Ref done(method(mode, names._flush, Api_head(operation)));
+    });
+    State_busy.put(state, held(Py_False));
+    return well && added ? result.give() : nullptr;
+}

@@ -1,0 +1,301 @@
+/* A call of a torch function: its stack, its inputs, its results. As api.py, inputs.py and sites.py do it. */
+
+#pragma once
+#include "backward.h"
+
+enum { POSITIONS = 16 };
+
+/* The number of the stack that ends in a frame; as Sites.intern. */
+static PyObject *site_of(PyObject *watch, PyObject *base, PyObject *start) {
+    if (!Watch_stacks.is_set(watch)) return held(minus_one);
+    PyObject *sites = Recorder_sites(Watch_recorder(watch));
+    PyObject *node = found(Sites__ids(sites), base), *boundaries = Sites__boundaries(sites);
+    bool inside = number_of(base) >= 0;
+    Ref frame(start ? held(start) : nullptr);
+    while (node && frame.p) {
+        PyFrameObject *here = reinterpret_cast<PyFrameObject *>(frame.p);
+        PyCodeObject *code = PyFrame_GetCode(here);
+        Ref key(PyLong_FromVoidPtr(code));
+        Py_DECREF(code); /* the frame has it */
+        must(key.p);
+        if (inside) {
+            int ends = PySet_Contains(boundaries, key);
+            must(ends);
+            if (ends) break;
+        }
+        node = found(node, key);
+        if (!node) break;
+#if PY_VERSION_HEX >= 0x030B0000
+        Ref instruction(integer(PyFrame_GetLasti(here)));
+#else
+        Ref instruction(must(PyObject_GetAttrString(frame, "f_lasti")));
+#endif
+        node = found(node, instruction);
+        frame = reinterpret_cast<PyObject *>(PyFrame_GetBack(here));
+    }
+    PyObject *number = node ? found(node, minus_one) : nullptr;
+    return number ? held(number) : method(sites, names._add, start ? start : Py_None, base);
+}
+
+/* Where the gradient of an input will go. */
+static void aimed(PyObject *targets, PyObject *tensor, const c10::TensorImpl *impl, PyObject *out) {
+    if (!impl->requires_grad()) return;
+    Ref key(attribute(tensor, names.grad_fn));
+    if (key == Py_None) {
+        must(PyDict_SetItem(targets, given.LEAVES, Py_True));
+        key = from_address(tensor);
+    } else {
+        Ref place(attribute(tensor, names.output_nr));
+        if (number_of(place)) key = tuple(key.give(), place.give());
+    }
+    if (found(targets, key)) Ref done(called(given.aim_again, targets, key.p, out));
+    else must(PyDict_SetItem(targets, key, out));
+}
+
+/* One of a call's values: the row of a tensor, or what else is noted; as the loop of `take` in inputs.py. */
+static void taken(
+    PyObject *watch, PyObject *order, PyObject *group, PyObject *value, PyObject *place, PyObject *others, PyObject *rows,
+    PyObject *targets) {
+    PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
+    PyObject *slot = PyTuple_GET_ITEM(place, 0), *out = PyTuple_GET_ITEM(place, 1), *name = PyTuple_GET_ITEM(place, 2);
+    if (kind == given.Tensor || kind == given.Parameter) {
+        Ref number, note;
+        note_or(watch, number, note, [&] { return number_in(Watch_tensors(watch), value); });
+        extend(rows, order, slot, number.p, note.p);
+        if (targets != Py_None) aimed(targets, value, impl_of(value), out);
+        return;
+    }
+    int simple = PySet_Contains(given.SIMPLE, kind);
+    must(simple);
+    if (simple) {
+        Ref one(tuple(held(name), held(value)));
+        append(others, one);
+        return;
+    }
+    Ref more(method(watch, names.flatten_one, group, name, value, others));
+    if (PyList_GET_SIZE(more)) {
+        Ref numbers(method(watch, names.rows, order, more.p));
+        extend_by(rows, numbers);
+        if (targets != Py_None) Ref done(called(given.aim, watch, targets, more.p));
+    }
+}
+
+/* take(watch, order, group, values, places, others, rows, targets) */
+static PyObject *take(PyObject *, PyObject *const *args, Py_ssize_t) {
+    return answered([&] {
+        check(args[0], given.Watch);
+        Ref values(must(PySequence_Fast(args[3], "values")));
+        Py_ssize_t count = std::min(PySequence_Fast_GET_SIZE(values.p), PyList_GET_SIZE(args[4]));
+        for (Py_ssize_t k = 0; k < count; k++)
+            taken(args[0], args[1], args[2], PySequence_Fast_GET_ITEM(values.p, k), PyList_GET_ITEM(args[4], k), args[5], args[6], args[7]);
+        return held(Py_None);
+    });
+}
+
+/* The interned text of a call's other arguments: most calls have one at the most. */
+static PyObject *arguments_of(PyObject *watch, PyObject *positional, PyObject *named) {
+    Py_ssize_t count = PyList_GET_SIZE(positional);
+    if (!count && !PyList_GET_SIZE(named)) return held(minus_one);
+    if (count == 1 && !PyList_GET_SIZE(named)) {
+        PyObject *one = PyList_GET_ITEM(positional, 0), *value = PyTuple_GET_ITEM(one, 1);
+        PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
+        int exact = PySet_Contains(given.EXACT, kind);
+        must(exact);
+        double number = !exact && PyFloat_CheckExact(value) ? PyFloat_AS_DOUBLE(value) : 0;
+        if (exact || (number != 0 && number == number)) {
+            Ref key(tuple(held(PyTuple_GET_ITEM(one, 0)), held(kind), held(value)));
+            PyObject *text = found(Watch__argument_ids(watch), key);
+            if (text) return held(text);
+        }
+    }
+    return method(watch, names.arguments, positional, named);
+}
+
+/* Whether one name begins with the other, lines below them aside. */
+static bool same_name(PyObject *one, PyObject *two) {
+    Py_ssize_t lengths[2];
+    const char *texts[2];
+    PyObject *both[2] = {one, two};
+    for (int k = 0; k < 2; k++) {
+        texts[k] = PyUnicode_AsUTF8AndSize(both[k], &lengths[k]);
+        if (!texts[k]) throw Raised();
+        while (lengths[k] && texts[k][0] == '_') texts[k]++, lengths[k]--;
+        while (lengths[k] && texts[k][lengths[k] - 1] == '_') lengths[k]--;
+    }
+    return !std::memcmp(texts[0], texts[1], static_cast<size_t>(std::min(lengths[0], lengths[1])));
+}
+
+static bool is_traced() { /* as is_tracing in compiled.py */
+    Ref compiling(attribute(given.compiler, names._is_compiling_flag));
+    if (compiling == Py_True || number_from(given.modes)) return is_true_of(given.is_tracing);
+    return is_true_of(given.traced);
+}
+
+static PyObject *state_of(PyObject *thread) { return attribute(thread, names.here); }
+
+static PyObject *thread_of(PyObject *watch, PyObject *state) {
+    PyObject *number = State_number(state);
+    return number_of(number) < 0 ? method(watch, names.thread_number) : held(number);
+}
+
+/* The next number of a series in this step. */
+static PyObject *next_in(PyObject *series, PyObject *epoch) {
+    PyObject *now = Series_now(series);
+    if (number_of(PyTuple_GET_ITEM(now, 0)) == number_of(epoch) && !PyList_GET_SIZE(PyTuple_GET_ITEM(now, 2)))
+        return next_of(PyTuple_GET_ITEM(now, 1));
+    return method(series, names.next, epoch);
+}
+
+static PyObject *name_in(PyObject *series, PyObject *known, PyObject *number, PyObject *phase) {
+    int64_t place = number_of(number);
+    if (place < PyList_GET_SIZE(known)) return held(PyList_GET_ITEM(known, place));
+    return phase ? method(series, names.name, number, phase) : method(series, names.name, number);
+}
+
+/* What a call is given: the rows of its tensors, its other arguments, and where gradients will go. */
+struct Inputs {
+    Ref positional, named, rows, targets;
+    explicit Inputs(PyObject *watch) : positional(must(PyList_New(0))), named(must(PyList_New(0))), rows(must(PyList_New(0))) {
+        bool follows = Watch_record_backward.is_set(watch) && c10::GradMode::is_enabled();
+        targets = follows ? must(PyDict_New()) : held(Py_None);
+    }
+    void take(PyObject *watch, PyObject *order, PyObject *args, PyObject *kwargs) {
+        PyObject *places = Watch_places(watch);
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args); k++)
+            taken(watch, order, names.input, PyTuple_GET_ITEM(args, k), PyList_GET_ITEM(places, k), positional, rows, targets);
+        if (!kwargs || !PyDict_GET_SIZE(kwargs)) return;
+        Ref where(method(watch, names.keywords, kwargs));
+        PyObject *key, *value;
+        Py_ssize_t at = 0;
+        for (Py_ssize_t k = 0; PyDict_Next(kwargs, &at, &key, &value); k++)
+            taken(watch, order, names.kwargs, value, PyList_GET_ITEM(where.p, k), named, rows, targets);
+    }
+    void log(PyObject *watch, PyObject *series, PyObject *number, PyObject *order) { /* see Executions.note */
+        Ref count(integer(PyList_GET_SIZE(rows.p)));
+        extend(Executions_log(Watch_executions(watch)), series, number, order, count.p, rows.p);
+    }
+    bool aims() const { return targets != Py_None && PyDict_GET_SIZE(targets.p); }
+};
+
+/* A call that has begun, as `_begin` of api.py leaves it. */
+struct Begun {
+    explicit Begun(PyObject *watch) : inputs(watch) {}
+    Inputs inputs;
+    Ref order, row, series, number, parent;
+    int64_t first = -1;
+};
+
+static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *args, PyObject *kwargs, Begun &call) {
+    PyObject *recorder = Watch_recorder(watch), *stack = State_stack(state), *series = Api_series(api);
+    call.series = held(series);
+    call.number = next_in(series, Recorder_epoch(recorder));
+    Ref name(name_in(series, Series_forward(series), call.number, nullptr));
+    Py_ssize_t depth = PyList_GET_SIZE(stack);
+    PyObject *parent = depth ? PyList_GET_ITEM(stack, depth - 1) : Watch_outside(watch);
+    call.parent = held(parent);
+    Ref order(next_of(Recorder_orders(recorder)));
+    Ref site(site_of(watch, Open_site(parent), reinterpret_cast<PyObject *>(PyEval_GetFrame())));
+    call.inputs.take(watch, order, args, kwargs);
+    Ref arguments(arguments_of(watch, call.inputs.positional, call.inputs.named));
+    call.inputs.log(watch, series, call.number, order);
+    Ref thread(thread_of(watch, state));
+    call.row = tuple(
+        held(order), name.give(), held(Watch_api_kind(watch)), held(Open_module(parent)), held(Open_module_class(parent)),
+        held(Watch_forward_phase(watch)), held(Open_order(parent)), held(minus_one), arguments.give(), site.give(), held(Py_False),
+        held(minus_one), thread.give());
+    if (call.inputs.aims()) call.first = number_from(given.sequence);
+    call.order = order.give();
+}
+
+static void flush_if_full(PyObject *watch, PyObject *recorder) {
+    if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))
+        Ref done(method(watch, names.flush_if_full));
+}
+
+static void end(PyObject *watch, Begun &call, PyObject *result) {
+    PyObject *recorder = Watch_recorder(watch);
+    extend_by(Recorder_call_rows(recorder), call.row);
+    Ref number, note;
+    note_or(watch, number, note, [&] { return looked_up(Watch_tensors(watch), result, Py_None); });
+    extend(call.inputs.rows, call.order.p, Watch_first_output(watch), number.p, note.p);
+    extend_by(Recorder_slot_rows(recorder), call.inputs.rows);
+    if (call.first >= 0 && impl_of(result)->requires_grad()) {
+        Ref node(attribute(result, names.grad_fn));
+        if (node != Py_None && sequence_of(node) >= call.first) {
+            Ref name(name_in(call.series, Series_backward(call.series), call.number, names.backward));
+            Ref backward(backward_call(watch, name, call.row, call.order, Open_backward(call.parent)));
+            Ref given_in(tuple(attribute(result, names.output_nr), held(backward), held(Watch_first_gradient(watch))));
+            attach_one(watch, backward, given_in, node, call.inputs.targets, call.first);
+        }
+    }
+    flush_if_full(watch, recorder);
+}
+
+/* ApiMode.__torch_function__(mode, func, types, args, kwargs): usual calls here, all others by Python's. */
+static PyObject *call_function(PyObject *, PyObject *const *given_args, Py_ssize_t count) {
+    PyObject *mode = given_args[0], *func = given_args[1], *types = given_args[2];
+    PyObject *args = count > 3 ? given_args[3] : nothing, *kwargs = count > 4 ? given_args[4] : Py_None;
+    if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
+    PyObject *watch = ApiMode__watch(mode), *api = nullptr;
+    Ref state;
+    bool usual = false, well = is_done([&] {
+        api = PyDict_GetItemWithError(ApiMode__known(mode), func);
+        if (!api || Api_plain.is_set(api)) return;
+        state = state_of(ApiMode__thread(mode));
+        PyObject *stack = State_stack(state);
+        Py_ssize_t depth = PyList_GET_SIZE(stack);
+        usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) &&
+            Watch_asks(watch) == Py_False && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
+            Watch_forward_on.is_set(watch) && !Api_series.is_none(api) && !is_traced() && !number_from(given.functions) &&
+            number_from(given.task) == -1 && PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) <= POSITIONS;
+        if (usual && depth) {
+            PyObject *op = Open_op(PyList_GET_ITEM(stack, depth - 1));
+            usual = !(PyUnicode_GET_LENGTH(op) && same_name(op, Api_op(api)));
+        }
+    });
+    if (!well) return nullptr;
+    if (api && Api_plain.is_set(api)) return PyObject_Call(func, args, kwargs);
+    if (!usual) {
+        PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
+        return PyObject_Vectorcall(given.call_function, all, 5, nullptr);
+    }
+    Begun call(watch);
+    Ref kept(held(api));
+    State_busy.put(state, held(Py_True));
+    well = is_done([&] { begin(watch, state, api, args, kwargs, call); });
+    if (!well) {
+        call.order = nullptr;
+        well = is_done([&] { fault(watch, Api_head(api)); });
+    }
+    State_busy.put(state, held(Py_False));
+    if (!well) return nullptr;
+    Ref result(PyObject_Call(func, args, kwargs));
+    if (!call.order.p) return result.give();
+    if (!result.p) {
+        if (PyErr_ExceptionMatches(PyExc_Exception)) {
+            PyObject *kind, *value, *trace;
+            PyErr_Fetch(&kind, &value, &trace);
+            PyErr_NormalizeException(&kind, &value, &trace);
+            if (!is_done([&] { Ref done(called(given.raised, watch, api, call.row.p, call.inputs.rows.p, value)); })) {
+                Py_XDECREF(kind), Py_XDECREF(value), Py_XDECREF(trace);
+                return nullptr;
+            }
+            PyErr_Restore(kind, value, trace);
+        }
+        return nullptr;
+    }
+    if (reinterpret_cast<PyObject *>(Py_TYPE(result.p)) != given.Tensor) {
+        well = is_done([&] {
+            Ref slots(must(PyList_New(0)));
+            Ref begun(tuple(
+                held(call.row), slots.give(), held(call.inputs.rows), held(call.series), held(call.number), held(call.parent), held(Py_None),
+                held(call.inputs.aims() ? call.inputs.targets.p : Py_None), integer(call.first)));
+            Ref done(called(given.end_call, watch, state.p, api, begun.p, Py_None, result.p));
+        });
+        return well ? result.give() : nullptr;
+    }
+    State_busy.put(state, held(Py_True));
+    well = is_done([&] { end(watch, call, result); }) || is_done([&] { fault(watch, Api_head(api)); });
+    State_busy.put(state, held(Py_False));
+    return well ? result.give() : nullptr;
+}

@@ -1,0 +1,246 @@
+/* What all parts share: Python's objects held and let go, the slots of our own classes, and what c10 tells of a tensor. */
+
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <frameobject.h>
+#include <structmember.h>
+
+#include <c10/core/GradMode.h>
+#include <c10/core/TensorImpl.h>
+
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+struct Raised {}; /* Python's error is set */
+
+/* A reference that is given back when it goes out of sight. */
+struct Ref {
+    PyObject *p;
+    Ref(PyObject *owned = nullptr) : p(owned) {}
+    Ref(Ref &&other) noexcept : p(other.p) { other.p = nullptr; }
+    Ref &operator=(Ref &&other) noexcept {
+        std::swap(p, other.p);
+        return *this;
+    }
+    Ref(const Ref &) = delete;
+    Ref &operator=(const Ref &) = delete;
+    ~Ref() { Py_XDECREF(p); }
+    operator PyObject *() const { return p; }
+    PyObject *give() { return std::exchange(p, nullptr); }
+};
+
+static inline PyObject *must(PyObject *object) {
+    if (!object) throw Raised();
+    return object;
+}
+static inline void must(int answer) {
+    if (answer < 0) throw Raised();
+}
+static inline PyObject *held(PyObject *object) { return Py_NewRef(object); }
+static inline PyObject *integer(int64_t number) { return must(PyLong_FromLongLong(number)); }
+static inline PyObject *from_address(const void *address) { return must(PyLong_FromVoidPtr(const_cast<void *>(address))); }
+static inline int64_t number_of(PyObject *object) {
+    int64_t number = PyLong_AsLongLong(object);
+    if (number == -1 && PyErr_Occurred()) throw Raised();
+    return number;
+}
+/* What a dictionary has, borrowed, or null. */
+static inline PyObject *found(PyObject *dictionary, PyObject *key) {
+    PyObject *value = PyDict_GetItemWithError(dictionary, key);
+    if (!value && PyErr_Occurred()) throw Raised();
+    return value;
+}
+static inline PyObject *next_of(PyObject *iterator) {
+    PyObject *value = Py_TYPE(iterator)->tp_iternext(iterator);
+    if (!value && !PyErr_Occurred()) PyErr_SetNone(PyExc_StopIteration);
+    return must(value);
+}
+static inline PyObject *attribute(PyObject *object, PyObject *name) { return must(PyObject_GetAttr(object, name)); }
+template <typename... Arguments>
+static inline PyObject *method(PyObject *object, PyObject *name, Arguments... arguments) {
+    PyObject *all[] = {object, arguments...};
+    return must(PyObject_VectorcallMethod(name, all, (1 + sizeof...(arguments)) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+template <typename... Arguments>
+static inline PyObject *called(PyObject *function, Arguments... arguments) {
+    PyObject *all[] = {nullptr, arguments...};
+    return must(PyObject_Vectorcall(function, all + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr));
+}
+static inline bool is_true_of(PyObject *function) { /* what a function without arguments says */
+    Ref answer(must(PyObject_CallNoArgs(function)));
+    return answer == Py_True;
+}
+static inline int64_t number_from(PyObject *function) {
+    Ref answer(must(PyObject_CallNoArgs(function)));
+    return number_of(answer);
+}
+template <typename... Objects> static inline PyObject *tuple(Objects... objects) { /* of new references */
+    PyObject *made = must(PyTuple_New(sizeof...(objects)));
+    Py_ssize_t place = 0;
+    (PyTuple_SET_ITEM(made, place++, objects), ...);
+    return made;
+}
+static inline void append(PyObject *list, PyObject *object) { must(PyList_Append(list, object)); }
+template <typename... Objects> static inline void extend(PyObject *list, Objects... objects) { (append(list, objects), ...); }
+static inline void extend_by(PyObject *list, PyObject *sequence) {
+    Py_ssize_t end = PyList_GET_SIZE(list);
+    must(PyList_SetSlice(list, end, end, sequence));
+}
+
+/* The slots of Python's classes, by where they lie in an object; `prepare` finds that out. */
+struct Slot {
+    Py_ssize_t at = 0;
+    PyObject *operator()(PyObject *object) const { /* borrowed */
+        return *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(object) + at);
+    }
+    void put(PyObject *object, PyObject *owned) const {
+        PyObject **place = reinterpret_cast<PyObject **>(reinterpret_cast<char *>(object) + at);
+        PyObject *before = *place;
+        *place = owned;
+        Py_XDECREF(before);
+    }
+    bool is_set(PyObject *object) const { return (*this)(object) == Py_True; }
+    bool is_none(PyObject *object) const { return (*this)(object) == Py_None; }
+};
+
+#define SLOTS(X)                                                                                                                     \
+    X(Api, head) X(Api, op) X(Api, plain) X(Api, series) X(Api, usual)                                                                \
+    X(ApiMode, _known) X(ApiMode, _thread) X(ApiMode, _watch)                                                                         \
+    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _outside) X(AtenMode, _owners) X(AtenMode, _watch)    \
+    X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) X(BackwardCall, attached)          \
+    X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) X(BackwardCall, row) X(BackwardCall, wanted)               \
+    X(Executions, log)                                                                                                                \
+    X(Form, device) X(Form, dtype) X(Form, rows) X(Form, seen) X(Form, shape) X(Form, views)                                                         \
+    X(Modules, _backwards) X(Modules, _modules) X(Modules, _shows_state) X(Modules, _watch)                                           \
+    X(Names, coming)                                                                                                                  \
+    X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing)                                                \
+    X(Open, backward) X(Open, module) X(Open, module_class) X(Open, op) X(Open, order) X(Open, path)    X(Open, site)                                  \
+    X(Operator, aliases) X(Operator, backward) X(Operator, call) X(Operator, forward) X(Operator, in_order) X(Operator, key)          \
+    X(Operator, ordinary) X(Operator, slots) X(Operator, tensors) X(Operator, texts)                                                  \
+    X(Recorder, _again) X(Recorder, _batch) X(Recorder, _lock) X(Recorder, _measure) X(Recorder, _tensors) X(Recorder, call_rows) X(Recorder, epoch)      \
+    X(Recorder, direct) X(Recorder, full) X(Recorder, orders) X(Recorder, shares) X(Recorder, sites) X(Recorder, slot_rows)           \
+    X(Recorder, takes_many) X(Recorder, tensor_numbers)                                                                               \
+    X(Rows, count) X(Rows, room)                                                                                                      \
+    X(Series, backward) X(Series, forward) X(Series, now)                                                                             \
+    X(Settled, known) X(Settled, storages)                                                                                                                 \
+    X(Sites, _boundaries) X(Sites, _ids)                                                                                              \
+    X(State, busy) X(State, guard) X(State, number) X(State, quiet) X(State, stack) X(State, stepping)                                                   \
+    X(Tensors, _keys) X(Tensors, _recorder) X(Tensors, _storages) X(Tensors, _untrusted) X(Tensors, _volatile) X(Tensors, blanks)     \
+    X(Tensors, compiled_forms) X(Tensors, follows_views) X(Tensors, objects) X(Tensors, settled)                                      \
+    X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways)                                                                   \
+    X(Watch, _argument_ids) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) X(Watch, calm) X(Watch, executions)            \
+    X(Watch, first_gradient) X(Watch, first_output) X(Watch, forward_on) X(Watch, forward_phase) X(Watch, on) X(Watch, outside)       \
+    X(Watch, places) X(Watch, record_backward) X(Watch, recorder) X(Watch, restless) X(Watch, stacks) X(Watch, tensors)               \
+    X(Watch, thread) X(Watch, buffer_slots) X(Watch, inputs) X(Watch, module_kind) X(Watch, parameter_slots) X(Watch, records_modules)
+
+#define DECLARE(owner, name) static Slot owner##_##name;
+SLOTS(DECLARE)
+#undef DECLARE
+
+/* Objects that Python hands over once: classes, functions of torch's, and functions of ours for what is rare. */
+#define GIVEN(X)                                                                                                                     \
+    X(Tensor) X(Parameter) X(Buffer) X(BackwardCall) X(NodeHook) X(TorchBatch) X(Way) X(AccumulateGrad) X(SIMPLE) X(EXACT)    \
+    X(LEAVES) X(KEY) X(AGAIN) X(Open) X(State) X(Tensors) X(Watch) X(Modules) X(ABSENT) X(NUMBERS) X(THREAD) X(current_node) X(look_up_view) X(nested_rows) X(named_rows) X(result_rows) X(call_operator) X(take_state) X(begin_module) X(end_module) X(Unmeasured) X(compiler) X(is_tracing) X(task) X(functions) X(modes) X(traced) X(sequence)      \
+    X(look_up) X(aim_again) X(aim) X(call_function) X(end_call) X(raised) X(hook_call) X(lead) X(capturing) X(raw_stream)     \
+    X(current_device)
+
+struct Given {
+#define DECLARE(name) PyObject *name;
+    GIVEN(DECLARE)
+#undef DECLARE
+};
+static Given given;
+
+#define NAMES(X)                                                                                                                     \
+    X(_add) X(_add_numpy) X(_is_compiling_flag) X(_sequence_nr) X(acquire) X(add_alike) X(alike) X(arguments) X(begin) X(detach)      \
+    X(fault) X(flatten_one) X(flush_if_full) X(form) X(grad_fn) X(here) X(index) X(input) X(keywords) X(kwargs) X(entry)              \
+    X(launch_by_triton) X(metadata) X(name) X(next) X(next_functions) X(output_nr) X(register_hook) X(release) X(reserve) X(rows)     \
+    X(show) X(state_slot) X(streams) X(_arguments) X(_begin_step) X(_flush) X(_link) X(arranged) X(__dict__) X(_parameters) X(_buffers) X(_modules) X(tensor) X(thread_number) X(unmeasured) X(variable) X(add) X(call) X(slot) X(backward) X(again) X(__enter__)  \
+    X(__exit__)
+
+struct Names {
+    PyObject *nothing; /* the empty text */
+#define DECLARE(name) PyObject *name;
+    NAMES(DECLARE)
+#undef DECLARE
+};
+static Names names;
+static PyObject *minus_one;
+static PyObject *nothing; /* the empty tuple */
+
+/* Tensors ----------------------------------------------------------------------------------------------------------- */
+
+static Py_ssize_t tensor_at; /* where a tensor's Python object has torch's own */
+
+static inline c10::TensorImpl *impl_of(PyObject *tensor) {
+    return *reinterpret_cast<c10::TensorImpl **>(reinterpret_cast<char *>(tensor) + tensor_at);
+}
+static inline bool is_plain(PyObject *object) {
+    PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(object));
+    return kind == given.Tensor || kind == given.Parameter || kind == given.Buffer;
+}
+/* Whether a tensor is what most are: memory of its own that is there, nothing put off, no wrapper. */
+static inline bool is_simple(c10::TensorImpl *impl) {
+    using Key = c10::DispatchKey;
+    static const c10::DispatchKeySet odd = c10::DispatchKeySet(Key::Python) | c10::DispatchKeySet(Key::FuncTorchBatched) |
+        c10::DispatchKeySet(Key::FuncTorchGradWrapper) | c10::DispatchKeySet(Key::Functionalize) |
+        c10::DispatchKeySet(Key::Conjugate) | c10::DispatchKeySet(Key::Negative) | c10::DispatchKeySet(Key::ZeroTensor) |
+        c10::DispatchKeySet(Key::Quantized) | c10::DispatchKeySet(Key::NestedTensor);
+    return !impl->key_set().has_any(odd) && impl->has_storage() && !impl->is_inference() && impl->layout() == c10::kStrided &&
+        !impl->has_symbolic_sizes_strides() && !impl->is_meta();
+}
+static inline int64_t version_of(const c10::TensorImpl *impl) { return impl->version_counter().current_version(); }
+
+static inline PyObject *referent(PyObject *reference) { /* only to be compared with an object that is held */
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *object = nullptr;
+    if (PyWeakref_GetRef(reference, &object) <= 0) return nullptr;
+    Py_DECREF(object);
+    return object;
+#else
+    return PyWeakref_GET_OBJECT(reference);
+#endif
+}
+
+/* Raise where what Python gave is not of the class whose slots are looked at. */
+static inline void check(PyObject *object, PyObject *kind) {
+    if (Py_TYPE(object) == reinterpret_cast<PyTypeObject *>(kind)) return;
+    if (PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject *>(kind))) return;
+    PyErr_Format(PyExc_TypeError, "a %s is no %s", Py_TYPE(object)->tp_name, reinterpret_cast<PyTypeObject *>(kind)->tp_name);
+    throw Raised();
+}
+
+/* What a fault of ours leads to: it is counted, and raised only where the user wants that. */
+static inline void fault(PyObject *watch, PyObject *where) {
+    PyObject *kind, *value, *trace;
+    PyErr_Fetch(&kind, &value, &trace);
+    PyErr_NormalizeException(&kind, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    Ref a(kind), b(value), c(trace);
+    if (!PyErr_GivenExceptionMatches(kind, PyExc_Exception)) {
+        PyErr_Restore(a.give(), b.give(), c.give());
+        throw Raised();
+    }
+    Ref done(method(watch, names.fault, where, value));
+}
+
+/* Do some work; a C++ error becomes Python's, which is then set. */
+template <typename Work> static inline bool is_done(Work work) {
+    try {
+        work();
+        return true;
+    } catch (const Raised &) {
+    } catch (const std::exception &error) {
+        PyErr_SetString(PyExc_RuntimeError, error.what());
+    }
+    return false;
+}
+template <typename Work> static inline PyObject *answered(Work work) {
+    PyObject *answer = nullptr;
+    return is_done([&] { answer = work(); }) ? answer : nullptr;
+}

@@ -1,0 +1,174 @@
+/* A module's call: its inputs, parameters and buffers, its result. As modules.py and inputs.py do it. */
+
+#pragma once
+#include "calls.h"
+
+/* Number a tensor that an earlier step has measured; as Recorder.again. */
+static PyObject *again(PyObject *recorder, PyObject *lasting, PyObject *form) {
+    Ref number(next_of(Recorder_tensor_numbers(recorder)));
+    Locked locked(Recorder__lock(recorder));
+    PyObject *list = Recorder__again(recorder);
+    Ref row(integer(number_of(given.AGAIN) - PyList_GET_SIZE(list)));
+    append(list, lasting);
+    extend(
+        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
+    return number.give();
+}
+
+/* The number of a module's own tensor: most are as an optimizer has left them in the step before; as Lists.state. */
+static PyObject *state_number(PyObject *tensors, PyObject *tensor) {
+    if (!is_plain(tensor) || !is_simple(impl_of(tensor))) return number_in(tensors, tensor);
+    c10::TensorImpl *impl = impl_of(tensor);
+    Ref own(from_address(tensor));
+    PyObject *known = known_of(Tensors_objects(tensors), own, tensor, impl);
+    if (known) return held(PyTuple_GET_ITEM(known, 3));
+    PyObject *settled = Tensors_settled(tensors), *storage = found(Settled_storages(settled), own);
+    PyObject *before = storage ? found(Settled_known(settled), storage) : nullptr;
+    if (before) {
+        Ref kept(held(before));
+        PyObject *told = PyTuple_GET_ITEM(before, 0), *version = PyTuple_GET_ITEM(before, 1), *address = PyTuple_GET_ITEM(told, 2);
+        PyObject *form = PyTuple_GET_ITEM(told, 4);
+        bool same = referent(PyTuple_GET_ITEM(told, 0)) == tensor && number_of(version) == version_of(impl) &&
+            PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1)) == impl->data();
+        int untrusted = PySet_Contains(Tensors__untrusted(tensors), address);
+        must(untrusted);
+        if (same && !untrusted && !found(Tensors__volatile(tensors), address)) {
+            PyObject *key = found(Tensors__keys(tensors), address);
+            Ref place(place_of(key ? key : address, number_of(version)));
+            PyObject *number = found(Form_seen(form), place);
+            Ref found_number(number ? held(number) : again(Tensors__recorder(tensors), PyTuple_GET_ITEM(before, 2), form));
+            if (!number) must(PyDict_SetItem(Form_seen(form), place, found_number));
+            Ref lies(tuple(held(form), place.give()));
+            Ref all(tuple(
+                held(PyTuple_GET_ITEM(told, 0)), held(version), held(PyTuple_GET_ITEM(told, 1)), held(found_number), lies.give()));
+            must(PyDict_SetItem(Tensors_objects(tensors), own, all));
+            return found_number.give();
+        }
+    }
+    return looked_up(tensors, tensor, Py_None);
+}
+
+enum { LIST = 16 };
+
+/* Add the rows of a module's own tensors; as take_state in inputs.py. */
+static void take_state(PyObject *watch, PyObject *order, PyObject *tensors, PyObject *slots, PyObject *rows) {
+    if (PyDict_GET_SIZE(tensors) > LIST || !PyDict_CheckExact(tensors)) {
+        Ref done(called(given.take_state, watch, order, tensors, slots, rows));
+        return;
+    }
+    PyObject *name, *tensor, *known = Watch_tensors(watch);
+    for (Py_ssize_t at = 0; PyDict_Next(tensors, &at, &name, &tensor);) {
+        if (tensor == Py_None) continue;
+        Ref kept(held(tensor));
+        PyObject *slot = found(slots, name);
+        Ref made(slot ? held(slot) : method(watch, names.state_slot, slots, name));
+        Ref number, note;
+        note_or(watch, number, note, [&] { return state_number(known, tensor); });
+        extend(rows, order, made.p, number.p, note.p);
+    }
+}
+
+static bool are_simple(PyObject *buffers) {
+    PyObject *name, *tensor;
+    for (Py_ssize_t at = 0; PyDict_Next(buffers, &at, &name, &tensor);)
+        if (tensor != Py_None && !(is_plain(tensor) && is_simple(impl_of(tensor)))) return false;
+    return true;
+}
+
+/* A usual call of a module inside another, as Modules._begin leaves it; null where that has to do it. */
+static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module, PyObject *args, PyObject *kwargs, PyObject *frame) {
+    PyObject *watch = Modules__watch(self), *recorder = Watch_recorder(watch), *stack = State_stack(state);
+    Ref own(from_address(module));
+    PyObject *facts = found(Modules__modules(self), own);
+    Py_ssize_t depth = PyList_GET_SIZE(stack);
+    if (!facts || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks(watch) != Py_False ||
+        PyTuple_GET_ITEM(facts, 1) != reinterpret_cast<PyObject *>(Py_TYPE(module)) || !Watch_records_modules.is_set(watch) ||
+        !Watch_calm.is_set(watch) || PyTuple_GET_SIZE(args) > POSITIONS || number_from(given.task) != -1)
+        return nullptr;
+    Ref parts(attribute(module, names.__dict__));
+    PyObject *parameters = found(parts, names._parameters), *buffers = found(parts, names._buffers);
+    PyObject *inner = found(parts, names._modules);
+    if (!parameters || !buffers || !inner || !PyDict_CheckExact(buffers) || !are_simple(buffers)) return nullptr;
+    PyObject *parent = PyList_GET_ITEM(stack, depth - 1), *path = PyTuple_GET_ITEM(facts, 2), *series = PyTuple_GET_ITEM(facts, 5);
+    Ref kept(held(parent)), kept_facts(held(facts)), site(site_of(watch, Open_site(parent), frame));
+    Ref order(next_of(Recorder_orders(recorder)));
+    Inputs inputs(watch);
+    inputs.take(watch, order, args, kwargs);
+    Ref number(next_in(series, Recorder_epoch(recorder)));
+    inputs.log(watch, series, number, order);
+    Ref name(name_in(series, Series_forward(series), number, nullptr));
+    Ref backward_name(name_in(series, Series_backward(series), number, names.backward));
+    Ref thread(thread_of(watch, state));
+    PyObject *module_id = PyTuple_GET_ITEM(facts, 3), *class_id = PyTuple_GET_ITEM(facts, 4);
+    Ref row(tuple(
+        held(order), held(name), held(Watch_module_kind(watch)), held(module_id), held(class_id), held(Watch_forward_phase(watch)),
+        held(Open_order(parent)), held(minus_one), arguments_of(watch, inputs.positional, inputs.named), held(site), held(Py_False),
+        held(minus_one), thread.give()));
+    Ref backward(backward_call(watch, backward_name, row, order, Open_backward(parent)));
+    Ref open(made(given.Open));
+    Open_order.put(open, held(order));
+    Open_module.put(open, held(module_id));
+    Open_module_class.put(open, held(class_id));
+    Open_path.put(open, held(path));
+    Open_site.put(open, site.give());
+    Open_op.put(open, held(names.nothing));
+    Open_backward.put(open, held(backward));
+    if (PyDict_GET_SIZE(parameters) || PyDict_GET_SIZE(inner)) must(PyDict_SetItem(Modules__backwards(self), path, backward));
+    extend_by(Recorder_call_rows(recorder), row);
+    Ref versions(held(Py_None));
+    if (Modules__shows_state.is_set(self)) {
+        if (PyDict_GET_SIZE(parameters)) take_state(watch, order, parameters, Watch_parameter_slots(watch), inputs.rows);
+        if (PyDict_GET_SIZE(buffers)) take_state(watch, order, buffers, Watch_buffer_slots(watch), inputs.rows);
+    }
+    if (PyDict_GET_SIZE(buffers)) {
+        versions = must(PyDict_New());
+        PyObject *key, *tensor;
+        for (Py_ssize_t at = 0; PyDict_Next(buffers, &at, &key, &tensor);) {
+            if (tensor == Py_None) continue;
+            Ref version(integer(version_of(impl_of(tensor))));
+            must(PyDict_SetItem(versions, key, version));
+        }
+    }
+    extend_by(Recorder_slot_rows(recorder), inputs.rows);
+    return tuple(
+        open.give(), held(Py_True), name.give(), backward.give(), versions.give(), inputs.targets.give(),
+        must(PyObject_CallNoArgs(given.sequence)));
+}
+
+/* Modules._begin(modules, state, module, args, kwargs, frame) */
+static PyObject *begin_module(PyObject *, PyObject *const *args, Py_ssize_t) {
+    return answered([&] {
+        check(args[0], given.Modules);
+        check(args[1], given.State);
+        PyObject *begun = begun_module(args[0], args[1], args[2], args[3], args[4], args[5]);
+        return begun ? begun : called(given.begin_module, args[0], args[1], args[2], args[3], args[4], args[5]);
+    });
+}
+
+/* _end(watch, module, begun, result) of modules.py */
+static PyObject *end_module(PyObject *, PyObject *const *args, Py_ssize_t) {
+    return answered([&] {
+        check(args[0], given.Watch);
+        PyObject *watch = args[0], *module = args[1], *begun = args[2], *result = args[3], *recorder = Watch_recorder(watch);
+        Ref parts(attribute(module, names.__dict__));
+        PyObject *buffers = found(parts, names._buffers);
+        bool usual = reinterpret_cast<PyObject *>(Py_TYPE(result)) == given.Tensor && PyTuple_GET_ITEM(begun, 1) == Py_True &&
+            Watch_calm.is_set(watch) && buffers && PyDict_CheckExact(buffers) && !PyDict_GET_SIZE(buffers);
+        if (!usual) return called(given.end_module, watch, module, begun, result);
+        PyObject *open = PyTuple_GET_ITEM(begun, 0), *backward = PyTuple_GET_ITEM(begun, 3), *targets = PyTuple_GET_ITEM(begun, 5);
+        Ref number, note;
+        note_or(watch, number, note, [&] { return number_in(Watch_tensors(watch), result); });
+        extend(Recorder_slot_rows(recorder), Open_order(open), Watch_first_output(watch), number.p, note.p);
+        if (targets != Py_None && backward != Py_None && impl_of(result)->requires_grad()) {
+            BackwardCall_attached.put(backward, held(Py_True));
+            Ref node(attribute(result, names.grad_fn));
+            int64_t first = number_of(PyTuple_GET_ITEM(begun, 6));
+            if (node != Py_None && sequence_of(node) >= first) {
+                Ref incoming(tuple(attribute(result, names.output_nr), held(backward), held(Watch_first_gradient(watch))));
+                attach_one(watch, backward, incoming, node, targets, first);
+            }
+        }
+        flush_if_full(watch, recorder);
+        return held(Py_None);
+    });
+}

@@ -1,0 +1,289 @@
+/* Tensors: their forms, whether they were seen before, and how a new one is measured. As tensors.py, recorder.py and
+   torch_form.py do it, on the same objects; what is rare is left to those. */
+
+#pragma once
+#include "common.h"
+
+/* Forms by all that tells them apart, so that torch need not be asked for shapes as Python's objects. */
+struct Forms {
+    PyObject_HEAD
+    std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, PyObject *>> *known;
+};
+
+static void forms_free(PyObject *self) {
+    Forms *forms = reinterpret_cast<Forms *>(self);
+    for (auto &one : *forms->known) Py_DECREF(one.second.second);
+    delete forms->known;
+    PyObject_Free(self);
+}
+static PyTypeObject FormsType; /* native.cpp makes it */
+
+static PyObject *new_forms() {
+    Forms *forms = PyObject_New(Forms, &FormsType);
+    if (!forms) throw Raised();
+    forms->known = new std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, PyObject *>>();
+    return reinterpret_cast<PyObject *>(forms);
+}
+
+enum { DIMENSIONS = 24 };
+
+/* The form of a simple tensor, borrowed. */
+static PyObject *form_of(PyObject *tensors, PyObject *tensor, const c10::TensorImpl *impl) {
+    int64_t key[2 * DIMENSIONS + 4];
+    auto sizes = impl->sizes();
+    auto device = impl->device();
+    size_t count = sizes.size(), length = 0;
+    if (count > DIMENSIONS) { /* none that a form is remembered for */
+        Ref form(method(tensors, names.form, tensor));
+        return form; /* Python's table holds it */
+    }
+    key[length++] = static_cast<int64_t>(c10::typeMetaToScalarType(impl->dtype())) << 32 |
+        static_cast<int64_t>(static_cast<uint8_t>(device.type())) << 16 | static_cast<uint16_t>(device.index());
+    key[length++] = impl->storage_offset();
+    for (int64_t size : sizes) key[length++] = size;
+    if (!impl->is_contiguous()) {
+        key[length++] = -1;
+        for (int64_t stride : impl->strides()) key[length++] = stride;
+    }
+    uint64_t hash = 0x9E3779B97F4A7C15u;
+    for (size_t place = 0; place < length; place++) {
+        hash = (hash ^ static_cast<uint64_t>(key[place])) * 0xFF51AFD7ED558CCDu;
+        hash ^= hash >> 32;
+    }
+    PyObject *held_forms = Tensors_compiled_forms(tensors);
+    if (!held_forms || held_forms == Py_None) Tensors_compiled_forms.put(tensors, held_forms = new_forms());
+    Ref kept(held(held_forms)); /* while Python runs, another thread may begin a step */
+    auto &known = *reinterpret_cast<Forms *>(held_forms)->known;
+    auto range = known.equal_range(hash);
+    for (auto one = range.first; one != range.second; ++one) {
+        auto &stored = one->second.first;
+        if (stored.size() == length && !std::memcmp(stored.data(), key, length * sizeof *key)) return one->second.second;
+    }
+    PyObject *form = method(tensors, names.form, tensor);
+    known.emplace(hash, std::make_pair(std::vector<int64_t>(key, key + length), form));
+    return form;
+}
+
+/* What `objects` has of a tensor that is as it was, borrowed, or null. */
+static inline PyObject *known_of(PyObject *objects, PyObject *key, PyObject *tensor, const c10::TensorImpl *impl) {
+    PyObject *known = found(objects, key);
+    if (!known || referent(PyTuple_GET_ITEM(known, 0)) != tensor) return nullptr;
+    if (number_of(PyTuple_GET_ITEM(known, 1)) != version_of(impl)) return nullptr;
+    return PyLong_AsVoidPtr(PyTuple_GET_ITEM(known, 2)) == impl->data() ? known : nullptr;
+}
+
+/* Measuring ------------------------------------------------------------------------------------------------------------ */
+
+struct Locked { /* the recorder's lock, as `with` holds it */
+    PyObject *lock;
+    explicit Locked(PyObject *lock) : lock(lock) { Ref done(method(lock, names.acquire)); }
+    ~Locked() {
+        PyObject *kind, *value, *trace;
+        PyErr_Fetch(&kind, &value, &trace);
+        PyObject *done = PyObject_CallMethodNoArgs(lock, names.release);
+        if (done) Py_DECREF(done);
+        else PyErr_Clear();
+        PyErr_Restore(kind, value, trace);
+    }
+};
+
+typedef int (*Entry)(const char *form, int row, uint32_t high, uint32_t low);
+
+static int entered(Entry entry, PyObject *form, int64_t row, uint64_t address, bool lets_go) {
+    const char *bytes = PyBytes_AS_STRING(form);
+    if (!lets_go) return entry(bytes, static_cast<int>(row), static_cast<uint32_t>(address >> 32), static_cast<uint32_t>(address));
+    int answer;
+    Py_BEGIN_ALLOW_THREADS
+    answer = entry(bytes, static_cast<int>(row), static_cast<uint32_t>(address >> 32), static_cast<uint32_t>(address));
+    Py_END_ALLOW_THREADS
+    return answer;
+}
+
+static int64_t next_row(PyObject *batch, bool needs_room) {
+    PyObject *rows = TorchBatch__rows(batch);
+    int64_t row = number_of(Rows_count(rows));
+    Rows_count.put(rows, integer(row + 1));
+    if (needs_room && row >= number_of(Rows_room(rows))) Ref done(method(rows, names.reserve));
+    return row;
+}
+
+/* Launch what measures a tensor on a GPU whose form is known; the row, or -1 where that is left to Python. */
+static int64_t launched(PyObject *batch, PyObject *cuda, PyObject *form, uint64_t address) {
+    if (std::strcmp(Py_TYPE(cuda)->tp_name, "CudaBatch") || address & 15 || is_true_of(given.capturing)) return -1;
+    Ref index(attribute(cuda, names.index));
+    Ref here(must(PyObject_CallNoArgs(given.current_device)));
+    if (number_of(index) != number_of(here)) return -1;
+    Ref stream(called(given.raw_stream, static_cast<PyObject *>(index)));
+    Ref streams(attribute(cuda, names.streams));
+    PyObject *queue = found(streams, stream);
+    if (!queue) return -1;
+    Ref alike(attribute(queue, names.alike));
+    PyObject *plan = found(alike, form);
+    PyObject *packed = plan ? PyTuple_GET_ITEM(plan, 0) : Py_None;
+    if (packed == Py_None) return -1;
+    Ref entry(attribute(queue, names.entry));
+    int64_t row = next_row(batch, false);
+    Ref kept(held(plan));
+    if (entered(reinterpret_cast<Entry>(PyLong_AsVoidPtr(entry)), packed, row, address, true)) {
+        Ref a(integer(row)), b(integer(static_cast<int64_t>(address)));
+        Ref done(method(queue, names.launch_by_triton, plan, a.p, b.p));
+    }
+    return row;
+}
+
+/* The row of a tensor's fingerprint, which is taken now or launched; as TorchBatch.add_alike. */
+static int64_t measured(PyObject *batch, PyObject *tensor, PyObject *form, uint64_t address) {
+    if (reinterpret_cast<PyObject *>(Py_TYPE(batch)) == given.TorchBatch && address && TorchBatch__later.is_none(batch)) {
+        PyObject *way = found(TorchBatch__ways(batch), form);
+        if (way && reinterpret_cast<PyObject *>(Py_TYPE(way)) == given.Way) {
+            Ref kept(held(way));
+            int64_t row = next_row(batch, true);
+            Entry entry = reinterpret_cast<Entry>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(way, 2)));
+            if (entered(entry, PyTuple_GET_ITEM(way, 1), row, address, PyTuple_GET_ITEM(way, 3) == Py_True)) {
+                Ref place(integer(row)), content(method(tensor, names.detach));
+                Ref done(method(batch, names._add_numpy, place.p, content.p));
+            }
+            return row;
+        }
+        if (way && !PyTuple_Check(way)) {
+            int64_t row = launched(batch, way, form, address);
+            if (row >= 0) return row;
+        }
+    }
+    Ref where(integer(static_cast<int64_t>(address)));
+    Ref row(method(batch, names.add_alike, tensor, form, where.p));
+    return number_of(row);
+}
+
+/* The number of a tensor that was not seen before. `place`: null where it can't be trusted. As Recorder.first and view. */
+static PyObject *recorded(PyObject *recorder, PyObject *form, PyObject *place, PyObject *tensor, uint64_t address, bool first) {
+    if (!Recorder_shares.is_set(recorder)) {
+        PyObject *dtype = Form_dtype(form), *shape = Form_shape(form), *device = Form_device(form);
+        if (!Recorder_takes_many.is_set(recorder)) return method(recorder, names.tensor, tensor, dtype, shape, device, minus_one);
+        Ref number(next_of(Recorder_tensor_numbers(recorder)));
+        extend(Recorder__tensors(recorder), number.p, dtype, shape, device, minus_one, minus_one);
+        return number.give();
+    }
+    Locked locked(Recorder__lock(recorder));
+    Ref number(next_of(Recorder_tensor_numbers(recorder)));
+    PyObject *rows = Form_rows(form), *batch = Recorder__batch(recorder);
+    PyObject *known = first || !place ? nullptr : found(rows, place);
+    Ref row;
+    if (known && number_of(PyTuple_GET_ITEM(known, 0)) == number_of(batch)) {
+        row = held(PyTuple_GET_ITEM(known, 1));
+    } else {
+        row = integer(measured(Recorder__measure(recorder), tensor, form, address));
+        if (place) {
+            Ref where(tuple(held(Recorder__batch(recorder)), held(row)));
+            must(PyDict_SetItem(rows, place, where));
+        }
+    }
+    extend(
+        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
+    return number.give();
+}
+
+/* Looking up ----------------------------------------------------------------------------------------------------------- */
+
+static PyObject *place_of(PyObject *storage, int64_t version) {
+    if (!version) return held(storage);
+    Ref number(integer(version));
+    static PyObject *bits = PyLong_FromLong(64);
+    Ref above(must(PyNumber_Lshift(number, bits)));
+    return must(PyNumber_Add(storage, above));
+}
+
+/* The number of a tensor, measured if it was not seen; as Tensors.look_up. */
+static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) {
+    c10::TensorImpl *impl = is_plain(tensor) ? impl_of(tensor) : nullptr;
+    if (!impl || !is_simple(impl)) return called(given.look_up, tensors, tensor, base);
+    c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
+    int64_t version = version_of(impl);
+    if (base != Py_None) {
+        if (!is_plain(base) || !is_simple(impl_of(base))) return called(given.look_up, tensors, tensor, base);
+        if (impl_of(base)->unsafe_storage().unsafeGetStorageImpl() == storage) version = version_of(impl_of(base));
+    }
+    PyObject *form = form_of(tensors, tensor, impl);
+    Ref kept(held(form));
+    uint64_t data = reinterpret_cast<uint64_t>(impl->data());
+    PyObject *recorder = Tensors__recorder(tensors), *storages = Tensors__storages(tensors), *seen = Form_seen(form);
+    Ref address(from_address(storage)), number, place;
+    if (!found(storages, address)) { /* as of most: nothing of it was seen, and nothing is to be doubted */
+        Ref weak(from_address(c10::raw::intrusive_ptr::make_weak(storage)));
+        must(PyDict_SetItem(storages, address, weak));
+        place = place_of(address, version);
+        number = recorded(recorder, form, place, tensor, data, true);
+        must(PyDict_SetItem(seen, place, number));
+    } else {
+        int untrusted = PySet_Contains(Tensors__untrusted(tensors), address);
+        must(untrusted);
+        if (untrusted || found(Tensors__volatile(tensors), address)) return called(given.look_up, tensors, tensor, base);
+        PyObject *key = found(Tensors__keys(tensors), address);
+        place = place_of(key ? key : address.p, version);
+        PyObject *before = found(seen, place);
+        if (before) {
+            number = held(before);
+        } else {
+            PyObject *settled = found(Settled_known(Tensors_settled(tensors)), address);
+            if (settled) { /* of an earlier step: itself, its version, its fingerprint */
+                PyObject *told = PyTuple_GET_ITEM(settled, 0);
+                bool holds = number_of(PyTuple_GET_ITEM(settled, 1)) == version && referent(PyTuple_GET_ITEM(told, 0)) == tensor &&
+                    PyTuple_GET_ITEM(told, 4) == form &&
+                    reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1))) == data;
+                if (holds)
+                    number = method(
+                        recorder, names.again, PyTuple_GET_ITEM(settled, 2), Form_dtype(form), Form_shape(form), Form_device(form));
+            }
+            if (!number.p) number = recorded(recorder, form, place, tensor, data, false);
+            must(PyDict_SetItem(seen, place, number));
+        }
+    }
+    Ref lies(Tensors_follows_views.is_set(tensors) ? tuple(held(form), held(place)) : held(Py_None));
+    Ref known(tuple(
+        must(PyWeakref_NewRef(tensor, nullptr)), integer(version), integer(static_cast<int64_t>(data)), held(number), lies.give()));
+    Ref own(from_address(tensor));
+    must(PyDict_SetItem(Tensors_objects(tensors), own, known));
+    return number.give();
+}
+
+/* The same, of one that was seen most often. */
+static PyObject *number_in(PyObject *tensors, PyObject *tensor) {
+    if (is_plain(tensor) && is_simple(impl_of(tensor))) {
+        Ref key(from_address(tensor));
+        PyObject *known = known_of(Tensors_objects(tensors), key, tensor, impl_of(tensor));
+        if (known) return held(PyTuple_GET_ITEM(known, 3));
+    }
+    return looked_up(tensors, tensor, Py_None);
+}
+
+/* What some work finds as a tensor's number; one that can't be measured has none, and a note of why not. */
+template <typename Work> static void note_or(PyObject *watch, Ref &number, Ref &note, Work work) {
+    try {
+        number = work();
+        note = held(minus_one);
+    } catch (const Raised &) {
+        if (!PyErr_ExceptionMatches(given.Unmeasured)) throw;
+        PyObject *kind, *why, *trace;
+        PyErr_Fetch(&kind, &why, &trace);
+        PyErr_NormalizeException(&kind, &why, &trace);
+        Ref a(kind), b(why), c(trace);
+        number = held(minus_one);
+        note = method(watch, names.unmeasured, why);
+    }
+}
+
+/* Tensors.look_up(tensors, tensor, base=None) */
+static PyObject *look_up(PyObject *, PyObject *const *args, Py_ssize_t count) {
+    return answered([&] {
+        check(args[0], given.Tensors);
+        return looked_up(args[0], args[1], count > 2 ? args[2] : Py_None);
+    });
+}
+
+/* Tensors.number(tensors, tensor) */
+static PyObject *number(PyObject *, PyObject *const *args, Py_ssize_t) {
+    return answered([&] {
+        check(args[0], given.Tensors);
+        return number_in(args[0], args[1]);
+    });
+}

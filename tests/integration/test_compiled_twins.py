@@ -1,0 +1,284 @@
+"""The compiled functions of capture record what Python's do: the same job with and without them leaves the same tables."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from collections import Counter
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import compress, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import numscope as ns
+from numscope.capture.torch import api, aten, backward, modules, native, tensors
+from numscope.core import compiling
+from tests.integration.models import CASES
+from tests.integration.test_api_usual import Net, program, tables
+
+pytestmark = pytest.mark.skipif(native.load() is None, reason="no C++ compiler here")
+
+
+@contextmanager
+def counted(monkeypatch: Any):
+    """Count the calls that Python's functions do while the compiled ones are in their place."""
+    counts: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        function = vars(owner)[name]
+        monkeypatch.setattr(owner, name, lambda *args: (counts.update([name]), function(*args))[1])
+
+    for owner, name in ((api, "_begin"), (modules.Modules, "_path")):
+        count(owner, name)
+    yield counts
+
+
+def assert_alike(one: list[dict[Any, list[str]]], other: list[dict[Any, list[str]]]) -> None:
+    assert len(one) == len(other)
+    for step, (here, there) in enumerate(zip(one, other)):
+        written = [dtype != "uint8" for dtype in here["tensors", "dtype"]]  # an LSTM's workspace is not, in part
+        for column in here:
+            those = written if column[0] == "tensors" else repeat(True)
+            assert list(compress(here[column], those)) == list(compress(there[column], those)), (step, column)
+
+
+def captured(path: Path, case: str, **settings: Any) -> list[dict[Any, list[str]]]:
+    torch.manual_seed(0)
+    model, _, step = CASES[case]()
+    with ns.capture(path, model, on_error="raise", **settings) as cap:
+        for index in range(3):
+            step(index)
+            cap.step()
+    return tables(path)
+
+
+@pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_job_is_recorded_alike(tmp_path: Path, case: str, level: str) -> None:
+    captured(tmp_path / "first", case, level=level)  # what torch does once in a process
+    compiled = captured(tmp_path / "compiled", case, level=level)
+    with native.without():
+        python = captured(tmp_path / "python", case, level=level)
+    assert_alike(compiled, python)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"keep": "structure"},
+        {"keep": "tensors"},
+        {"keep": "sample"},
+        {"backward": False},
+        {"parameters": False},
+        {"stacks": False},
+        {"scope": "*.1.*"},
+        {"optimizer": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_whatever_is_asked_for_is_recorded_alike(tmp_path: Path, level: str, settings: dict[str, Any]) -> None:
+    found = []
+    for name, without in (("first", nullcontext), ("compiled", nullcontext), ("python", native.without)):
+        with without():
+            found.append(captured(tmp_path / name, "transformer with dropout", level=level, **settings))
+    assert_alike(found[1], found[2])
+
+
+@pytest.mark.parametrize("level", ["api", "aten"])
+@pytest.mark.parametrize("seed", range(20, 40))
+def test_random_programs_are_recorded_alike(tmp_path: Path, seed: int, level: str) -> None:
+    found = []
+    for name, without in (("first", nullcontext), ("compiled", nullcontext), ("python", native.without)):
+        with without(), ns.capture(tmp_path / name, None, level=level, on_error="raise") as capture:
+            for step in range(2):
+                program(seed * 2 + step)
+                capture.step()
+        found.append(tables(tmp_path / name))
+    assert_alike(found[1], found[2])
+
+
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_calls_of_all_kinds_are_recorded_alike(tmp_path: Path, level: str) -> None:
+    found = []
+    for name, without in (("first", nullcontext), ("compiled", nullcontext), ("python", native.without)):
+        torch.manual_seed(0)
+        model = Net()
+        tokens = torch.randint(20, (3, 5))
+        with without(), ns.capture(tmp_path / name, model, level=level, on_error="raise") as capture:
+            for _ in range(2):
+                F.cross_entropy(model(tokens).float().flatten(0, 1), tokens.flatten()).backward()
+                capture.step()
+        found.append(tables(tmp_path / name))
+    assert_alike(found[1], found[2])
+
+
+def test_usual_calls_do_not_come_to_pythons_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(20)))
+    x = torch.ones(2, 4)
+    with ns.capture(tmp_path / "run", model, level="mix", on_error="raise") as capture:
+        model(x).sum().backward()
+        capture.step()
+        with counted(monkeypatch) as counts:
+            (model(x) * 2 + 1).sum().backward()
+            capture.step()
+    assert sum(counts.values()) <= 4, counts
+    assert ns.open_run(tmp_path / "run").calls.num_rows > 150
+
+
+def test_python_stands_in_again_without(tmp_path: Path) -> None:
+    assert native.adopt()
+    places = ((tensors.Tensors, "look_up"), (backward.NodeHook, "__call__"), (aten.AtenMode, "__torch_dispatch__"))
+    with native.without():
+        assert not native.adopt()
+        assert all(hasattr(vars(owner)[name], "__code__") for owner, name in places)
+    assert not any(hasattr(vars(owner)[name], "__code__") for owner, name in places)
+
+
+def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where recording fails inside the compiled functions, the job gets its results all the same."""
+
+    def failing(*args: Any) -> Any:
+        raise ZeroDivisionError("ours")
+
+    x = torch.ones(3, requires_grad=True)
+    for level in ("api", "aten"):
+        with ns.capture(tmp_path / level, None, level=level) as capture:
+            (x * 2).sum().backward()
+            capture.step()
+            monkeypatch.setattr(tensors.Tensors, "form", failing)
+            with pytest.warns(UserWarning, match="could not record a call.*ours"):
+                y = torch.sin(torch.ones(5, 7))  # a form that is not known
+            monkeypatch.undo()
+            assert torch.equal(y, torch.sin(torch.ones(5, 7)))
+            (x * 3).sum().backward()
+            capture.step()
+        assert any("ours" in why for why in ns.open_run(tmp_path / level).skipped())
+        with ns.capture(tmp_path / f"{level}-raise", None, level=level, on_error="raise"):
+            monkeypatch.setattr(tensors.Tensors, "form", failing)
+            with pytest.raises(ZeroDivisionError, match="ours"):
+                torch.sin(torch.ones(5, 7))
+            monkeypatch.undo()
+
+
+def test_an_error_of_the_jobs_is_the_jobs(tmp_path: Path) -> None:
+    with ns.capture(tmp_path / "run", None, level="api", on_error="raise") as capture:
+        for _ in range(2):
+            a = torch.ones(2, 3)
+            torch.mm(a, a.t())
+            with pytest.raises(RuntimeError, match="mat1 and mat2"):
+                torch.mm(a, a)
+            with suppress(KeyboardInterrupt):
+                raise KeyboardInterrupt
+            torch.mm(a.t(), a)
+            capture.step()
+    calls = ns.open_run(tmp_path / "run").calls.to_pylist()
+    assert [call["error"] is not None for call in calls if call["name"].startswith("Torch.mm")] == [
+        False,
+        True,
+        False,
+    ] * 2
+
+
+def test_nothing_of_the_job_is_held(tmp_path: Path) -> None:
+    model = torch.nn.Linear(4, 4)
+    with ns.capture(tmp_path / "run", model, level="mix", on_error="raise") as capture:
+        for _ in range(3):
+            y = model(torch.ones(2, 4))
+            graph = weakref.ref(y)
+            y.sum().backward()
+            del y
+            assert graph() is None
+            capture.step()
+    reference = weakref.ref(model)
+    del model, capture
+    gc.collect()
+    assert reference() is None
+
+
+def test_counts_of_references_are_right(tmp_path: Path) -> None:
+    """What the compiled functions hold and give back: no object gains or loses references by being recorded."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
+    x, scale, marker = torch.ones(8, 4), 1.5, ("a name of this test", 3)
+
+    def step() -> None:
+        torch.add(model(x), x, alpha=scale).view(8, 4).sum(dim=0, keepdim=False).sum().backward()
+        with suppress(RuntimeError):
+            torch.mm(x, x)
+
+    for level in ("mix", "aten"):
+        with ns.capture(tmp_path / level, model, level=level, on_error="raise") as capture:
+            for _ in range(5):
+                step()
+                capture.step()
+            watched = (x, scale, marker, model, None, True, False, -1, (), torch.Tensor, torch.add, "input", "backward")
+            before = [sys.getrefcount(one) for one in watched]
+            for _ in range(200):
+                step()
+                capture.step()
+            after = [sys.getrefcount(one) for one in watched]
+        assert all(abs(one - other) < 150 for one, other in zip(before, after)), list(zip(watched, before, after))
+
+
+def test_several_threads_have_their_own_calls(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                model(torch.randn(300, 64)).sum().backward()
+        except BaseException as error:
+            errors.append(error)
+
+    with ns.capture(tmp_path / "run", model, level="mix", on_error="raise"):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    run = ns.open_run(tmp_path / "run")
+    names = Counter(run.calls.column("name").to_pylist())
+    assert max(names.values()) == 1
+    assert sum(name.startswith("Functional.linear.") and name.endswith(".forward") for name in names) == 160
+    assert run.tensors.column("hash").null_count == 0
+
+
+@pytest.mark.parametrize("change", [{"NUMSCOPE_NATIVE": "0"}, {"CXX": "/nowhere/c++"}])
+def test_where_they_cannot_be_had_python_does_it_all(tmp_path: Path, change: dict[str, str]) -> None:
+    script = (
+        "import sys, torch, numscope as ns\n"
+        "from numscope.capture.torch import native\n"
+        "with ns.capture(sys.argv[1], None, level='api', on_error='raise'): torch.ones(3).sin()\n"
+        "print(native.load() is None, ns.open_run(sys.argv[1]).calls.num_rows)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **change}
+    result = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "run")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["True", "2"]
+
+
+def test_a_library_that_sees_other_tensors_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in native._SOURCES:
+        text = (Path(native.__file__).parent / name).read_text()
+        (tmp_path / name).write_text(
+            text.replace("impl->storage_offset()), sizes", "impl->storage_offset() + 1), sizes")
+        )
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(compiling, "_cache", lambda: tmp_path)
+    assert native.load.__wrapped__() is None
+    assert not list(tmp_path.glob("*.so"))
