@@ -1,6 +1,6 @@
 """What an optimizer has left need not be measured again in the next step, unless anything may have written to it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import torch.nn as nn
 
 import numscope as ns
 from numscope.capture.recorder import Recorder
+from numscope.capture.torch import native
 from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.settled import Settled
 from numscope.fingerprint.definition import fingerprint
@@ -47,7 +48,14 @@ def true_hash(tensor: torch.Tensor) -> int:
 
 
 @pytest.fixture
-def referred(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def in_python() -> Iterator[None]:
+    """Python's functions do all, so that it can be seen what they do; `test_compiled_twins.py` shows that the others do it, too."""
+    with native.without():
+        yield
+
+
+@pytest.fixture
+def referred(monkeypatch: pytest.MonkeyPatch, in_python: None) -> list[int]:
     """The tensors that were not measured again, as they come."""
     found: list[int] = []
     plain = Recorder.again
@@ -132,7 +140,7 @@ def test_each_step_has_the_fingerprints_of_its_own_parameters(
 
 @pytest.mark.parametrize(("name", "times"), [("fused", 4), ("foreach", 3), ("single", 9)])
 def test_what_the_operators_of_an_optimizer_write_is_measured_once(
-    name: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_python: None
 ) -> None:
     model = Net()
     optimizer = OPTIMIZERS[name](model.parameters())

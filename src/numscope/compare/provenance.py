@@ -141,6 +141,8 @@ class Provenance:
         explained = max(explained, 1.01 * made.error, 4 * self._left(r))
         if ledger.phase(pair) == "backward" or ledger.coarse:
             explained *= 4  # a sum of gradients, or of whatever runs between modules
+        if noise >= 1:  # what is right has nothing in common any more: nor has what unrecorded code makes of it
+            explained = np.inf
         wrong = made.wrong and ledger.anything_wrong()
         if error <= (64 * ledger.roundoff(t, r) if wrong else explained):
             ledger.mark_right(t, r, error)

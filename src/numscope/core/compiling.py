@@ -65,6 +65,8 @@ def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[P
     import subprocess
     import tempfile
 
+    if sys.stderr is not None and sys.stderr.isatty():
+        print("numscope: compiling what makes capture fast; once, a few seconds", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for command in commands:

@@ -16,6 +16,7 @@ enum { BLOCK = 1024, SPAN = 16384, ROW = 64, ROWS = 1024, ROLLS = 64, BUCKETS = 
 enum { SEED_PLACES = 1, SEED_BLOCKS = 2, SEED_SPANS = 3, SEED_SIGNS = 1089, SEED_FLIPS = 5044, SEED_ROLLS = 6044 };
 enum { FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT64, INT32, INT16, INT8, UINT8 };
 enum { DIMENSIONS = 8 };
+enum { PART = 1 << 17 }; /* elements: what lies in one piece is added up in parts of so many, by several threads */
 
 typedef struct {
     double buckets[(BUCKETS + 3) * LANES]; /* a row begins in any of 61 and takes 4; what is beyond wraps around */
@@ -53,8 +54,13 @@ static uint64_t splitmix(uint64_t seed, uint64_t index) {
     return z ^ (z >> 31);
 }
 
-/* Fill the tables: once, before anything else. */
-void numscope_prepare(void) {
+/* Has each of the job's own threads do some work, and waits for them: GOMP_parallel, of the OpenMP that the job has loaded. */
+typedef void (*Parallel)(void (*work)(void *), void *about, unsigned threads, unsigned flags);
+static Parallel in_parallel;
+
+/* Fill the tables: once, before anything else. `parallel`: null where there is no such function. */
+void numscope_prepare(void *parallel) {
+    in_parallel = (Parallel)parallel;
     for (int k = 0; k < BLOCK; k++) {
         uint64_t place = splitmix(SEED_PLACES, k) | 1;
         place_low[k] = (int32_t)place;
@@ -207,16 +213,20 @@ static void take_transposed(Feed *feed, const char *from, int64_t outer, int64_t
     }
 }
 
+static void begin(State *state, const Form *form, int64_t first) {
+    memset(state, 0, sizeof *state);
+    state->low = INFINITY;
+    state->high = -INFINITY;
+    state->index = first;
+    state->word = first * form->size / 4;
+}
+
 /* Add all elements in row-major order. */
 static void add_all(State *state, const Form *form, const char *raw) {
     int kind = form->kind, size = form->size, step = size == 8 ? BLOCK / 2 : BLOCK, last = form->dimensions - 1;
     int64_t inner = form->shape[last], stride = form->stride[last], at[DIMENSIONS] = {0};
-    if (last == 0 && stride == size) {
-        for (int64_t start = 0; start < inner; start += step)
-            add_block(state, kind, raw + start * size, inner - start < step ? inner - start : step, size);
-        return;
-    }
     Feed feed; /* not filled with zeros */
+    begin(state, form, 0);
     feed.state = state, feed.kind = kind, feed.size = size, feed.step = step, feed.filled = 0;
     char *straight = NULL;
     if (last > 0 && stride > LANES * size && form->stride[last - 1] == size && inner >= LANES)
@@ -238,6 +248,72 @@ static void add_all(State *state, const Form *form, const char *raw) {
     }
     if (feed.filled) add_block(state, kind, (char *)feed.room, feed.filled, size);
     free(straight);
+}
+
+/* A content in one piece, in parts: each has sums of its own, which are then added up in the order of the parts, so that it
+   does not matter how many threads there are. */
+typedef struct {
+    const Form *form;
+    const char *raw;
+    int64_t parts, next;
+    State *states;
+} Shared;
+
+static void add_part(State *state, const Form *form, const char *raw, int64_t part) {
+    int size = form->size, step = size == 8 ? BLOCK / 2 : BLOCK;
+    int64_t first = part * PART, end = form->shape[0] - first > PART ? first + PART : form->shape[0];
+    begin(state, form, first);
+    for (int64_t start = first; start < end; start += step)
+        add_block(state, form->kind, raw + start * size, end - start < step ? end - start : step, size);
+}
+
+static void join(State *state, const State *part) {
+    for (int k = 0; k < (BUCKETS + 3) * LANES; k++) state->buckets[k] += part->buckets[k];
+    state->index = part->index;
+    state->hash += part->hash;
+    state->nan += part->nan;
+    state->positive += part->positive;
+    state->negative += part->negative;
+    state->zero += part->zero;
+    state->sum += part->sum;
+    state->squares += part->squares;
+    if (part->low < state->low) state->low = part->low;
+    if (part->high > state->high) state->high = part->high;
+}
+
+#if defined(__SSE2__)
+/* Subnormal numbers count, even where the job has them flushed to zero. */
+#define EXACTLY unsigned before = _mm_getcsr(); _mm_setcsr(before & ~0x8040u)
+#define AS_BEFORE _mm_setcsr(before)
+#else
+#define EXACTLY
+#define AS_BEFORE
+#endif
+
+static void share(void *about) {
+    Shared *shared = about;
+    int64_t part;
+    EXACTLY;
+    while ((part = __atomic_fetch_add(&shared->next, 1, __ATOMIC_RELAXED)) < shared->parts)
+        add_part(&shared->states[part], shared->form, shared->raw, part);
+    AS_BEFORE;
+}
+
+static void add_parts(State *state, const Form *form, const char *raw) {
+    int64_t parts = (form->shape[0] + PART - 1) / PART;
+    if (parts == 1) {
+        add_part(state, form, raw, 0);
+        return;
+    }
+    Shared shared = {form, raw, parts, 0, in_parallel ? malloc(parts * sizeof *state) : NULL};
+    State one;
+    begin(state, form, 0);
+    if (shared.states) in_parallel(share, &shared, 0, 0);
+    for (int64_t part = 0; part < parts; part++) {
+        if (!shared.states) add_part(&one, form, raw, part);
+        join(state, shared.states ? &shared.states[part] : &one);
+    }
+    free(shared.states);
 }
 
 static void write_row(const State *state, const Form *form, int row) {
@@ -264,19 +340,13 @@ static void write_row(const State *state, const Form *form, int row) {
    which takes longer than a small content. */
 int numscope_measure(const Form *form, int row, uint32_t high, uint32_t low) {
     State state;
-    memset(&state, 0, sizeof state);
-    state.low = INFINITY;
-    state.high = -INFINITY;
-#if defined(__SSE2__)
-    unsigned before = _mm_getcsr();
-    _mm_setcsr(before & ~0x8040u); /* subnormal numbers count, even where the job has them flushed to zero */
-#endif
-    add_all(&state, form, (const char *)((uint64_t)high << 32 | low));
+    const char *raw = (const char *)((uint64_t)high << 32 | low);
+    EXACTLY;
+    if (form->dimensions == 1 && form->stride[0] == form->size) add_parts(&state, form, raw);
+    else add_all(&state, form, raw);
     double largest = state.high > -state.low ? state.high : -state.low;
     int careful = largest != 0 && largest > -INFINITY && !(largest > 0x1p-400 && largest < 0x1p400);
     if (!careful) write_row(&state, form, row);
-#if defined(__SSE2__)
-    _mm_setcsr(before);
-#endif
+    AS_BEFORE;
     return careful;
 }

@@ -52,7 +52,7 @@ class Native:
         self.launch: Any = free.numscope_launch
         self._entry = _address(free.numscope_measure)
         self.launch_entry = _address(free.numscope_launch)
-        library.numscope_prepare()
+        library.numscope_prepare(ctypes.c_void_p(_parallel()))
 
     def way(
         self, places: Places, kind: Kind, elements: int, shape: Sequence[int], strides: Sequence[int]
@@ -72,6 +72,19 @@ class Native:
         form = struct.pack(f"={len(numbers)}q", *numbers)
         lets_go = math.prod(lengths) * kind.size > _SHORT
         return Way(self._long if lets_go else self._short, form, self._entry, lets_go)
+
+
+def _parallel() -> int:
+    """Return where the function is that has the job's own threads do some work: that of the OpenMP that is loaded, or 0."""
+    try:
+        with open("/proc/self/maps") as file:
+            paths = {line.partition("/")[2].rstrip() for line in file if "/libgomp" in line or "/libiomp5" in line}
+        # Where there are several, that of the framework, which has it among its own libraries.
+        for path in sorted(paths, key=lambda path: ("/torch/lib/" not in path, "/libgomp" in path)):
+            return _address(ctypes.CDLL(f"/{path}").GOMP_parallel)
+    except (OSError, AttributeError):
+        pass
+    return 0
 
 
 def _address(function: Any) -> int:

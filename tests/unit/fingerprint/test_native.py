@@ -219,3 +219,25 @@ def test_a_batch_grows_while_numpy_and_the_compiled_form_take_turns() -> None:
     result = batch.collect()
     for row in range(0, 700, 13):
         assert_agrees(result, numpy_of(tensors[row]), row)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8, torch.float16])
+def test_it_does_not_matter_how_many_threads_there_are(dtype: torch.dtype) -> None:
+    part = 1 << 17  # elements that are added up by one thread
+    content = (torch.randn(5 * part + 77, dtype=torch.float64) * 40).abs().to(dtype)
+    content[::1001] = 0
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            batch = TorchBatch()
+            for size in (part, part + 1, 2 * part, 5 * part + 77):
+                batch.add(content[:size])
+            found.append(batch.collect())
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for name in ("mean", "l2", "min", "max", "zero", "hash", "sketch"):
+            np.testing.assert_array_equal(getattr(found[0], name), getattr(other, name))

@@ -160,7 +160,7 @@ static void begin_operator(
 
 static void end_operator(
     PyObject *watch, PyObject *state, PyObject *operation, PyObject *args, PyObject *result, Dispatched &call) {
-    bool aliases = PyObject_IsTrue(Operator_aliases(operation));
+    bool aliases = Operator_aliases.is_set(operation);
     bool plain = reinterpret_cast<PyObject *>(Py_TYPE(result)) == given.Tensor;
     if (!plain || (aliases && !is_plain(PyTuple_GET_ITEM(args, 0)))) {
         Ref more(called(given.result_rows, watch, state, operation, call.order.p, args, result));
@@ -190,7 +190,7 @@ static PyObject *call_operator(PyObject *, PyObject *const *given_args, Py_ssize
         if (!operation) return;
         state = state_of(Watch_thread(watch));
         ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
-            PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && Watch_asks(watch) == Py_False &&
+            PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && !Watch_asks.is_set(watch) &&
             !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_stepping.is_none(state) && Watch_forward_on.is_set(watch) &&
             !number_from(given.functions) && PyTuple_CheckExact(args);
         if (ordinary) {

@@ -245,7 +245,7 @@ static PyObject *call_function(PyObject *, PyObject *const *given_args, Py_ssize
         PyObject *stack = State_stack(state);
         Py_ssize_t depth = PyList_GET_SIZE(stack);
         usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) &&
-            Watch_asks(watch) == Py_False && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
+            !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
             Watch_forward_on.is_set(watch) && !Api_series.is_none(api) && !is_traced() && !number_from(given.functions) &&
             number_from(given.task) == -1 && PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) <= POSITIONS;
         if (usual && depth) {

@@ -104,7 +104,10 @@ struct Slot {
         *place = owned;
         Py_XDECREF(before);
     }
-    bool is_set(PyObject *object) const { return (*this)(object) == Py_True; }
+    bool is_set(PyObject *object) const {
+        PyObject *value = (*this)(object);
+        return value == Py_True || (value != Py_False && value != Py_None && PyObject_IsTrue(value) > 0);
+    }
     bool is_none(PyObject *object) const { return (*this)(object) == Py_None; }
 };
 

@@ -81,7 +81,7 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
     Ref own(from_address(module));
     PyObject *facts = found(Modules__modules(self), own);
     Py_ssize_t depth = PyList_GET_SIZE(stack);
-    if (!facts || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks(watch) != Py_False ||
+    if (!facts || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks.is_set(watch) ||
         PyTuple_GET_ITEM(facts, 1) != reinterpret_cast<PyObject *>(Py_TYPE(module)) || !Watch_records_modules.is_set(watch) ||
         !Watch_calm.is_set(watch) || PyTuple_GET_SIZE(args) > POSITIONS || number_from(given.task) != -1)
         return nullptr;
