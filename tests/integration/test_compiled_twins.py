@@ -219,13 +219,13 @@ def test_counts_of_references_are_right(tmp_path: Path) -> None:
             for _ in range(5):
                 step()
                 capture.step()
-            capture._recorder.settle()  # the writer's thread holds none of them
+            capture._recorder.settle(), gc.collect()  # neither the writer's thread nor what is gone holds any
             watched = (x, scale, marker, model, None, True, False, -1, (), torch.Tensor, torch.add, "input", "backward")
             before = [sys.getrefcount(one) for one in watched]
             for _ in range(200):
                 step()
                 capture.step()
-            capture._recorder.settle()
+            capture._recorder.settle(), gc.collect()
             after = [sys.getrefcount(one) for one in watched]
         assert not [(i, b, a) for i, (b, a) in enumerate(zip(before, after)) if abs(b - a) >= 150]
 
