@@ -16,7 +16,7 @@ enum { BLOCK = 1024, SPAN = 16384, ROW = 64, ROWS = 1024, ROLLS = 64, BUCKETS = 
 enum { SEED_PLACES = 1, SEED_BLOCKS = 2, SEED_SPANS = 3, SEED_SIGNS = 1089, SEED_FLIPS = 5044, SEED_ROLLS = 6044 };
 enum { FLOAT32, BFLOAT16, FLOAT16, FLOAT64, INT64, INT32, INT16, INT8, UINT8 };
 enum { DIMENSIONS = 8 };
-enum { PART = 1 << 17 }; /* elements: what lies in one piece is added up in parts of so many, by several threads */
+enum { PART = 1 << 17 }; /* elements that one thread adds up at a time */
 
 typedef struct {
     double buckets[(BUCKETS + 3) * LANES]; /* a row begins in any of 61 and takes 4; what is beyond wraps around */
@@ -221,50 +221,80 @@ static void begin(State *state, const Form *form, int64_t first) {
     state->word = first * form->size / 4;
 }
 
-/* Add all elements in row-major order. */
-static void add_all(State *state, const Form *form, const char *raw) {
-    int kind = form->kind, size = form->size, step = size == 8 ? BLOCK / 2 : BLOCK, last = form->dimensions - 1;
-    int64_t inner = form->shape[last], stride = form->stride[last], at[DIMENSIONS] = {0};
+/* Ask for the next block while this one is worked on: it is often a page of its own, which the processor does not foresee. */
+static void fetch(const char *block, int bytes) {
+    for (int line = 0; line < bytes; line += 64) __builtin_prefetch(block + line, 0, 2);
+}
+
+/* Add the elements from `first` on, up to `end`, of a content that lies in one piece. */
+static void add_straight(State *state, const Form *form, const char *raw, int64_t first, int64_t end) {
+    int size = form->size, step = size == 8 ? BLOCK / 2 : BLOCK;
+    for (int64_t start = first; start < end; start += step) {
+        const char *block = raw + start * size;
+        if (end - start > 2 * step) fetch(block + step * size, step * size);
+        add_block(state, form->kind, block, end - start < step ? end - start : step, size);
+    }
+}
+
+/* The same of one whose rows lie apart, in row-major order. `straight`: room for some rows, where it lies transposed. */
+static void add_spread(State *state, const Form *form, const char *raw, int64_t first, int64_t end, char *straight) {
+    int last = form->dimensions - 1, outer = straight ? last - 2 : last - 1;
+    int64_t inner = form->shape[last], stride = form->stride[last], at[DIMENSIONS], rest = first;
     Feed feed; /* not filled with zeros */
-    begin(state, form, 0);
-    feed.state = state, feed.kind = kind, feed.size = size, feed.step = step, feed.filled = 0;
-    char *straight = NULL;
-    if (last > 0 && stride > LANES * size && form->stride[last - 1] == size && inner >= LANES)
-        straight = malloc((inner + LANES) * LANES * size);
-    int outer = straight ? last - 2 : last - 1;
-    for (;;) {
-        if (straight)
+    feed.state = state, feed.kind = form->kind, feed.size = form->size, feed.filled = 0;
+    feed.step = form->size == 8 ? BLOCK / 2 : BLOCK;
+    for (int k = last; k >= 0; k--) {
+        at[k] = rest % form->shape[k];
+        rest /= form->shape[k];
+        raw += at[k] * form->stride[k];
+    }
+    while (first < end) {
+        if (straight) {
             take_transposed(&feed, raw, form->shape[last - 1], inner, stride, straight);
-        else
-            take(&feed, raw, inner, stride);
-        int moved = outer;
-        for (; moved >= 0; moved--) {
+            first += form->shape[last - 1] * inner;
+        } else {
+            int64_t many = inner - at[last] < end - first ? inner - at[last] : end - first;
+            take(&feed, raw, many, stride);
+            first += many;
+            raw -= at[last] * stride; /* the next row from its beginning */
+            at[last] = 0;
+        }
+        for (int moved = outer; moved >= 0; moved--) {
             raw += form->stride[moved];
             if (++at[moved] < form->shape[moved]) break;
             raw -= form->shape[moved] * form->stride[moved];
             at[moved] = 0;
         }
-        if (moved < 0) break;
     }
-    if (feed.filled) add_block(state, kind, (char *)feed.room, feed.filled, size);
-    free(straight);
+    if (feed.filled) add_block(state, feed.kind, (char *)feed.room, feed.filled, feed.size);
 }
 
-/* A content in one piece, in parts: each has sums of its own, which are then added up in the order of the parts, so that it
-   does not matter how many threads there are. */
+/* A content in parts: each has sums of its own, which are then added up in the order of the parts, so that it does not
+   matter how many threads there are. What lies transposed is one part. */
 typedef struct {
     const Form *form;
     const char *raw;
-    int64_t parts, next;
+    int64_t elements, size, parts, next; /* of a part; how many there are, and which is to be added next */
     State *states;
 } Shared;
 
-static void add_part(State *state, const Form *form, const char *raw, int64_t part) {
-    int size = form->size, step = size == 8 ? BLOCK / 2 : BLOCK;
-    int64_t first = part * PART, end = form->shape[0] - first > PART ? first + PART : form->shape[0];
+static int is_transposed(const Form *form) {
+    int last = form->dimensions - 1;
+    return last > 0 && form->stride[last] > LANES * form->size && form->stride[last - 1] == form->size && form->shape[last] >= LANES;
+}
+
+static void add_part(State *state, const Shared *shared, int64_t part) {
+    const Form *form = shared->form;
+    int64_t first = part * shared->size, end = shared->elements - first > shared->size ? first + shared->size : shared->elements;
     begin(state, form, first);
-    for (int64_t start = first; start < end; start += step)
-        add_block(state, form->kind, raw + start * size, end - start < step ? end - start : step, size);
+    if (form->dimensions == 1 && form->stride[0] == form->size) {
+        add_straight(state, form, shared->raw, first, end);
+        return;
+    }
+    char *straight = NULL;
+    if (is_transposed(form)) straight = malloc((form->shape[form->dimensions - 1] + LANES) * LANES * form->size);
+    add_spread(state, form, shared->raw, first, end, straight);
+    free(straight);
 }
 
 static void join(State *state, const State *part) {
@@ -295,22 +325,25 @@ static void share(void *about) {
     int64_t part;
     EXACTLY;
     while ((part = __atomic_fetch_add(&shared->next, 1, __ATOMIC_RELAXED)) < shared->parts)
-        add_part(&shared->states[part], shared->form, shared->raw, part);
+        add_part(&shared->states[part], shared, part);
     AS_BEFORE;
 }
 
-static void add_parts(State *state, const Form *form, const char *raw) {
-    int64_t parts = (form->shape[0] + PART - 1) / PART;
-    if (parts == 1) {
-        add_part(state, form, raw, 0);
+static void add_all(State *state, const Form *form, const char *raw) {
+    Shared shared = {form, raw, 1, PART, 0, 0, NULL};
+    for (int k = 0; k < form->dimensions; k++) shared.elements *= form->shape[k];
+    if (is_transposed(form)) shared.size = shared.elements;
+    shared.parts = (shared.elements + shared.size - 1) / shared.size;
+    if (shared.parts == 1) {
+        add_part(state, &shared, 0);
         return;
     }
-    Shared shared = {form, raw, parts, 0, in_parallel ? malloc(parts * sizeof *state) : NULL};
     State one;
     begin(state, form, 0);
+    if (in_parallel) shared.states = malloc(shared.parts * sizeof *state);
     if (shared.states) in_parallel(share, &shared, 0, 0);
-    for (int64_t part = 0; part < parts; part++) {
-        if (!shared.states) add_part(&one, form, raw, part);
+    for (int64_t part = 0; part < shared.parts; part++) {
+        if (!shared.states) add_part(&one, &shared, part);
         join(state, shared.states ? &shared.states[part] : &one);
     }
     free(shared.states);
@@ -342,8 +375,7 @@ int numscope_measure(const Form *form, int row, uint32_t high, uint32_t low) {
     State state;
     const char *raw = (const char *)((uint64_t)high << 32 | low);
     EXACTLY;
-    if (form->dimensions == 1 && form->stride[0] == form->size) add_parts(&state, form, raw);
-    else add_all(&state, form, raw);
+    add_all(&state, form, raw);
     double largest = state.high > -state.low ? state.high : -state.low;
     int careful = largest != 0 && largest > -INFINITY && !(largest > 0x1p-400 && largest < 0x1p400);
     if (!careful) write_row(&state, form, row);
