@@ -40,8 +40,9 @@ def load(name: str) -> dict[str, Any]:
 
 
 def figures() -> str:
-    """The table in Markdown, with the machine and the date below; empty where nothing was measured."""
-    lines, about = [], {}
+    """The table in Markdown, with the machines and the dates below; empty where nothing was measured."""
+    lines: list[str] = []
+    machines: dict[str, list[str]] = {}  # → the parts that were measured there
     for name, wanted in CHOSEN.items():
         result = load(name)
         rows = {row["what"]: row for row in result["rows"] if "error" not in row["numscope"]}
@@ -49,12 +50,19 @@ def figures() -> str:
             if what in rows:
                 lines.append("| " + " | ".join(cells(rows[what])) + " |")
                 about = result["about"]
+                machine = f"{about['date']}, {about['processor']}, {about['cores']} cores, torch {about['torch']}"
+                parts = machines.setdefault(machine, [])
+                if name not in parts:
+                    parts.append(name)
     text = ""
     if lines:
         head = ["| on a CPU | numscope | msprobe | numscope / msprobe | limit (✗: missed) | written, read |"]
         head.append("|---|---|---|---|---|---|")
         text += "\n".join([*head, *lines]) + "\n\n"
-        text += f"{about['date']}, {about['processor']}, {about['cores']} cores, torch {about['torch']}.\n"
+        text += "; ".join(
+            f"{', '.join(parts)}: {machine}" if len(machines) > 1 else machine for machine, parts in machines.items()
+        )
+        text += ".\n"
     return text + gpu_figures()
 
 

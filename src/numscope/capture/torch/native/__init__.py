@@ -90,6 +90,8 @@ def load() -> Any:
     """Return the compiled functions, or None where they can't be had; the answer is the same for the whole process."""
     if not is_wanted() or sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        return None
     try:
         here = Path(__file__).parent
         sources = [here / name for name in _SOURCES]
