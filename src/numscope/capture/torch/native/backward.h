@@ -309,7 +309,8 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
 /* NodeHook.__call__(hook, grad_inputs, grad_outputs) */
 static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
     PyObject *hook = args[0], *watch = NodeHook__watch(hook);
-    if (Watch_restless.is_set(watch)) return PyObject_Vectorcall(given.hook_call, args, 3, nullptr);
+    if (Watch_restless.is_set(watch) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2]))
+        return PyObject_Vectorcall(given.hook_call, args, 3, nullptr);
     Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
     if (!state.p) return nullptr;
     if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);

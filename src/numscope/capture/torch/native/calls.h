@@ -239,7 +239,7 @@ static PyObject *call_function(PyObject *, PyObject *const *given_args, Py_ssize
     PyObject *watch = ApiMode__watch(mode), *api = nullptr;
     Ref state;
     bool usual = false, well = is_done([&] {
-        api = PyDict_GetItemWithError(ApiMode__known(mode), func);
+        api = found(ApiMode__known(mode), func);
         if (!api || Api_plain.is_set(api)) return;
         state = state_of(ApiMode__thread(mode));
         PyObject *stack = State_stack(state);
