@@ -68,9 +68,8 @@ class StreamBatch:
         self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
         self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
         self.alike: dict[Any, Plan] = {}  # of those of which a caller says that they are alike
-        self.straight: Tensor | None = (
-            None  # memory for copies of what lies transposed: each is read before the next is made
-        )
+        # memory for copies of what lies transposed: each is read before the next is made
+        self.straight: Tensor | None = None
         self.known = 0  # size of the tables when `plans` was begun
         self.about = np.empty((LINES, 3), np.int64)  # of the lines in `out`: row, elements, real elements in the tensor
         self.used = Used(0, 0, LINES, RECORDS, self.about.ctypes.data)

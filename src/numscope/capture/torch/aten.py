@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from numscope.capture.torch.aten_rows import named_rows, nested_rows, result_rows
 from numscope.capture.torch.blank import record_results
 from numscope.capture.torch.left import Stepping
 from numscope.capture.torch.operators import ABSENT, Names, Operator
@@ -389,32 +390,6 @@ class AtenMode(TorchDispatchMode):
         if watch.scope.stateful:
             watch.ended(name)
         watch.flush_if_full()
-
-
-def nested_rows(
-    watch: Watch, state: State, order: int, slot: int, value: Any, others: list[tuple[str, Any]]
-) -> list[int]:
-    """Return the rows of the tensors in a value that is no plain tensor, in the slot of one of an operator's arguments."""
-    with state.guard:
-        return watch.rows(order, watch.flatten_one("input", watch.inputs.index(slot), value, others))
-
-
-def named_rows(
-    watch: Watch, state: State, operator: Operator, order: int, args: Any, others: list[tuple[str, Any]], kwargs: Any,
-    rows: list[int],
-) -> int:  # fmt: skip
-    """Add the rows of the tensors among an operator's keyword arguments; return the text of all that are no tensors."""
-    named: list[tuple[str, Any]] = []
-    with state.guard:
-        rows += watch.rows(order, watch.flatten_named("kwargs", kwargs, named))
-    return watch.arguments(operator.others(args, others), named)
-
-
-def result_rows(watch: Watch, state: State, operator: Operator, order: int, args: Any, result: Any) -> list[int]:
-    """Return the rows of results that are not one plain tensor."""
-    with state.guard:
-        base = args[0] if operator.aliases else None
-        return watch.rows(order, watch.flatten_output(result), base=base)
 
 
 def _is_engines(frame: Any) -> bool:

@@ -19,7 +19,19 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch import api, api_results, aten, backward, compiled, graph, inputs, modules, tensors, values
+from numscope.capture.torch import (
+    api,
+    api_results,
+    aten,
+    aten_rows,
+    backward,
+    compiled,
+    graph,
+    inputs,
+    modules,
+    tensors,
+    values,
+)
 from numscope.capture.torch.names import Api
 from numscope.capture.torch.operators import ABSENT, Names, Operator
 from numscope.core.compiling import compiled as library_of
@@ -199,9 +211,9 @@ def _given() -> dict[str, Any]:
         "THREAD": aten.THREAD,
         "current_node": core._current_autograd_node,
         "look_up_view": tensors.Tensors.look_up_view,
-        "nested_rows": aten.nested_rows,
-        "named_rows": aten.named_rows,
-        "result_rows": aten.result_rows,
+        "nested_rows": aten_rows.nested_rows,
+        "named_rows": aten_rows.named_rows,
+        "result_rows": aten_rows.result_rows,
         "call_operator": _PYTHONS[aten.AtenMode, "__torch_dispatch__"],
         "take_state": inputs.take_state,
         "aim": inputs.aim,

@@ -178,42 +178,37 @@ static void end_operator(
 }
 
 /* AtenMode.__torch_dispatch__(mode, func, types, args, kwargs): ordinary operators here, all others by Python's. */
-static PyObject *call_operator(PyObject *, PyObject *const *given_args, Py_ssize_t count) {
-    PyObject *mode = given_args[0], *func = given_args[1], *types = given_args[2];
-    PyObject *args = count > 3 ? given_args[3] : nothing, *kwargs = count > 4 ? given_args[4] : Py_None;
-    if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
-    PyObject *watch = AtenMode__watch(mode), *operation = nullptr;
+static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t count) {
+    Asked asked(all, count);
+    PyObject *mode = asked.mode, *watch = AtenMode__watch(mode), *operation = nullptr;
     Ref state;
     bool ordinary = false, in_engine = false, well = is_done([&] {
-        Ref key(from_address(func));
+        Ref key(from_address(asked.func));
         operation = found(AtenMode__operators(mode), key);
         if (!operation) return;
         state = state_of(Watch_thread(watch));
         ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
-            PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && !Watch_asks.is_set(watch) &&
+            asked.is_plain() && !Watch_asks.is_set(watch) &&
             !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_stepping.is_none(state) && Watch_forward_on.is_set(watch) &&
-            !number_from(given.functions) && PyTuple_CheckExact(args);
+            !number_from(given.functions);
         if (ordinary) {
             in_engine = number_from(given.task) != -1;
             ordinary = !(in_engine && c10::GradMode::is_enabled());
         }
     });
     if (!well) return nullptr;
-    if (!ordinary) {
-        PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
-        return PyObject_Vectorcall(given.call_operator, all, 5, nullptr);
-    }
+    if (!ordinary) return asked.by(given.call_operator);
     Dispatched call;
     Ref kept(held(operation));
     State_busy.put(state, held(Py_True));
-    well = is_done([&] { begin_operator(mode, watch, state, operation, args, kwargs, in_engine, call); });
+    well = is_done([&] { begin_operator(mode, watch, state, operation, asked.args, asked.kwargs, in_engine, call); });
     if (!well) {
         call.order = nullptr;
         well = is_done([&] { fault(watch, Api_head(operation)); });
     }
     State_busy.put(state, held(Py_False));
     if (!well) return nullptr;
-    Ref result(PyObject_Call(Operator_call(operation), args, kwargs));
+    Ref result(asked.done(Operator_call(operation)));
     if (!call.order.p) return result.give();
     PyObject *recorder = Watch_recorder(watch);
     if (!result.p) {
@@ -224,7 +219,7 @@ static PyObject *call_operator(PyObject *, PyObject *const *given_args, Py_ssize
         return nullptr;
     }
     State_busy.put(state, held(Py_True));
-    well = is_done([&] { end_operator(watch, state, operation, args, result, call); });
+    well = is_done([&] { end_operator(watch, state, operation, asked.args, result, call); });
     if (!well) well = is_done([&] { fault(watch, Api_head(operation)); });
     bool added = is_done([&] {
         extend_by(Recorder_slot_rows(recorder), call.rows);

@@ -235,8 +235,8 @@ static PyObject *begun(PyObject *call, PyObject *state) {
     BackwardCall__epoch.put(call, held(epoch));
     BackwardCall__order.put(call, held(order));
     BackwardCall__seen.put(call, held(nothing));
-    PyObject *number = State_number(state), *row = BackwardCall_row(call);
-    Ref thread(number_of(number) < 0 ? method(watch, names.thread_number) : held(number));
+    PyObject *row = BackwardCall_row(call);
+    Ref thread(thread_of(watch, state));
     extend(
         Recorder_call_rows(recorder), order.p, BackwardCall_name(call), PyTuple_GET_ITEM(row, 2), PyTuple_GET_ITEM(row, 3),
         PyTuple_GET_ITEM(row, 4), Watch_backward_phase(watch), parent.p, before < 0 ? BackwardCall_forward(call) : minus_one, minus_one,
@@ -302,8 +302,7 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
         }
         extend(Recorder_slot_rows(recorder), order.p, slot, number.p, minus_one);
     }
-    if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))
-        Ref done(method(watch, names.flush_if_full));
+    flush_if_full(watch, recorder);
 }
 
 /* NodeHook.__call__(hook, grad_inputs, grad_outputs) */

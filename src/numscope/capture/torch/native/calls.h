@@ -131,13 +131,6 @@ static bool is_traced() { /* as is_tracing in compiled.py */
     return is_true_of(given.traced);
 }
 
-static PyObject *state_of(PyObject *thread) { return attribute(thread, names.here); }
-
-static PyObject *thread_of(PyObject *watch, PyObject *state) {
-    PyObject *number = State_number(state);
-    return number_of(number) < 0 ? method(watch, names.thread_number) : held(number);
-}
-
 /* The next number of a series in this step. */
 static PyObject *next_in(PyObject *series, PyObject *epoch) {
     PyObject *now = Series_now(series);
@@ -207,11 +200,6 @@ static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *arg
     call.order = order.give();
 }
 
-static void flush_if_full(PyObject *watch, PyObject *recorder) {
-    if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))
-        Ref done(method(watch, names.flush_if_full));
-}
-
 static void end(PyObject *watch, Begun &call, PyObject *result) {
     PyObject *recorder = Watch_recorder(watch);
     extend_by(Recorder_call_rows(recorder), call.row);
@@ -232,44 +220,39 @@ static void end(PyObject *watch, Begun &call, PyObject *result) {
 }
 
 /* ApiMode.__torch_function__(mode, func, types, args, kwargs): usual calls here, all others by Python's. */
-static PyObject *call_function(PyObject *, PyObject *const *given_args, Py_ssize_t count) {
-    PyObject *mode = given_args[0], *func = given_args[1], *types = given_args[2];
-    PyObject *args = count > 3 ? given_args[3] : nothing, *kwargs = count > 4 ? given_args[4] : Py_None;
-    if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
-    PyObject *watch = ApiMode__watch(mode), *api = nullptr;
+static PyObject *call_function(PyObject *, PyObject *const *all, Py_ssize_t count) {
+    Asked asked(all, count);
+    PyObject *mode = asked.mode, *watch = ApiMode__watch(mode), *api = nullptr;
     Ref state;
     bool usual = false, well = is_done([&] {
-        api = found(ApiMode__known(mode), func);
+        api = found(ApiMode__known(mode), asked.func);
         if (!api || Api_plain.is_set(api)) return;
         state = state_of(ApiMode__thread(mode));
         PyObject *stack = State_stack(state);
         Py_ssize_t depth = PyList_GET_SIZE(stack);
-        usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) &&
+        usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && asked.is_plain() &&
             !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
             Watch_forward_on.is_set(watch) && !Api_series.is_none(api) && !is_traced() && !number_from(given.functions) &&
-            number_from(given.task) == -1 && PyTuple_CheckExact(args) && PyTuple_GET_SIZE(args) <= POSITIONS;
+            number_from(given.task) == -1 && PyTuple_GET_SIZE(asked.args) <= POSITIONS;
         if (usual && depth) {
             PyObject *op = Open_op(PyList_GET_ITEM(stack, depth - 1));
             usual = !(PyUnicode_GET_LENGTH(op) && same_name(op, Api_op(api)));
         }
     });
     if (!well) return nullptr;
-    if (api && Api_plain.is_set(api)) return PyObject_Call(func, args, kwargs);
-    if (!usual) {
-        PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
-        return PyObject_Vectorcall(given.call_function, all, 5, nullptr);
-    }
+    if (api && Api_plain.is_set(api)) return asked.done(asked.func);
+    if (!usual) return asked.by(given.call_function);
     Begun call(watch);
     Ref kept(held(api));
     State_busy.put(state, held(Py_True));
-    well = is_done([&] { begin(watch, state, api, args, kwargs, call); });
+    well = is_done([&] { begin(watch, state, api, asked.args, asked.kwargs, call); });
     if (!well) {
         call.order = nullptr;
         well = is_done([&] { fault(watch, Api_head(api)); });
     }
     State_busy.put(state, held(Py_False));
     if (!well) return nullptr;
-    Ref result(PyObject_Call(func, args, kwargs));
+    Ref result(asked.done(asked.func));
     if (!call.order.p) return result.give();
     if (!result.p) {
         if (PyErr_ExceptionMatches(PyExc_Exception)) {

@@ -163,7 +163,7 @@ static Given given;
     X(_add) X(_add_numpy) X(_is_compiling_flag) X(_sequence_nr) X(acquire) X(add_alike) X(alike) X(arguments) X(begin) X(detach)      \
     X(fault) X(flatten_one) X(flush_if_full) X(form) X(grad_fn) X(here) X(index) X(input) X(keywords) X(kwargs) X(entry)              \
     X(launch_by_triton) X(metadata) X(name) X(next) X(next_functions) X(output_nr) X(register_hook) X(release) X(reserve) X(rows)     \
-    X(show) X(state_slot) X(streams) X(_arguments) X(_begin_step) X(_flush) X(_link) X(arranged) X(__dict__) X(_parameters) X(_buffers) X(_modules) X(tensor) X(thread_number) X(unmeasured) X(variable) X(add) X(call) X(slot) X(backward) X(again) X(__enter__)  \
+    X(show) X(state_slot) X(streams) X(_arguments) X(_begin_step) X(_flush) X(_link) X(arranged) X(__dict__) X(_parameters) X(_buffers) X(_modules) X(tensor) X(thread_number) X(unmeasured) X(variable) X(add) X(call) X(slot) X(backward) X(__enter__)  \
     X(__exit__)
 
 struct Names {
@@ -231,6 +231,34 @@ static inline void fault(PyObject *watch, PyObject *where) {
     }
     Ref done(method(watch, names.fault, where, value));
 }
+
+/* What is open in this thread, and its number. */
+static inline PyObject *state_of(PyObject *thread) { return attribute(thread, names.here); }
+
+static inline PyObject *thread_of(PyObject *watch, PyObject *state) {
+    PyObject *number = State_number(state);
+    return number_of(number) < 0 ? method(watch, names.thread_number) : held(number);
+}
+
+static inline void flush_if_full(PyObject *watch, PyObject *recorder) {
+    if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))
+        Ref done(method(watch, names.flush_if_full));
+}
+
+/* What a mode's function is given: mode, func, types, args=(), kwargs=None. */
+struct Asked {
+    PyObject *mode, *func, *types, *args, *kwargs; /* no keyword arguments: null */
+    Asked(PyObject *const *all, Py_ssize_t count)
+        : mode(all[0]), func(all[1]), types(all[2]), args(count > 3 ? all[3] : nothing), kwargs(count > 4 ? all[4] : Py_None) {
+        if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
+    }
+    bool is_plain() const { return PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && PyTuple_CheckExact(args); }
+    PyObject *by(PyObject *python) const { /* what is not usual: Python's function does it */
+        PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
+        return PyObject_Vectorcall(python, all, 5, nullptr);
+    }
+    PyObject *done(PyObject *function) const { return PyObject_Call(function, args, kwargs); }
+};
 
 /* Do some work; a C++ error becomes Python's, which is then set. */
 template <typename Work> static inline bool is_done(Work work) {

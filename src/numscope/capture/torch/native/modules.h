@@ -3,18 +3,6 @@
 #pragma once
 #include "calls.h"
 
-/* Number a tensor that an earlier step has measured; as Recorder.again. */
-static PyObject *again(PyObject *recorder, PyObject *lasting, PyObject *form) {
-    Ref number(next_of(Recorder_tensor_numbers(recorder)));
-    Locked locked(Recorder__lock(recorder));
-    PyObject *list = Recorder__again(recorder);
-    Ref row(integer(number_of(given.AGAIN) - PyList_GET_SIZE(list)));
-    append(list, lasting);
-    extend(
-        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
-    return number.give();
-}
-
 /* The number of a module's own tensor: most are as an optimizer has left them in the step before; as Lists.state. */
 static PyObject *state_number(PyObject *tensors, PyObject *tensor) {
     if (!is_plain(tensor) || !is_simple(impl_of(tensor))) return number_in(tensors, tensor);

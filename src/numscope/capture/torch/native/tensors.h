@@ -183,6 +183,18 @@ static PyObject *recorded(PyObject *recorder, PyObject *form, PyObject *place, P
     return number.give();
 }
 
+/* Number a tensor that an earlier step has measured; as Recorder.again. */
+static PyObject *again(PyObject *recorder, PyObject *lasting, PyObject *form) {
+    Ref number(next_of(Recorder_tensor_numbers(recorder)));
+    Locked locked(Recorder__lock(recorder));
+    PyObject *list = Recorder__again(recorder);
+    Ref row(integer(number_of(given.AGAIN) - PyList_GET_SIZE(list)));
+    append(list, lasting);
+    extend(
+        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
+    return number.give();
+}
+
 /* Looking up ----------------------------------------------------------------------------------------------------------- */
 
 static PyObject *place_of(PyObject *storage, int64_t version) {
@@ -230,9 +242,7 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
                 bool holds = number_of(PyTuple_GET_ITEM(settled, 1)) == version && referent(PyTuple_GET_ITEM(told, 0)) == tensor &&
                     PyTuple_GET_ITEM(told, 4) == form &&
                     reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1))) == data;
-                if (holds)
-                    number = method(
-                        recorder, names.again, PyTuple_GET_ITEM(settled, 2), Form_dtype(form), Form_shape(form), Form_device(form));
+                if (holds) number = again(recorder, PyTuple_GET_ITEM(settled, 2), form);
             }
             if (!number.p) number = recorded(recorder, form, place, tensor, data, false);
             must(PyDict_SetItem(seen, place, number));
