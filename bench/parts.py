@@ -132,7 +132,7 @@ def start(bench: Bench) -> list[Row]:
 def growth(bench: Bench) -> list[Row]:
     """The cost of a call as steps grow."""
     say("growth")
-    words = ("--rounds", 1, "--most", 10_000) if bench.quick else ("--rounds", 3)
+    words = ("--rounds", 1, "--most", 10_000) if bench.quick else ("--rounds", 5)
     found = bench.own("growth_worker", "--out", bench.folder("growth"), *words)
     return [{"what": "growth", "model": "", "mode": "growth", "numscope": found}]
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.compare.chunks import CHUNK, Work, work_for
+from numscope.compare.native import Pair, pair
 from numscope.compare.structure import Spread, index_text
 from numscope.compare.ulp import Ulps, nonfinite
 
@@ -78,9 +79,12 @@ def _measure(
     spread = Spread(target.shape, a.size)
     length = spread.chunk(CHUNK)
     work = work_for(a.dtype, b.dtype, precise)
-    total = _Totals(max(_tolerance(dtypes[0]), _tolerance(dtypes[1])), spread, Ulps(a, b, dtypes), work)
+    tolerance = max(_tolerance(dtypes[0]), _tolerance(dtypes[1]))
+    total = _Totals(tolerance, spread, Ulps(a, b, dtypes), work, pair(a, b, tolerance, work.d))
     for begin in range(0, a.size, length):
-        total.add(a[begin : begin + length], b[begin : begin + length], begin)
+        part_a, part_b = a[begin : begin + length], b[begin : begin + length]
+        if not total.add_at_once(begin, len(part_a)):
+            total.add(part_a, part_b, begin)
     return total
 
 
@@ -107,9 +111,12 @@ def _empty() -> Exact:
 class _Totals:
     """Sums over the chunks seen so far. Σa², Σab and Σa follow from those of b and d = a - b, unless they cancel."""
 
-    def __init__(self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps, work: Work) -> None:
+    def __init__(
+        self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps, work: Work, compiled: Pair | None
+    ) -> None:
         self.rtol, self.atol = tolerance
-        self.spread, self.ulps, self.work = spread, ulps, work
+        self.spread, self.ulps, self.work, self.compiled = spread, ulps, work, compiled
+        self.short = False  # some sums are in float32
         self.count = self.compared = self.unlike = 0
         self.aa = self.ab = self.bb = self.dd = self.db = 0.0
         self.sum_a = self.sum_b = self.sum_d = self.sum_rel = 0.0
@@ -117,8 +124,33 @@ class _Totals:
         self.max_abs = self.max_rel = 0.0
         self.worst = self.first = -1
 
+    def add_at_once(self, begin: int, n: int) -> bool:
+        """Add the elements from `begin` on, by the compiled function; return whether that could be."""
+        found = self.compiled and self.compiled.measure(begin, n, int(self.ulps.top))
+        if not found:
+            return False
+        self.count += n
+        self.compared += n
+        for name in ("aa", "ab", "bb", "dd", "db", "zeros", "near1", "near5"):
+            setattr(self, name, getattr(self, name) + getattr(found, name))
+        self.sum_a += found.a
+        self.sum_b += found.b
+        self.sum_d += found.d
+        self.sum_rel += found.relative
+        self.mismatch += found.mismatches
+        self.max_rel = max(self.max_rel, found.most_relative)
+        self.ulps.top = max(self.ulps.top, float(found.ulps))
+        if found.most > self.max_abs:
+            self.max_abs, self.worst = found.most, begin + found.worst
+        if found.most > 0:
+            self.first = begin + found.first if self.first < 0 else self.first
+            self.spread.add(self.work.d[:n], begin, self.work.flag[:n])
+        return True
+
     def add(self, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
+        """Add the elements from `begin` on."""
         work, n = self.work, len(part_a)
+        self.short = work.short
         first, b = work.read(part_a, part_b)
         self.count += n
         self.compared += n
@@ -165,7 +197,7 @@ class _Totals:
 
     def delicate(self) -> bool:
         """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
-        if not self.work.short or not self.compared:
+        if not self.short or not self.compared:
             return False
         sides = ((self.bb, self.sum_b), (self.aa, self.sum_a))
         return any(total**2 > 0.99 * squares * self.compared for squares, total in sides)

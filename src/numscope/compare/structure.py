@@ -34,7 +34,7 @@ class Spread:
         self.by_column = np.zeros(self.columns) if self.columns <= 1 << 16 else None
         self.looked, self.skipped = (np.zeros(len(self.rows), np.bool_) for _ in range(2))
         self.chunks = 0  # those with an error
-        self.wrong = 0
+        self.wrong = 0  # elements, counted until they are more than a few
         self.elements = elements
 
     def chunk(self, length: int) -> int:
@@ -51,7 +51,8 @@ class Spread:
             (self.skipped if skip else self.looked)[cells] = True
             if skip:
                 return
-        self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
+        if self.wrong <= _SINGLE:  # beyond that it makes no difference
+            self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
         first_row = begin // self.columns
         if begin % self.columns or len(error) % self.columns:
             square = np.square(error)

@@ -7,7 +7,6 @@ is no compiler, no place to write to, or anything else is missing, whoever asks 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -31,6 +30,8 @@ def compiled(
     `flags`: what the compiler is told, and what it is told instead if it can't do that; `parts`: what else makes another
     library; `try_out` raises where one does not do what it should.
     """
+    import hashlib
+
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
     texts = *(source.read_text() for source in sources), *map(" ".join, flags), *parts
     key = "\0".join((*texts, sys.platform, os.uname().machine, libc or ""))
@@ -47,6 +48,17 @@ def program(variable: str, *usual: str) -> list[str]:
     import shutil
 
     return shlex.split(os.environ.get(variable, "")) or [next(filter(None, map(shutil.which, usual)), usual[-1])]
+
+
+def vector_flags() -> list[str]:
+    """Return what a C compiler is to be told of this machine's processor."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            known = set(file.read(8192).partition("flags")[2].partition("\n")[0].split())
+    except OSError:
+        known = set()
+    wanted = ("avx2", "fma", "f16c")
+    return [f"-m{one}" for one in wanted] if known.issuperset(wanted) else []
 
 
 def _cache() -> Path:
@@ -66,7 +78,7 @@ def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[P
     import tempfile
 
     if sys.stderr is not None and sys.stderr.isatty():
-        print("numscope: compiling what makes capture fast; once, a few seconds", file=sys.stderr)
+        print("numscope: compiling its fast loops; once, a few seconds", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for command in commands:

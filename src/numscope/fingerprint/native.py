@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numscope.core.compiling import compiled, is_wanted, program
+from numscope.core.compiling import compiled, is_wanted, program, vector_flags
 from numscope.fingerprint import definition
 from numscope.fingerprint.kinds import KINDS, Kind
 from numscope.fingerprint.rows import Places, Rows
@@ -122,16 +122,9 @@ def load() -> Native | None:
 def _library() -> Path:
     sources = [Path(__file__).with_name(name) for name in _SOURCES]
     compiler = program("CC", "cc", "gcc", "clang")
-    return compiled("fingerprint", sources, compiler, [_flags()], (), lambda path: _try_out(Native(path)))
-
-
-def _flags() -> list[str]:
-    try:
-        with open("/proc/cpuinfo") as file:
-            known = set(file.read(8192).partition("flags")[2].partition("\n")[0].split())
-    except OSError:
-        known = set()
-    return [*_FLAGS, "-mavx2", "-mfma"] if {"avx2", "fma"} <= known else _FLAGS
+    return compiled(
+        "fingerprint", sources, compiler, [[*_FLAGS, *vector_flags()]], (), lambda path: _try_out(Native(path))
+    )
 
 
 def _try_out(native: Native) -> None:

@@ -14,6 +14,8 @@ from hypothesis.extra import numpy as arrays
 
 from numscope.compare.exact import CHUNK, Exact, measure_arrays
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 
 def measured(a: Any, b: Any, dtype: str | None = None) -> Exact:
     a, b = np.asarray(a), np.asarray(b)

@@ -17,6 +17,8 @@ from numscope.compare.exact import Exact, measure_arrays
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float64": np.float64}
 TOLERANCE = {"float32": (1.3e-6, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float64": (1e-7, 1e-7)}
 
+pytestmark = pytest.mark.usefixtures("both_forms")
+
 
 def measured(a: Any, b: Any) -> Exact:
     return measure_arrays(a, b, (a.dtype.name, b.dtype.name))
@@ -222,3 +224,26 @@ def test_a_small_deviation_beside_a_large_mean_is_seen(name: str) -> None:
     b = (1 + 0.01 * np.random.default_rng(0).standard_normal(40_000)).astype(DTYPES[name])
     found = measured(b, b[::-1].copy())
     assert found.target_std == pytest.approx(b.astype(np.float64).std(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("start", [0, 1, 2], ids=["aligned", "odd", "unaligned"])
+def test_wherever_the_contents_lie(name: str, start: int) -> None:
+    size = np.dtype(DTYPES[name]).itemsize
+    b = np.linspace(1, 2, 5000).astype(DTYPES[name])
+    memory = np.zeros(5001 * size + 8, np.uint8)
+    place = {0: 0, 1: size, 2: 1}[start]
+    a = memory[place : place + 5000 * size].view(DTYPES[name])
+    a[:] = b
+    a[4321] = 3
+    assert (measured(a, b).worst_index, measured(b, a).worst_index) == ("[4321]", "[4321]")
+
+
+def test_errors_that_float32_does_not_hold() -> None:
+    b = np.full(5000, -3e38, np.float32)
+    a = b.copy()
+    a[7], a[9], b[9] = 3e38, 1e-3, 1e-42
+    found = measured(a, b)
+    assert found.max_abs_err == pytest.approx(6e38)
+    assert found.max_rel_err == pytest.approx(float(a[9]) / float(b[9]), rel=1e-6)
+    assert found.worst_index == "[7]"
