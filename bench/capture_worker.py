@@ -19,7 +19,9 @@ from torch import nn
 
 import numscope as ns
 from bench.models import build
-from bench.timing import many, written
+from bench.timing import many, seconds, written
+
+SETTLED = 0.6  # seconds after which what was recorded is written, and the machine is done with the files
 
 
 def main() -> None:
@@ -93,30 +95,38 @@ def captured(
 
 
 def idle(model: nn.Module, step: Callable[[], None], rounds: int, out: Path) -> dict[str, float]:
-    """Steps with a capture at hand that records nothing, over plain steps: the median of the rounds' ratios."""
-    steps = 10
+    """Steps with a capture at hand that records nothing, over plain steps right after them: the median of many ratios."""
     ratios: dict[str, list[float]] = {"not started": [], "stopped": [], "step not recorded": []}
+
+    def usual() -> float:
+        many(step, 2)  # these find the caches cold
+        return sorted(many(step, 8))[2]  # of those that nothing has disturbed
+
     for _ in range(rounds):
-        plain = min(many(step, steps))
+        before = usual()
+        cap: Any = ns.capture(out / "idle", model, overwrite=True, on_error="raise")
+        idle = usual()
+        cap.close()
+        ratios["not started"].append(2 * idle / (before + usual()))
         cap = ns.capture(out / "idle", model, overwrite=True, on_error="raise")
-        ratios["not started"].append(min(many(step, steps)) / plain)
         cap.start()
         step()
         cap.stop()
-        plain = min(many(step, steps))
-        ratios["stopped"].append(min(many(step, steps)) / plain)
+        time.sleep(SETTLED)
+        idle = usual()
+        cap.close()
+        ratios["stopped"].append(idle / usual())
         cap = ns.capture(out / "idle", model, steps=[10**6], overwrite=True, on_error="raise")
-        cap.start()
 
         def unrecorded(cap: Any = cap) -> None:
             step()
             cap.step()
 
-        unrecorded()
-        times = many(unrecorded, steps)
-        cap.stop()
-        plain = min(many(step, steps))
-        ratios["step not recorded"].append(min(times) / plain)
+        for _ in range(20):
+            cap.start()
+            there = seconds(unrecorded)
+            cap.stop()
+            ratios["step not recorded"].append(there / seconds(step))
     return {what: median(values) for what, values in ratios.items()}
 
 

@@ -290,7 +290,9 @@ class Capture:
             self._watching = False
 
     def _end_step(self) -> None:
-        if self._touched and not self._dead and self._recorder.has_content and self._is_ours():
+        if not self._touched:
+            return
+        if not self._dead and self._recorder.has_content and self._is_ours():
             self._guarded(self._recorder.end_step)
             if not self._described and not self._dead:
                 self._described = True
