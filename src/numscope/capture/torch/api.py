@@ -16,7 +16,7 @@ from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.graph import attach, attach_one
 from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.names import STORAGES, Api, ApiTable, Function, is_cast
-from numscope.capture.torch.plain import wait_for
+from numscope.capture.torch.plain import PLAIN, wait_for
 from numscope.capture.torch.storages import version_of
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.values import POSITIONS, Slot
@@ -54,9 +54,9 @@ class ApiMode(TorchFunctionMode):
         tensors = watch.tensors
         stack = state.stack
         if (
-            not api.usual or state.busy or not watch.on or not watch.calm or types or watch.asks or tensors.blanks
-            or state.quiet is not None or not watch.forward_on or is_tracing() or _functions() or _task() != -1
-            or len(args) > POSITIONS or (stack and (op := stack[-1].op) and _same_name(op, api.op))
+            not api.usual or state.busy or not watch.on or not watch.calm or not PLAIN.issuperset(types) or watch.asks
+            or tensors.blanks or state.quiet is not None or not watch.forward_on or is_tracing() or _functions()
+            or _task() != -1 or len(args) > POSITIONS or (stack and (op := stack[-1].op) and _same_name(op, api.op))
         ):  # fmt: skip
             return self._any(api, func, state, args, kwargs or {}, sys._getframe(1))
 

@@ -8,6 +8,7 @@ finds the dictionary that it would have found.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from typing import Any
 
 from torch.autograd import function
@@ -16,6 +17,15 @@ from numscope.capture.torch.backward import NodeHook
 from numscope.capture.torch.thread import Undo
 
 _OURS = -1  # torch's handles count from 0
+
+
+def registered(plain: Any, hooks: Any, hook: Any) -> Any:
+    """Return the hooks of a node with one more, and its handle: `plain` does that in torch."""
+    if hooks is not None or type(hook) is not NodeHook:
+        return plain(hooks, hook)
+    hooks = OrderedDict()
+    hooks[_OURS] = hook
+    return hooks, None
 
 
 class WithoutHandles:
@@ -27,16 +37,7 @@ class WithoutHandles:
         original: Any = vars(owner).get("_register_hook") if owner is not None else None
         if not isinstance(original, staticmethod):  # a torch that does it in another way
             return lambda: None
-        plain = original.__func__
-
-        def register(hooks: Any, hook: Any) -> Any:
-            if hooks is not None or type(hook) is not NodeHook:
-                return plain(hooks, hook)
-            hooks = OrderedDict()
-            hooks[_OURS] = hook
-            return hooks, None
-
-        ours = owner._register_hook = staticmethod(register)
+        ours = owner._register_hook = staticmethod(partial(registered, original.__func__))
 
         def undo() -> None:
             if vars(owner)["_register_hook"] is ours:

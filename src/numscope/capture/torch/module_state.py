@@ -40,20 +40,23 @@ def written_by(watch: Watch, module: torch.nn.Module, versions: dict[str, int | 
     return written
 
 
-def watch_gradient(
-    watch: Watch, backwards: dict[str, BackwardCall], parameter: torch.nn.Parameter, path: str, name: str
-) -> Any:
-    """Show a parameter's gradient in the backward call of its module, whose path it is; return the hook's handle, or None."""
-    if not (watch.settings.parameters and watch.record_backward) or not parameter.requires_grad:
-        return None
-    slot = watch.slot_id("parameters_grad", name)
-    recorder = watch.recorder
+class GradientHook:
+    """Shows a parameter's gradient in the backward call of its module."""
 
-    def accumulated(tensor: torch.Tensor) -> None:
+    __slots__ = ("_backwards", "_path", "_slot", "_watch")
+
+    def __init__(self, watch: Watch, backwards: dict[str, BackwardCall], path: str, slot: int) -> None:
+        self._watch = watch
+        self._backwards = backwards
+        self._path = path
+        self._slot = slot
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        watch = self._watch
         state = watch.thread.here
         if not watch.on or state.busy:
             return
-        call = backwards.get(path)
+        call = self._backwards.get(self._path)
         if call is None or not call.wanted:
             return
         state.busy = True
@@ -61,19 +64,28 @@ def watch_gradient(
         guard.__enter__()
         try:
             if (gradient := tensor.grad) is not None:
+                recorder = watch.recorder
                 order = call._order if call._epoch == recorder.epoch else call.begin(state)
                 if watch.restless:
-                    watch.show(order, slot, gradient, call.name)
+                    watch.show(order, self._slot, gradient, call.name)
                     return
                 try:
                     number = watch.tensors.look_up(gradient)  # its object is a new one, which tells nothing
-                    recorder.slot_rows.extend((order, slot, number, -1))
+                    recorder.slot_rows.extend((order, self._slot, number, -1))
                 except Unmeasured:
-                    watch.show(order, slot, gradient, call.name)
+                    watch.show(order, self._slot, gradient, call.name)
         except Exception as error:
             watch.fault("parameters_grad", error)
         finally:
             guard.__exit__(None, None, None)
             state.busy = False
 
-    return parameter.register_post_accumulate_grad_hook(accumulated) if parameter.is_leaf else None
+
+def watch_gradient(
+    watch: Watch, backwards: dict[str, BackwardCall], parameter: torch.nn.Parameter, path: str, name: str
+) -> Any:
+    """Show a parameter's gradient in the backward call of its module, whose path it is; return the hook's handle, or None."""
+    if not (watch.settings.parameters and watch.record_backward) or not parameter.requires_grad:
+        return None
+    hook = GradientHook(watch, backwards, path, watch.slot_id("parameters_grad", name))
+    return parameter.register_post_accumulate_grad_hook(hook) if parameter.is_leaf else None

@@ -8,6 +8,7 @@ compiled against the headers of the torch that runs, of which c10's are enough, 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -27,7 +28,9 @@ from numscope.capture.torch import (
     backward,
     compiled,
     graph,
+    handles,
     inputs,
+    module_state,
     modules,
     tensors,
     values,
@@ -44,6 +47,7 @@ _METHODS: tuple[tuple[type, str, str], ...] = (
     (tensors.Tensors, "look_up", "look_up"),
     (tensors.Tensors, "number", "number"),
     (backward.NodeHook, "__call__", "hook_call"),
+    (module_state.GradientHook, "__call__", "gradient_call"),
     (api.ApiMode, "__torch_function__", "call_function"),
     (aten.AtenMode, "__torch_dispatch__", "call_operator"),
     (modules.Modules, "_begin", "begin_module"),
@@ -56,6 +60,7 @@ _FUNCTIONS: tuple[tuple[Any, str], ...] = (
     (api, "attach_one"),
     (modules, "attach_one"),
     (graph, "walk"),
+    (handles, "registered"),
     (modules, "end_module"),
 )
 # As they are in Python
@@ -153,7 +158,8 @@ def _classes() -> dict[str, type]:
     from numscope.fingerprint.torch_form import TorchBatch
 
     ours = (
-        Api, api.ApiMode, aten.AtenMode, backward.BackwardCall, Executions, Form, modules.Modules, Names, backward.NodeHook,
+        Api, api.ApiMode, aten.AtenMode, backward.BackwardCall, Executions, Form, module_state.GradientHook,
+        modules.Modules, Names, backward.NodeHook,
         Open, Operator, Recorder, Rows, Series, Settled, Sites, State, tensors.Tensors, TorchBatch, Watch,
     )  # fmt: skip
     return {kind.__name__: kind for kind in ours}
@@ -201,6 +207,7 @@ def _given() -> dict[str, Any]:
         "current_device": getattr(core, "_cuda_getDevice", None),
         "look_up": _PYTHONS[tensors.Tensors, "look_up"],
         "hook_call": _PYTHONS[backward.NodeHook, "__call__"],
+        "gradient_call": _PYTHONS[module_state.GradientHook, "__call__"],
         "call_function": _PYTHONS[api.ApiMode, "__torch_function__"],
         "begin_module": _PYTHONS[modules.Modules, "_begin"],
         "end_module": modules.end_module,
@@ -219,6 +226,8 @@ def _given() -> dict[str, Any]:
         "aim": inputs.aim,
         "aim_again": inputs.aim_again,
         "lead": graph.lead,
+        "Sink": backward.Sink,
+        "count": itertools.count,
     }
 
 

@@ -53,19 +53,45 @@ static PyObject *hook_of(PyObject *watch, PyObject *node, PyObject *incoming) {
     return hook; /* the node holds it */
 }
 
+/* registered(plain, hooks, hook): the dictionary of a node's first hook, as in handles.py */
+static PyObject *registered(PyObject *, PyObject *const *args, Py_ssize_t) {
+    PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(args[2]));
+    if (args[1] != Py_None || kind != given.NodeHook) return PyObject_CallFunctionObjArgs(args[0], args[1], args[2], nullptr);
+    return answered([&] {
+        Ref hooks(must(PyODict_New()));
+        must(PyODict_SetItem(hooks, minus_one, args[2]));
+        return tuple(hooks.give(), held(Py_None));
+    });
+}
+
 static PyObject *key_of(PyObject *following, PyObject *number) {
     int64_t place = number_of(number);
     return place ? tuple(held(following), held(number)) : held(following);
 }
 
-/* Lead what leaves by an edge to the input that it is the gradient of: the usual one here, others by `lead` of graph.py. */
-static void lead(PyObject *hook, PyObject *edge, PyObject *call, PyObject *targets, PyObject *key, PyObject *goal, bool noted) {
-    if (PyTuple_GET_SIZE(NodeHook_outgoing(hook)) || !PyLong_CheckExact(goal)) {
+/* Whether a hook can be led by one more edge at once: it is a new one, or the last one of other calls that gather nothing. */
+static bool is_free(PyObject *outgoing, PyObject *edge, PyObject *call) {
+    Py_ssize_t size = PyTuple_GET_SIZE(outgoing);
+    if (!size) return true;
+    int64_t place = number_of(edge);
+    PyObject *other = PyTuple_GET_ITEM(outgoing, size - 2);
+    if (number_of(PyTuple_GET_ITEM(outgoing, size - 3)) == place)
+        return reinterpret_cast<PyObject *>(Py_TYPE(other)) != given.Sink && other != call;
+    for (Py_ssize_t k = 0; k < size; k += 3)
+        if (number_of(PyTuple_GET_ITEM(outgoing, k)) == place) return false;
+    return true;
+}
+
+/* Lead what leaves by an edge to the input that it is the gradient of: the usual one here, others by `lead` of graph.py.
+   `noted`: an edge that follows may go there, too. */
+static void lead(PyObject *hook, PyObject *edge, PyObject *call, PyObject *targets, PyObject *key, PyObject *goal, bool noted = true) {
+    PyObject *outgoing = NodeHook_outgoing(hook);
+    if (!PyLong_CheckExact(goal) || !is_free(outgoing, edge, call)) {
         Ref done(called(given.lead, hook, edge, call, targets, key));
         return;
     }
-    Ref slot(held(goal)); /* the first edge that leaves the node, as of most */
-    NodeHook_outgoing.put(hook, tuple(held(edge), held(call), held(slot)));
+    Ref slot(held(goal)), one(tuple(held(edge), held(call), held(slot)));
+    NodeHook_outgoing.put(hook, must(PySequence_Concat(outgoing, one)));
     if (noted) {
         Ref where(tuple(held(hook), held(edge), held(slot)));
         must(PyDict_SetItem(targets, key, where));
@@ -117,7 +143,7 @@ static void walk(
                     if (known || is_new(following)) continue;
                 } else if (owner != Py_None) {
                     PyObject *where = hook_of(watch, place == Py_None ? owner : place, nullptr);
-                    Ref done(called(given.lead, where, edge, call, targets, key.p));
+                    lead(where, edge, call, targets, key, goal);
                 }
                 leaves(place == Py_None ? owner : place == only ? Py_None : place, edge, following, number);
             }
@@ -144,7 +170,7 @@ static void walk(
             }
             if (owner == Py_None) continue;
             if (!hook) hook = hook_of(watch, node, nullptr);
-            lead(hook, edge, call, targets, key, goal, true);
+            lead(hook, edge, call, targets, key, goal);
         }
     }
     if (own != Py_None) NodeHook_exits.put(own, exits.give());
@@ -172,9 +198,9 @@ static void attach_one(PyObject *watch, PyObject *call, PyObject *incoming, PyOb
         for (Py_ssize_t k = 0; k < edges; k++) {
             PyObject *exit = PyList_GET_ITEM(exits, k), *place = PyTuple_GET_ITEM(exit, 0), *following = PyTuple_GET_ITEM(exit, 2);
             Ref key(key_of(following, PyTuple_GET_ITEM(exit, 3)));
-            if (found(targets, key)) {
+            if (PyObject *goal = found(targets, key)) {
                 PyObject *hook = place == Py_None ? own : hook_of(watch, place, nullptr);
-                Ref done(called(given.lead, hook, PyTuple_GET_ITEM(exit, 1), call, targets, key.p));
+                lead(hook, PyTuple_GET_ITEM(exit, 1), call, targets, key, goal);
             } else if (sequence_of(following) >= first) {
                 append(inner, following);
             }
@@ -305,23 +331,13 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
     flush_if_full(watch, recorder);
 }
 
-/* NodeHook.__call__(hook, grad_inputs, grad_outputs) */
-static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
-    PyObject *hook = args[0], *watch = NodeHook__watch(hook);
-    if (Watch_restless.is_set(watch) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2]))
-        return PyObject_Vectorcall(given.hook_call, args, 3, nullptr);
-    Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
-    if (!state.p) return nullptr;
-    if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);
+/* Do some work of a hook's, unseen by the job's own modes and by itself; a fault of ours is told. */
+template <typename Work> static PyObject *unseen(PyObject *watch, PyObject *state, PyObject *where, Work work) {
     State_busy.put(state, held(Py_True));
     Ref guard(held(State_guard(state)));
     bool well = is_done([&] {
         Ref entered(method(guard, names.__enter__));
-        bool seen = is_done([&] {
-            Ref parts(must(PySequence_Concat(NodeHook_incoming(hook), NodeHook_outgoing(hook))));
-            see(watch, state, parts, args[1], args[2]);
-        });
-        static PyObject *where = PyUnicode_InternFromString("backward");
+        bool seen = is_done(work);
         if (!seen) seen = is_done([&] { fault(watch, where); });
         PyObject *kind, *value, *trace;
         PyErr_Fetch(&kind, &value, &trace);
@@ -331,4 +347,41 @@ static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
     });
     State_busy.put(state, held(Py_False));
     return well ? held(Py_None) : nullptr;
+}
+
+/* NodeHook.__call__(hook, grad_inputs, grad_outputs) */
+static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
+    PyObject *hook = args[0], *watch = NodeHook__watch(hook);
+    if (Watch_restless.is_set(watch) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2]))
+        return PyObject_Vectorcall(given.hook_call, args, 3, nullptr);
+    Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
+    if (!state.p) return nullptr;
+    if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);
+    return unseen(watch, state, names.backward, [&] {
+        Ref parts(must(PySequence_Concat(NodeHook_incoming(hook), NodeHook_outgoing(hook))));
+        see(watch, state, parts, args[1], args[2]);
+    });
+}
+
+/* GradientHook.__call__(hook, parameter) */
+static PyObject *gradient_call(PyObject *, PyObject *const *args, Py_ssize_t) {
+    PyObject *hook = args[0], *watch = GradientHook__watch(hook);
+    if (Watch_restless.is_set(watch)) return PyObject_Vectorcall(given.gradient_call, args, 2, nullptr);
+    Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
+    if (!state.p) return nullptr;
+    if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);
+    Ref call(PyObject_GetItem(GradientHook__backwards(hook), GradientHook__path(hook)));
+    if (!call.p) {
+        if (!PyErr_ExceptionMatches(PyExc_KeyError)) return nullptr;
+        PyErr_Clear();
+        return held(Py_None);
+    }
+    if (!BackwardCall_wanted.is_set(call)) return held(Py_None);
+    return unseen(watch, state, names.parameters_grad, [&] {
+        Ref gradient(attribute(args[1], names.grad));
+        if (gradient == Py_None) return;
+        Ref order(begun(call, state)), number, note;
+        note_or(watch, number, note, [&] { return looked_up(Watch_tensors(watch), gradient, Py_None); });
+        extend(Recorder_slot_rows(Watch_recorder(watch)), order.p, GradientHook__slot(hook), number.p, note.p);
+    });
 }

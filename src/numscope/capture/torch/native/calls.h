@@ -52,6 +52,14 @@ static void aimed(PyObject *targets, PyObject *tensor, const c10::TensorImpl *im
     else must(PyDict_SetItem(targets, key, out));
 }
 
+/* Whether a value is a list or tuple of integers alone: a shape, dimensions. */
+static bool are_integers(PyObject *value) {
+    if (!PyTuple_Check(value) && !PyList_CheckExact(value)) return false;
+    for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(value); k++)
+        if (!PyLong_CheckExact(PySequence_Fast_GET_ITEM(value, k))) return false;
+    return true;
+}
+
 /* One of a call's values: the row of a tensor, or what else is noted; as the loop of `take` in inputs.py. */
 static void taken(
     PyObject *watch, PyObject *order, PyObject *group, PyObject *value, PyObject *place, PyObject *others, PyObject *rows,
@@ -67,7 +75,7 @@ static void taken(
     }
     int simple = PySet_Contains(given.SIMPLE, kind);
     must(simple);
-    if (simple) {
+    if (simple || are_integers(value)) {
         Ref one(tuple(held(name), held(value)));
         append(others, one);
         return;
@@ -92,23 +100,30 @@ static PyObject *take(PyObject *, PyObject *const *args, Py_ssize_t) {
     });
 }
 
-/* The interned text of a call's other arguments: most calls have one at the most. */
+/* The interned text of a call's other arguments, where values like these were seen before; as Values.arguments. */
 static PyObject *arguments_of(PyObject *watch, PyObject *positional, PyObject *named) {
-    Py_ssize_t count = PyList_GET_SIZE(positional);
-    if (!count && !PyList_GET_SIZE(named)) return held(minus_one);
-    if (count == 1 && !PyList_GET_SIZE(named)) {
-        PyObject *one = PyList_GET_ITEM(positional, 0), *value = PyTuple_GET_ITEM(one, 1);
-        PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
+    Py_ssize_t count = PyList_GET_SIZE(positional), all = count + PyList_GET_SIZE(named);
+    if (!all) return held(minus_one);
+    bool one = count == 1 && all == 1;
+    Ref key(must(PyTuple_New(one ? 3 : 1 + 3 * all)));
+    Py_ssize_t at = 0;
+    if (!one) PyTuple_SET_ITEM(key.p, at++, integer(count));
+    for (Py_ssize_t k = 0; k < all; k++) {
+        PyObject *pair = k < count ? PyList_GET_ITEM(positional, k) : PyList_GET_ITEM(named, k - count);
+        PyObject *value = PyTuple_GET_ITEM(pair, 1), *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
         int exact = PySet_Contains(given.EXACT, kind);
         must(exact);
         double number = !exact && PyFloat_CheckExact(value) ? PyFloat_AS_DOUBLE(value) : 0;
-        if (exact || (number != 0 && number == number)) {
-            Ref key(tuple(held(PyTuple_GET_ITEM(one, 0)), held(kind), held(value)));
-            PyObject *text = found(Watch__argument_ids(watch), key);
-            if (text) return held(text);
-        }
+        Ref told;
+        if (exact || (number != 0 && number == number)) told = held(value);
+        else if (are_integers(value)) told = must(PySequence_Tuple(value));
+        else return method(watch, names.arguments, positional, named);
+        PyTuple_SET_ITEM(key.p, at++, held(PyTuple_GET_ITEM(pair, 0)));
+        PyTuple_SET_ITEM(key.p, at++, held(kind));
+        PyTuple_SET_ITEM(key.p, at++, told.give());
     }
-    return method(watch, names.arguments, positional, named);
+    PyObject *text = found(Watch__argument_ids(watch), key);
+    return text ? held(text) : method(watch, names.arguments, positional, named);
 }
 
 /* Whether one name begins with the other, lines below them aside. */
@@ -134,8 +149,13 @@ static bool is_traced() { /* as is_tracing in compiled.py */
 /* The next number of a series in this step. */
 static PyObject *next_in(PyObject *series, PyObject *epoch) {
     PyObject *now = Series_now(series);
-    if (number_of(PyTuple_GET_ITEM(now, 0)) == number_of(epoch) && !PyList_GET_SIZE(PyTuple_GET_ITEM(now, 2)))
-        return next_of(PyTuple_GET_ITEM(now, 1));
+    if (number_of(PyTuple_GET_ITEM(now, 0)) != number_of(epoch)) {
+        Ref fresh(tuple(held(epoch), called(given.count), must(PyList_New(0))));
+        Locked locked(Series__lock(series));
+        if (number_of(PyTuple_GET_ITEM(Series_now(series), 0)) != number_of(epoch)) Series_now.put(series, fresh.give());
+        now = Series_now(series);
+    }
+    if (!PyList_GET_SIZE(PyTuple_GET_ITEM(now, 2))) return next_of(PyTuple_GET_ITEM(now, 1));
     return method(series, names.next, epoch);
 }
 
@@ -157,7 +177,9 @@ struct Inputs {
         for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(args); k++)
             taken(watch, order, names.input, PyTuple_GET_ITEM(args, k), PyList_GET_ITEM(places, k), positional, rows, targets);
         if (!kwargs || !PyDict_GET_SIZE(kwargs)) return;
-        Ref where(method(watch, names.keywords, kwargs));
+        Ref told(must(PySequence_Tuple(kwargs)));
+        PyObject *known = found(Watch__keywords(watch), told);
+        Ref where(known ? held(known) : method(watch, names.keywords, kwargs));
         PyObject *key, *value;
         Py_ssize_t at = 0;
         for (Py_ssize_t k = 0; PyDict_Next(kwargs, &at, &key, &value); k++)

@@ -119,6 +119,7 @@ struct Slot {
     X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) X(BackwardCall, row) X(BackwardCall, wanted)               \
     X(Executions, log)                                                                                                                \
     X(Form, device) X(Form, dtype) X(Form, rows) X(Form, seen) X(Form, shape) X(Form, views)                                                         \
+    X(GradientHook, _backwards) X(GradientHook, _path) X(GradientHook, _slot) X(GradientHook, _watch)                                 \
     X(Modules, _backwards) X(Modules, _modules) X(Modules, _shows_state) X(Modules, _watch)                                           \
     X(Names, coming)                                                                                                                  \
     X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing)                                                \
@@ -129,14 +130,14 @@ struct Slot {
     X(Recorder, direct) X(Recorder, full) X(Recorder, orders) X(Recorder, shares) X(Recorder, sites) X(Recorder, slot_rows)           \
     X(Recorder, takes_many) X(Recorder, tensor_numbers)                                                                               \
     X(Rows, count) X(Rows, room)                                                                                                      \
-    X(Series, backward) X(Series, forward) X(Series, now)                                                                             \
+    X(Series, _lock) X(Series, backward) X(Series, forward) X(Series, now)                                                                             \
     X(Settled, known) X(Settled, storages)                                                                                                                 \
     X(Sites, _boundaries) X(Sites, _ids)                                                                                              \
     X(State, busy) X(State, guard) X(State, number) X(State, quiet) X(State, stack) X(State, stepping)                                                   \
     X(Tensors, _keys) X(Tensors, _recorder) X(Tensors, _storages) X(Tensors, _untrusted) X(Tensors, _volatile) X(Tensors, blanks)     \
     X(Tensors, compiled_forms) X(Tensors, follows_views) X(Tensors, objects) X(Tensors, settled)                                      \
     X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways)                                                                   \
-    X(Watch, _argument_ids) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) X(Watch, calm) X(Watch, executions)            \
+    X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) X(Watch, calm) X(Watch, executions)            \
     X(Watch, first_gradient) X(Watch, first_output) X(Watch, forward_on) X(Watch, forward_phase) X(Watch, on) X(Watch, outside)       \
     X(Watch, places) X(Watch, record_backward) X(Watch, recorder) X(Watch, restless) X(Watch, stacks) X(Watch, tensors)               \
     X(Watch, thread) X(Watch, buffer_slots) X(Watch, inputs) X(Watch, module_kind) X(Watch, parameter_slots) X(Watch, records_modules)
@@ -150,7 +151,7 @@ SLOTS(DECLARE)
     X(Tensor) X(Parameter) X(Buffer) X(BackwardCall) X(NodeHook) X(TorchBatch) X(Way) X(AccumulateGrad) X(SIMPLE) X(EXACT)    \
     X(LEAVES) X(KEY) X(AGAIN) X(Open) X(State) X(Tensors) X(Watch) X(Modules) X(ABSENT) X(NUMBERS) X(THREAD) X(current_node) X(look_up_view) X(nested_rows) X(named_rows) X(result_rows) X(call_operator) X(take_state) X(begin_module) X(end_module) X(Unmeasured) X(compiler) X(is_tracing) X(task) X(functions) X(modes) X(traced) X(sequence)      \
     X(look_up) X(aim_again) X(aim) X(call_function) X(end_call) X(raised) X(hook_call) X(lead) X(capturing) X(raw_stream)     \
-    X(current_device)
+    X(current_device) X(count) X(Sink) X(gradient_call)
 
 struct Given {
 #define DECLARE(name) PyObject *name;
@@ -164,7 +165,7 @@ static Given given;
     X(fault) X(flatten_one) X(flush_if_full) X(form) X(grad_fn) X(here) X(index) X(input) X(keywords) X(kwargs) X(entry)              \
     X(launch_by_triton) X(metadata) X(name) X(next) X(next_functions) X(output_nr) X(register_hook) X(release) X(reserve) X(rows)     \
     X(show) X(state_slot) X(streams) X(_arguments) X(_begin_step) X(_flush) X(_link) X(arranged) X(__dict__) X(_parameters) X(_buffers) X(_modules) X(tensor) X(thread_number) X(unmeasured) X(variable) X(add) X(call) X(slot) X(backward) X(__enter__)  \
-    X(__exit__)
+    X(__exit__) X(grad) X(parameters_grad)
 
 struct Names {
     PyObject *nothing; /* the empty text */
@@ -183,10 +184,8 @@ static Py_ssize_t tensor_at; /* where a tensor's Python object has torch's own *
 static inline c10::TensorImpl *impl_of(PyObject *tensor) {
     return *reinterpret_cast<c10::TensorImpl **>(reinterpret_cast<char *>(tensor) + tensor_at);
 }
-static inline bool is_plain(PyObject *object) {
-    PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(object));
-    return kind == given.Tensor || kind == given.Parameter || kind == given.Buffer;
-}
+static inline bool is_plain_kind(PyObject *kind) { return kind == given.Tensor || kind == given.Parameter || kind == given.Buffer; }
+static inline bool is_plain(PyObject *object) { return is_plain_kind(reinterpret_cast<PyObject *>(Py_TYPE(object))); }
 /* Whether a tensor is what most are: memory of its own that is there, nothing put off, no wrapper. */
 static inline bool is_simple(c10::TensorImpl *impl) {
     using Key = c10::DispatchKey;
@@ -252,7 +251,12 @@ struct Asked {
         : mode(all[0]), func(all[1]), types(all[2]), args(count > 3 ? all[3] : nothing), kwargs(count > 4 ? all[4] : Py_None) {
         if (kwargs == Py_None || !PyDict_GET_SIZE(kwargs)) kwargs = nullptr;
     }
-    bool is_plain() const { return PyTuple_CheckExact(types) && !PyTuple_GET_SIZE(types) && PyTuple_CheckExact(args); }
+    bool is_plain() const { /* no tensors of others' classes; torch's functions in Python name those of all that have one of their own */
+        if (!PyTuple_CheckExact(types) || !PyTuple_CheckExact(args)) return false;
+        for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(types); k++)
+            if (!is_plain_kind(PyTuple_GET_ITEM(types, k))) return false;
+        return true;
+    }
     PyObject *by(PyObject *python) const { /* what is not usual: Python's function does it */
         PyObject *all[] = {mode, func, types, args, kwargs ? kwargs : Py_None};
         return PyObject_Vectorcall(python, all, 5, nullptr);

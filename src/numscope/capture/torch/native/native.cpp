@@ -79,6 +79,8 @@ static PyMethodDef functions[] = {
     FUNCTION("attach_one", attach_one_),
     FUNCTION("walk", walk_),
     FUNCTION("hook_call", hook_call),
+    FUNCTION("gradient_call", gradient_call),
+    FUNCTION("registered", registered),
     FUNCTION("call_function", call_function),
     FUNCTION("call_operator", call_operator),
     FUNCTION("begin_module", begin_module),
