@@ -28,7 +28,7 @@ CAPTURE: dict[str, tuple[list[str], int, int, int, int]] = {
     "TinyLM, 12 layers": (["module stats", "mix stats", "aten stats", "mix tensors"], 2, 2, 5, 2),
     "Medium": (["module stats", "mix stats", "aten stats", "mix tensors"], 2, 2, 4, 2),
 }
-IDLE_ROUNDS = {"TinyLM, 2 layers": 25, "Medium": 4}  # in each turn
+IDLE_ROUNDS = {"TinyLM, 2 layers": 40, "Medium": 4}  # in each turn
 PEER_ON_ALL = {"mix stats", "mix tensors"}  # the other modes of the peer only on the first model
 
 
