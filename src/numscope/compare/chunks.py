@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = (
-    96 * 1024
-)  # elements: the cost of calling numpy is small beside its work, and a few such arrays fit into a cache
+# Elements: the cost of calling numpy is small beside its work, and a few such arrays fit into a cache.
+CHUNK = 96 * 1024
 _LINE, _PAGE = 64, 4096  # bytes
 _LINES = itertools.cycle(range(5, 64, 9))
 _SHORT_ROW, _ROW = 2048, 8192  # a BLAS library goes over to several threads beyond 10,000
