@@ -1,5 +1,7 @@
 """What is written in place, or not written yet, is measured as it is then."""
 
+import ctypes
+
 import pytest
 import torch
 import torch.nn as nn
@@ -86,3 +88,24 @@ def test_tensors_that_cannot_be_trusted_are_measured_one_by_one_though_they_are_
     for number in range(3):
         assert means[f"Torch.add.{number}.forward.input.0"] == number + 1
         assert means[f"Torch.add.{number}.forward.input.1"] == 10 * (number + 1)
+
+
+@pytest.mark.parametrize("level", ["api", "mix"])
+def test_what_a_function_of_others_may_have_written_to_is_measured_again(level, tmp_path):
+    x = torch.ones(3)
+    address = x.data_ptr()
+
+    class Writes(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, given):
+            (ctypes.c_float * 3).from_address(address)[:] = [5.0, 6.0, 7.0]  # as a kernel does that tells nobody
+            return torch.zeros(())
+
+    with ns.capture(tmp_path / "run", None, level=level, on_error="raise"):
+        x.neg()
+        Writes.apply(x)
+        x.neg()
+    means = {row["name"]: row["mean"] for row in ns.open_run(tmp_path / "run").tensors.to_pylist()}
+    assert means["Tensor.neg.0.forward.input.0"] == 1.0
+    assert means["Function.Writes.0.forward.input.0"] == 1.0
+    assert means["Tensor.neg.1.forward.input.0"] == 6.0

@@ -27,6 +27,7 @@ from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.replays import Replays
 from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.untold import Untold, Versions
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -48,9 +49,12 @@ class TorchFrontend(Installed):
         self._settings = settings
         self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch), Replays(watch), WithoutHandles()]
         if settings.level in ("api", "mix"):
-            self._parts.append(Functions(watch))
+            self._parts += [Functions(watch), Versions(watch)]
         elif settings.level == "aten":
             self._parts += [Reallocations(watch), Exposures(watch)]
+        else:
+            watch.untold = Untold(watch)
+            self._parts.append(watch.untold)
 
     def start(self) -> None:
         """Begin to watch."""

@@ -227,7 +227,8 @@ class Optimizers:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.distrust_all(tensors.not_left(untold))
         rows = self._show(order, list(zip(names.outputs, parameters)), name)
-        if watch.sees_exposures and watch.thread.here.entered and watch.recorder.measures:
+        sees_writes = watch.thread.here.entered if watch.untold is None else watch.untold.sees_all
+        if sees_writes and watch.recorder.measures:
             tensors.settle(parameters, rows[2::4], watch.thread.here.asked)  # what writes to it from here on is seen
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from itertools import chain, repeat
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Watch(Values):
         "_restricted", "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase",
         "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
         "not_waited", "on", "outside", "phase_names", "phases", "record_backward", "record_forward", "recorder",
-        "records_modules", "restless", "scope", "sees_exposures", "settings", "stacks", "tensors", "thread", "uninitialized",
+        "records_modules", "restless", "scope", "settings", "stacks", "tensors", "thread", "uninitialized", "untold",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
@@ -53,7 +54,7 @@ class Watch(Values):
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
         self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
-        self.sees_exposures = settings.level != "module"  # `.data`, and what else gives memory away
+        self.untold: Any = None  # at level module: what sees writes that raise no version
         self.records_modules = settings.level != "api"  # else they only say where calls are
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
