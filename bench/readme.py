@@ -110,7 +110,7 @@ def gpu_limit(row: dict[str, Any]) -> str:
 def gpu_contents(row: dict[str, Any]) -> str:
     if "tensors" not in row:
         return ""
-    read = f", {row['gigabytes']:.1f} GB to read" if not row["what"].endswith("structure") else ""
+    read = f", {row['gigabytes']:.1f} GB of contents" if not row["what"].endswith("structure") else ""
     return f"{row['tensors']:,} tensors{read}"
 
 
