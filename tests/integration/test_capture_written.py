@@ -90,22 +90,50 @@ def test_tensors_that_cannot_be_trusted_are_measured_one_by_one_though_they_are_
         assert means[f"Torch.add.{number}.forward.input.1"] == 10 * (number + 1)
 
 
-@pytest.mark.parametrize("level", ["api", "mix"])
-def test_what_a_function_of_others_may_have_written_to_is_measured_again(level, tmp_path):
+class Negates(nn.Module):
+    def forward(self, x):
+        return x.neg()
+
+
+_LOOKS = {
+    "module": "Module.m.Negates.forward.{}",
+    "api": "Tensor.neg.{}.forward",
+    "mix": "Tensor.neg.{}.forward",
+    "aten": "Aten.neg.{}.forward",
+}
+
+
+@pytest.mark.parametrize("level", _LOOKS)
+def test_what_others_may_have_written_to_is_measured_again(level, tmp_path):
     x = torch.ones(3)
     address = x.data_ptr()
+
+    def write(value):  # as a kernel does that tells nobody
+        (ctypes.c_float * 3).from_address(address)[:] = [value] * 3
 
     class Writes(torch.autograd.Function):
         @staticmethod
         def forward(ctx, given):
-            (ctypes.c_float * 3).from_address(address)[:] = [5.0, 6.0, 7.0]  # as a kernel does that tells nobody
+            write(5.0)
             return torch.zeros(())
 
-    with ns.capture(tmp_path / "run", None, level=level, on_error="raise"):
-        x.neg()
+    library = torch.library.Library("numscope_written", "FRAGMENT")
+    library.define(f"silent_{level}(Tensor x) -> ()")
+    library.define(f"told_{level}(Tensor(a!) x) -> ()")
+    library.impl(f"silent_{level}", lambda _: write(6.0), "CPU")
+    library.impl(f"told_{level}", lambda _: write(7.0), "CPU")
+    model = Negates()
+    with ns.capture(tmp_path / "run", {"m": model}, level=level, on_error="raise"):
+        model(x)
         Writes.apply(x)
-        x.neg()
+        model(x)
+        getattr(torch.ops.numscope_written, f"silent_{level}")(x)
+        model(x)
+        getattr(torch.ops.numscope_written, f"told_{level}")(x)
+        model(x)
+        with torch.autograd._unsafe_preserve_version_counter(x):
+            x.fill_(8.0)
+        model(x)
     means = {row["name"]: row["mean"] for row in ns.open_run(tmp_path / "run").tensors.to_pylist()}
-    assert means["Tensor.neg.0.forward.input.0"] == 1.0
-    assert means["Function.Writes.0.forward.input.0"] == 1.0
-    assert means["Tensor.neg.1.forward.input.0"] == 6.0
+    looks = [f"{_LOOKS[level].format(number)}.input.0" for number in range(5)]
+    assert [means[name] for name in looks] == [1.0, 5.0, 6.0, 7.0, 8.0]

@@ -23,8 +23,8 @@ def record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
     row, slots, rows, series, number, _, versions, _, _ = begun
     if api.writes_untold:
         _distrust_written(watch, slots, versions)
-    elif api.foreign and slots:  # it may have written to what it was given, and told nobody
-        watch.tensors.were_overwritten([tensor for _, tensor in slots])
+    elif api.foreign:
+        watch.tensors.given_to_others([tensor for _, tensor in slots])
     outputs = watch.flatten_output(result)
     if outputs:
         if not api.computes:

@@ -368,9 +368,8 @@ class AtenMode(TorchDispatchMode):
             for _, tensor in inputs:
                 if not tensor.requires_grad:
                     watch.tensors.distrust(tensor)
-        if operator.foreign and watch.tensors.any_settled:
-            for _, tensor in inputs:
-                watch.tensors.unsettle(tensor)
+        if operator.foreign:
+            watch.tensors.given_to_others([tensor for _, tensor in inputs])
         if operator.uninitialized or operator.pending:
             watch.add(rows)
             watch.blank(order, outputs, watch.not_waited if operator.pending else watch.uninitialized)

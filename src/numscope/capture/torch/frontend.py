@@ -27,7 +27,7 @@ from numscope.capture.torch.modules import Modules
 from numscope.capture.torch.optimizer import Optimizers
 from numscope.capture.torch.replays import Replays
 from numscope.capture.torch.thread import OwnWork, Undo
-from numscope.capture.torch.untold import Untold, Versions
+from numscope.capture.torch.untold import ForeignFunctions, Untold, Versions
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -51,7 +51,7 @@ class TorchFrontend(Installed):
         if settings.level in ("api", "mix"):
             self._parts += [Functions(watch), Versions(watch)]
         elif settings.level == "aten":
-            self._parts += [Reallocations(watch), Exposures(watch)]
+            self._parts += [Reallocations(watch), Exposures(watch), ForeignFunctions(watch)]
         else:
             watch.untold = Untold(watch)
             self._parts.append(watch.untold)

@@ -220,6 +220,15 @@ class Storages:
         known = self._storages
         self.were_overwritten([tensor for tensor, address in zip(tensors, addresses) if address in known])
 
+    def given_to_others(self, tensors: Sequence[torch.Tensor]) -> None:
+        """What is not torch's own was given these tensors: it may have written to them, and told nobody.
+
+        Memory that nothing was written to yet, as far as torch knows, is measured at each look anyway.
+        """
+        if self.blanks:
+            tensors = [tensor for tensor in tensors if address_of(tensor) not in self.blanks]
+        self.written_unseen(tensors)
+
     def were_overwritten(self, tensors: Sequence[torch.Tensor]) -> None:
         """A call has written to these tensors: see `overwritten`."""
         if len(tensors) < 2 or self.all_overwritten(tensors) is None:

@@ -1,21 +1,22 @@
-"""What may write to a tensor without a new version, at level `module`: no mode is on that would see it.
+"""What may write to a tensor without a new version, where no mode sees it: at level `module` none is on.
 
-Between two steps parameters are believed to be what the optimizer has left only while all that writes to them is seen. Most
-of torch raises a version. The rest is seen here, in all threads: who is given a tensor's memory (`exposed.py`), torch's
-own operators that tell nobody, operators and functions that are not torch's, versions that are put back, and compiled regions.
+Most of torch raises a version. The rest is seen here, in all threads: who is given a tensor's memory (`exposed.py`), torch's
+own operators that tell nobody, operators and functions that are not torch's, versions that are put back, and compiled
+regions. What they were given is measured again at the next look; and as all that writes is seen, parameters are believed
+to be what an optimizer has left, from one step to the next.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.exposed import Exposures
-from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.watch import Watch
 
 _SILENT = ("_amp_", "_fused_")  # what torch's own operators begin with that raise no version
@@ -37,12 +38,33 @@ class Versions:
         return _follow(self._watch, found, name) if hasattr(found, name) else lambda: None
 
 
-class Untold:
-    """Sees what writes to tensors and raises no version, or may; what was measured of them is then forgotten."""
+class ForeignFunctions:
+    """Sees autograd Functions that are not torch's own: their kernels may write to what they are given, and tell nobody."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._exposures = Exposures(watch)
+
+    def install(self) -> Undo:
+        """Replace `Function.apply`; return what puts it back."""
+        original = torch.autograd.Function.__dict__["apply"]
+        plain, watch = original.__func__, self._watch
+
+        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                return plain(cls, *args, **kwargs)
+            finally:
+                if not cls.__module__.startswith("torch."):
+                    _doubt(watch, args, kwargs)
+
+        return _replace(torch.autograd.Function, "apply", classmethod(apply))
+
+
+class Untold:
+    """Sees what writes to tensors and raises no version, or may: what was measured of them is then forgotten."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._parts = Exposures(watch), Versions(watch), ForeignFunctions(watch)
         self._switches: Any = None  # dynamo's module, whose switch is seen
 
     @property
@@ -52,14 +74,10 @@ class Untold:
 
     def install(self) -> Undo:
         """Replace all that may write untold; return what puts it back."""
-        operators: Any = torch._ops
-        undo = [
-            self._exposures.install(),
-            Versions(self._watch).install(),
-            *(_follow(self._watch, torch, name) for name in _SILENT_ONES),
-            *(self._operators(kind) for kind in (operators.OpOverload, operators.OpOverloadPacket)),
-            self._functions(),
-        ]
+        watch, operators = self._watch, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+        undo = [part.install() for part in self._parts]
+        undo += [_follow(watch, torch, name) for name in _SILENT_ONES]
+        undo += [_follow(watch, kind, "__call__", _is_foreign) for kind in operators]
         self._switches = sys.modules.get(_SWITCHES)
         for name in ("set_eval_frame", "_maybe_set_eval_frame"):
             if hasattr(self._switches, name):
@@ -70,26 +88,6 @@ class Untold:
                 undo.pop()()
 
         return all_of_it
-
-    def _operators(self, kind: Any) -> Undo:
-        plain, forget = kind.__call__, self._forget
-
-        def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if _is_foreign(operator):
-                forget(args, kwargs)
-            return plain(operator, *args, **kwargs)
-
-        return _replace(kind, "__call__", __call__)
-
-    def _functions(self) -> Undo:
-        original = torch.autograd.Function.__dict__["apply"]
-        plain, forget = original.__func__, self._forget
-
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            forget(args, kwargs)
-            return plain(cls, *args, **kwargs)
-
-        return _replace(torch.autograd.Function, "apply", classmethod(apply))
 
     def _regions(self, name: str) -> Undo:
         """Forget everything where dynamo begins to run a region."""
@@ -102,26 +100,27 @@ class Untold:
 
         return _replace(self._switches, name, switch)
 
-    def _forget(self, args: Any, kwargs: Any) -> None:
-        """Measure these tensors anew in the next step: what is not torch's own may write to them."""
-        tensors = self._watch.tensors
-        if tensors.any_settled and not (self._watch.thread.here.busy or is_tracing()):
-            tensors.unsettle(*_tensors((args, *kwargs.values())))
 
-
-def _follow(watch: Watch, owner: Any, name: str) -> Undo:
-    """Have the tensors that a function is given measured anew; those of an optimizer's step are so when it ends."""
+def _follow(watch: Watch, owner: Any, name: str, asks: Callable[[Any], bool] | None = None) -> Undo:
+    """Have what a function is given measured anew, always or where it `asks` so of its first argument."""
     plain = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return plain(*args, **kwargs)
         finally:
-            here = watch.thread.here
-            if watch.on and not (here.busy or here.quiet or is_tracing()):
-                watch.tensors.written_unseen(list(_tensors((args, *kwargs.values()))))
+            if asks is None or asks(args[0]):
+                _doubt(watch, args, kwargs)
 
     return _replace(owner, name, call)
+
+
+def _doubt(watch: Watch, args: Any, kwargs: Any) -> None:
+    """Measure tensors anew each time, while their versions stay; those of an optimizer's step are so when it ends."""
+    here = watch.thread.here
+    if watch.on and not (here.busy or here.quiet or is_tracing()):
+        with OwnWork(watch, "untold"):
+            watch.tensors.given_to_others(list(_tensors((args, *kwargs.values()))))
 
 
 def _is_foreign(operator: Any) -> bool:
