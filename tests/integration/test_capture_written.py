@@ -1,12 +1,11 @@
 """What is written in place, or not written yet, is measured as it is then."""
 
-import ctypes
-
 import pytest
 import torch
 import torch.nn as nn
 
 import numscope as ns
+from tests.integration.writes import raw_write
 
 
 def test_running_statistics_and_unscaled_gradients_are_measured_after_they_are_written(tmp_path):
@@ -108,20 +107,17 @@ def test_what_others_may_have_written_to_is_measured_again(level, tmp_path):
     x = torch.ones(3)
     address = x.data_ptr()
 
-    def write(value):  # as a kernel does that tells nobody
-        (ctypes.c_float * 3).from_address(address)[:] = [value] * 3
-
     class Writes(torch.autograd.Function):
         @staticmethod
         def forward(ctx, given):
-            write(5.0)
+            raw_write(address, 3, 5.0)
             return torch.zeros(())
 
     library = torch.library.Library("numscope_written", "FRAGMENT")
     library.define(f"silent_{level}(Tensor x) -> ()")
     library.define(f"told_{level}(Tensor(a!) x) -> ()")
-    library.impl(f"silent_{level}", lambda _: write(6.0), "CPU")
-    library.impl(f"told_{level}", lambda _: write(7.0), "CPU")
+    library.impl(f"silent_{level}", lambda _: raw_write(address, 3, 6.0), "CPU")
+    library.impl(f"told_{level}", lambda _: raw_write(address, 3, 7.0), "CPU")
     model = Negates()
     with ns.capture(tmp_path / "run", {"m": model}, level=level, on_error="raise"):
         model(x)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.names import Api
+from numscope.capture.torch.replacing import replace
 from numscope.capture.torch.storages import address_of
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.values import Slot
@@ -78,6 +79,4 @@ class Reallocations:
                 watch.tensors.reallocated(storage)
             return result
 
-        own = vars(storages).get("resize_")
-        storages.resize_ = resize_
-        return lambda: delattr(storages, "resize_") if own is None else setattr(storages, "resize_", own)
+        return replace(storages, "resize_", resize_)

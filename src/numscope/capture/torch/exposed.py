@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.names import EXPOSES, STORAGES
+from numscope.capture.torch.replacing import replace, together
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
@@ -26,17 +27,12 @@ class Exposures:
 
     def install(self) -> Undo:
         """Replace the methods and attributes of `Tensor` that do; return what puts them back."""
-        tensors: Any = torch.Tensor
-        own = {name: vars(tensors).get(name) for name in sorted(EXPOSES - _PYTHON)}
-        for name in own:
-            plain = getattr(tensors, name)
-            setattr(tensors, name, self._method(name, plain) if callable(plain) else self._attribute(name, plain))
+        return together(self._replace(name) for name in sorted(EXPOSES - _PYTHON))
 
-        def undo() -> None:
-            for name, before in own.items():
-                delattr(tensors, name) if before is None else setattr(tensors, name, before)
-
-        return undo
+    def _replace(self, name: str) -> Undo:
+        plain = getattr(torch.Tensor, name)
+        new = self._method(name, plain) if callable(plain) else self._attribute(name, plain)
+        return replace(torch.Tensor, name, new)
 
     def _method(self, name: str, plain: Any) -> Any:
         thread, tell = self._watch.thread, self._tell(name)

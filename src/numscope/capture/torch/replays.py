@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.torch.replacing import replace
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
@@ -25,6 +26,4 @@ class Replays:
             plain(graph)
             watch.tensors.doubt_everything()
 
-        own = vars(graphs).get("replay")
-        graphs.replay = replay
-        return lambda: delattr(graphs, "replay") if own is None else setattr(graphs, "replay", own)
+        return replace(graphs, "replay", replay)

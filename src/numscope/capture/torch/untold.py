@@ -16,6 +16,7 @@ import torch
 
 from numscope.capture.torch.compiled import is_tracing
 from numscope.capture.torch.exposed import Exposures
+from numscope.capture.torch.replacing import replace, together
 from numscope.capture.torch.thread import OwnWork, Undo
 from numscope.capture.torch.watch import Watch
 
@@ -56,7 +57,7 @@ class ForeignFunctions:
                 if not cls.__module__.startswith("torch."):
                     _doubt(watch, args, kwargs)
 
-        return _replace(torch.autograd.Function, "apply", classmethod(apply))
+        return replace(torch.autograd.Function, "apply", classmethod(apply))
 
 
 class Untold:
@@ -82,12 +83,7 @@ class Untold:
         for name in ("set_eval_frame", "_maybe_set_eval_frame"):
             if hasattr(self._switches, name):
                 undo.append(self._regions(name))
-
-        def all_of_it() -> None:
-            while undo:
-                undo.pop()()
-
-        return all_of_it
+        return together(undo)
 
     def _regions(self, name: str) -> Undo:
         """Forget everything where dynamo begins to run a region."""
@@ -98,7 +94,7 @@ class Untold:
                 tensors.unsettle_all()
             return plain(callback)
 
-        return _replace(self._switches, name, switch)
+        return replace(self._switches, name, switch)
 
 
 def _follow(watch: Watch, owner: Any, name: str, asks: Callable[[Any], bool] | None = None) -> Undo:
@@ -112,7 +108,7 @@ def _follow(watch: Watch, owner: Any, name: str, asks: Callable[[Any], bool] | N
             if asks is None or asks(args[0]):
                 _doubt(watch, args, kwargs)
 
-    return _replace(owner, name, call)
+    return replace(owner, name, call)
 
 
 def _doubt(watch: Watch, args: Any, kwargs: Any) -> None:
@@ -125,7 +121,7 @@ def _doubt(watch: Watch, args: Any, kwargs: Any) -> None:
 
 def _is_foreign(operator: Any) -> bool:
     """Tell whether an operator is not torch's own, or one that raises no version."""
-    name: str = getattr(operator, "_qualified_op_name", None) or operator._schema.name
+    name: str = getattr(operator, "_qualified_op_name", "") or getattr(operator, "_name", "")
     return not name.startswith(_OWN) or name.partition("::")[2].startswith(_SILENT)
 
 
@@ -138,10 +134,3 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
             yield from _tensors(value)
         elif isinstance(value, dict):
             yield from _tensors(value.values())
-
-
-def _replace(owner: Any, name: str, new: Any) -> Undo:
-    """Put something in the place of an attribute; return what puts that back."""
-    own = vars(owner).get(name)
-    setattr(owner, name, new)
-    return lambda: delattr(owner, name) if own is None else setattr(owner, name, own)
