@@ -16,7 +16,7 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"  # before numpy is loaded
 import ml_dtypes
 import numpy as np
 
-from numscope.compare.exact import measure_arrays
+from numscope.compare.measure.exact import measure_arrays
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 

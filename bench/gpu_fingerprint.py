@@ -27,11 +27,11 @@ import torch
 
 from bench.gpu import about
 from bench.gpu_fingerprint_check import DEVICE, check
-from numscope.fingerprint import triton_stream
+from numscope.fingerprint.cuda import stream as triton_stream
+from numscope.fingerprint.cuda.form import CudaBatch
+from numscope.fingerprint.cuda.shapes import TUNING, Tuning
+from numscope.fingerprint.cuda.tables import tables_of
 from numscope.fingerprint.torch_form import TorchBatch
-from numscope.fingerprint.triton_form import CudaBatch
-from numscope.fingerprint.triton_shapes import TUNING, Tuning
-from numscope.fingerprint.triton_tables import tables_of
 
 
 def timed(work: Callable[[int], None], count: int) -> float:

@@ -14,11 +14,11 @@ import torch
 import triton
 import triton.language as tl
 
+from numscope.fingerprint.cuda.tables import tables_of
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.rows import Rows
 from numscope.fingerprint.torch_form import TorchBatch
 from numscope.fingerprint.torch_ops import DeviceBatch
-from numscope.fingerprint.triton_tables import tables_of
 
 DEVICE = torch.device("cuda", 0)
 DTYPES = ("float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64")

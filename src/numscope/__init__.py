@@ -26,10 +26,10 @@ _WHERE = {
     "open_run": "numscope.store.reader",
     "copy_weights": "numscope.diagnose.weights",
     "compare_models": "numscope.testing.models",
-    "graft": "numscope.diagnose.graft",
+    "graft": "numscope.diagnose.intervene.graft",
     "guard": "numscope.capture.guard",
     "seed_all": "numscope.diagnose.seeds",
-    "to_cpu": "numscope.diagnose.reroute",
+    "to_cpu": "numscope.diagnose.intervene.reroute",
     "NumscopeError": "numscope.core.errors",
     "SettingsError": "numscope.core.errors",
     "RunError": "numscope.core.errors",
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
     from numscope.diagnose.diagnosis import diagnose as diagnose
-    from numscope.diagnose.graft import graft as graft
-    from numscope.diagnose.reroute import to_cpu as to_cpu
+    from numscope.diagnose.intervene.graft import graft as graft
+    from numscope.diagnose.intervene.reroute import to_cpu as to_cpu
     from numscope.diagnose.seeds import seed_all as seed_all
     from numscope.diagnose.weights import copy_weights as copy_weights
     from numscope.store.reader import open_run as open_run

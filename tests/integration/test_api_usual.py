@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
-from numscope.capture.torch import api
+from numscope.capture.torch.levels import api
 
 
 class Nothing(TorchFunctionMode):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import numscope as ns
-from numscope.capture.torch.tensors import Tensors
+from numscope.capture.torch.identity.tensors import Tensors
 
 
 def recorded(path, work, steps=1, **settings):

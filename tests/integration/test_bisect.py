@@ -11,8 +11,8 @@ import pytest
 
 import numscope as ns
 from numscope.core.errors import SettingsError
-from numscope.diagnose.axes import sides
-from numscope.diagnose.bisect import job
+from numscope.diagnose.bisect.axes import sides
+from numscope.diagnose.bisect.bisection import job
 
 SCRIPT = """
 import os, sys

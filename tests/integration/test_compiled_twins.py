@@ -19,7 +19,10 @@ import torch
 import torch.nn.functional as F
 
 import numscope as ns
-from numscope.capture.torch import api, aten, backward, modules, native, tensors
+from numscope.capture.torch import native
+from numscope.capture.torch.autograd import backward
+from numscope.capture.torch.identity import tensors
+from numscope.capture.torch.levels import api, aten, modules
 from numscope.core import compiling
 from tests.integration.models import CASES
 from tests.integration.test_api_usual import Net, program, tables

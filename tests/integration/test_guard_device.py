@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from numscope.capture.torch.flags import DeviceFlags, count
+from numscope.capture.torch.guard.flags import DeviceFlags, count
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 import numscope as ns
-from numscope.capture.torch import host, tensors
-from numscope.capture.torch.host import DeviceCopy, Move
+from numscope.capture.torch import device_to_host as host
+from numscope.capture.torch.device_to_host import DeviceCopy, Move
+from numscope.capture.torch.identity import tensors
 from numscope.fingerprint.definition import fingerprint
 
 

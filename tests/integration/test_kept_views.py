@@ -11,7 +11,7 @@ import torch
 
 import numscope as ns
 from numscope.capture import recorder
-from numscope.capture.torch.plain import to_numpy
+from numscope.capture.torch.identity.subclasses import to_numpy
 
 
 def arrays_of(path: Path, body: Callable[[ns.Capture], None]) -> ns.Run:

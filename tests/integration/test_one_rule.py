@@ -365,7 +365,7 @@ def test_nothing_is_found_and_nothing_of_ours_goes_wrong(make: Callable[[], Job]
 
 
 def test_a_fault_of_the_guards_own_does_not_stop_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numscope.capture.torch.guard_now import Now
+    from numscope.capture.torch.guard.on_cpu import Now
 
     def broken(*_: object) -> bool:
         raise AttributeError("no such thing")

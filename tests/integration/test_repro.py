@@ -16,7 +16,7 @@ from torch import nn
 
 import numscope as ns
 from numscope.core.errors import NumscopeError
-from numscope.diagnose.repro import repro
+from numscope.diagnose.repro.write import repro
 
 CLEAN = """
 import sys

@@ -12,8 +12,8 @@ import torch.nn as nn
 import numscope as ns
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch import native
-from numscope.capture.torch.left import Stepping
-from numscope.capture.torch.settled import Settled
+from numscope.capture.torch.identity.carried_over import Settled
+from numscope.capture.torch.levels.optimizer_operators import Stepping
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
 from tests.integration.writes import ADDRESSES, WRITES

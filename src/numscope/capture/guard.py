@@ -333,7 +333,7 @@ def _ends_well(error: BaseException | None) -> bool:
 def _frontend(owner: Guard, models: dict[str, Any]) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
-        from numscope.capture.torch.guard_frontend import TorchGuard
+        from numscope.capture.torch.guard.frontend import TorchGuard
 
         return TorchGuard(
             owner.settings, models, owner.found, owner.open_writer, owner.optimizer_stepped, owner.skipped

@@ -6,7 +6,7 @@ import json
 import math
 
 from numscope.check.steps import Call, Slot, Step, read_step
-from numscope.core.nonfinite import SKIPPED_STEP, chooses, is_mask
+from numscope.nonfinite.rule import SKIPPED_STEP, chooses, is_mask
 from numscope.store.reader import Run
 
 _UPDATE = "_amp_update_scale_"  # how GradScaler ends a round

@@ -10,8 +10,8 @@ from typing import Any
 from numscope.check.between import gradients_were_left
 from numscope.check.steps import Call, Facts, dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.trace import Found, Spread, Tracer
-from numscope.core.nonfinite import Counts
 from numscope.core.report import Origin, Source, plain
+from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run, open_run
 
 FORMAT = "numscope.check/1"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.core.names import parse_call
-from numscope.core.nonfinite import Counts
+from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run
 
 _FINITE = {"float64": 1.797e308, "float32": 3.4e38, "bfloat16": 3.38e38, "float16": 65504.0}

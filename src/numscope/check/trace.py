@@ -17,7 +17,7 @@ from numscope.check.between import (
     skipped_stretches,
 )
 from numscope.check.steps import Call, Facts, Slot, Step
-from numscope.core.nonfinite import State, Value, is_workspace, judge
+from numscope.nonfinite.rule import State, Value, is_workspace, judge
 
 
 @dataclass(frozen=True)

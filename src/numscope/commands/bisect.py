@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the passes, print the answer."""
-    from numscope.diagnose.axes import sides
-    from numscope.diagnose.bisect import Bisection, job, require
-    from numscope.report.diagnosis import print_diagnosis
+    from numscope.diagnose.bisect.axes import sides
+    from numscope.diagnose.bisect.bisection import Bisection, job, require
     from numscope.report.json import write_json
+    from numscope.report.terminal.diagnosis import print_diagnosis
 
     require(args.target, args.reference, args.axis)
     here, there = sides(args.axis) if args.axis else (None, None)
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"\n  report     {out / 'report.json'}")
     if report.origin is not None:
         from numscope.core.errors import NumscopeError
-        from numscope.diagnose.repro import write_repro
+        from numscope.diagnose.repro.write import write_repro
 
         try:
             print(f"  repro      {write_repro(comparison, report, out / 'test_origin.py')}")

@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     from numscope.check.checking import check
     from numscope.check.training import remarks
     from numscope.core.report import plain
-    from numscope.report import check as report
     from numscope.report.files import check_output, output
-    from numscope.report.lines import print_lines
+    from numscope.report.terminal import check as report
+    from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
 
     if args.json:

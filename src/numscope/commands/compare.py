@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
         progress=_progress(),
         ungrafted=args.ungrafted,
     )
-    from numscope.report.terminal import print_comparison
+    from numscope.report.terminal.comparison import print_comparison
 
     if args.explain_alignment:
-        from numscope.report.alignment import print_alignment
+        from numscope.report.terminal.alignment import print_alignment
 
         print_alignment(comparison, sys.stdout)
     print_comparison(comparison, sys.stdout, top=args.top, only=args.only, sort=args.sort)

@@ -56,8 +56,8 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--dtype belongs to --confirm CMD: give both")
     from numscope.compare.comparison import compare
     from numscope.diagnose.diagnosis import diagnose
-    from numscope.report.diagnosis import print_diagnosis
     from numscope.report.json import write_json
+    from numscope.report.terminal.diagnosis import print_diagnosis
 
     comparison = compare(args.target, args.reference, noise=args.noise, map=args.map)
     report = diagnose(comparison, suspects=args.suspects)
@@ -65,17 +65,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         write_json(report, args.json)
     if args.repro and report.origin is not None:
-        from numscope.diagnose.repro import write_repro
+        from numscope.diagnose.repro.write import write_repro
 
         print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
     if args.grafted:
-        from numscope.diagnose.graft import error_removed
+        from numscope.diagnose.intervene.graft import error_removed
 
         share = error_removed(args.target, args.grafted, args.reference)
         said = f"{share['before']:.2g} before, {share['after']:.2g} after: {share['removed']:.0%} of it removed"
         print(f"\n  grafted    the final error is {said}")
     if args.confirm and report.origin is not None:
-        from numscope.diagnose.confirm import confirm
+        from numscope.diagnose.intervene.confirm import confirm
 
         print(f"\n  confirmed  {confirm(comparison, report, args.confirm, args.dtype)}")
     return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[report.verdict]

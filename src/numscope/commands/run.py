@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--dtype says in which dtype --to-cpu runs things: give --to-cpu PATTERN too")
     also: dict[str, Any] = {}
     if args.to_cpu:
-        also["numscope.diagnose.reroute:install"] = {"names": args.to_cpu, "dtype": args.dtype}
+        also["numscope.diagnose.intervene.reroute:install"] = {"names": args.to_cpu, "dtype": args.dtype}
     for place, _, argument in (item.partition("=") for item in args.also):
         also[place] = {"install": argument}
     if args.guard:

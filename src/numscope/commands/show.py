@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     """Print what was asked for."""
     from numscope.core.errors import SettingsError
     from numscope.core.report import plain
-    from numscope.report import show_calls, show_overview
-    from numscope.report.lines import print_lines
+    from numscope.report.terminal import show_calls, show_overview
+    from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
 
     if args.limit < 0:

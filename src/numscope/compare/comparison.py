@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from numscope.compare import known as structure
+from numscope.compare.judge import unmeasured as structure
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
 from numscope.compare.steps import PlacedOrigin, StepResult
@@ -102,7 +102,7 @@ def compare(
         return _nothing(runs, pairs_of, _chosen(steps), _chosen(ranks))
     mapping = None
     if map is not None:
-        from numscope.compare.mapping import load_map
+        from numscope.compare.align.map_file import load_map
 
         mapping = load_map(map)
     job = _engine(engine)

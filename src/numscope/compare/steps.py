@@ -10,24 +10,24 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.compare import frameworks
-from numscope.compare.align import Alignment, align
-from numscope.compare.elsewhere import Elsewhere
-from numscope.compare.findings import History
-from numscope.compare.judge import Judgement, judge
-from numscope.compare.known import Known, known
-from numscope.compare.layouts import LaidOut, Loader
-from numscope.compare.measure import Layouts, Measures, measure
-from numscope.compare.precisions import Precisions, precisions
-from numscope.compare.prefixes import without_prefixes
-from numscope.compare.scaling import without_scale
-from numscope.compare.sentences import origin
-from numscope.compare.side import Codebook, Floats, Side, load
-from numscope.compare.slots import OUTPUT, SlotPairs, pair_slots
-from numscope.compare.sources import Sources
+from numscope.compare.align.alignment import Alignment, align
+from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
+from numscope.compare.judge.findings import History
+from numscope.compare.judge.other_ranks import Elsewhere
+from numscope.compare.judge.precisions import Precisions, precisions
+from numscope.compare.judge.sentences import origin
+from numscope.compare.judge.unmeasured import Known, known
+from numscope.compare.judge.walk import Judgement, judge
+from numscope.compare.load import frameworks
+from numscope.compare.load.loss_scale import without_scale
+from numscope.compare.load.path_prefixes import without_prefixes
+from numscope.compare.load.side import Codebook, Floats, Side, load
+from numscope.compare.load.sources import Sources
+from numscope.compare.load.workspaces import without_workspaces
+from numscope.compare.measure.mapped_layouts import LaidOut, Loader
+from numscope.compare.measure.measures import Layouts, Measures, measure
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
-from numscope.compare.workspaces import without_workspaces
 from numscope.core.report import Origin
 from numscope.store.reader import Run, StepTables
 

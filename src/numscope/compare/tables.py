@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.compare.align import Alignment
-from numscope.compare.findings import VERDICTS
-from numscope.compare.judge import Judgement
-from numscope.compare.measure import Measures
-from numscope.compare.pairing import REASONS
+from numscope.compare.align.alignment import Alignment
+from numscope.compare.align.pairing import REASONS
+from numscope.compare.align.slots import SlotPairs
+from numscope.compare.judge.findings import VERDICTS
+from numscope.compare.judge.walk import Judgement
+from numscope.compare.load.side import Ints, Side, distinct
+from numscope.compare.load.sources import Sources
+from numscope.compare.measure.measures import Measures
 from numscope.compare.schema import CALLS, PAIRS
-from numscope.compare.side import Ints, Side, distinct
-from numscope.compare.slots import SlotPairs
-from numscope.compare.sources import Sources
 
 _WHY = {"forward": "path", "recompute": "sequence"}
 _DIRECT: tuple[str, ...] = (

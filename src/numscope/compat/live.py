@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from numscope.capture import ranks, session
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.frontend import TorchFrontend
-from numscope.capture.torch.plain import to_numpy
+from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.settings import CaptureSettings
 

@@ -16,10 +16,10 @@ from typing import Any
 
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.report import Origin, Report
-from numscope.diagnose.explain import explain
-from numscope.diagnose.explanation import Explanation
-from numscope.diagnose.hidden import reveal
-from numscope.diagnose.pairing import Pairing, pairing
+from numscope.diagnose.explain.below_rounding import reveal
+from numscope.diagnose.explain.explanation import Explanation
+from numscope.diagnose.explain.suspect import explain
+from numscope.diagnose.recorded.pairing import Pairing, pairing
 from numscope.store.reader import Run
 
 SUSPECTS = 3  # how many are replayed
@@ -58,14 +58,14 @@ def diagnose(
 
 
 def _explained(comparison: Comparison, suspect: Origin, known: dict[tuple[int, int], Pairing]) -> Explanation:
-    from numscope.diagnose import special
+    from numscope.diagnose.explain import without_replay
 
     key = (suspect.step, suspect.rank)
     if key not in known:
         known[key] = pairing(comparison, *key)
     pairs = known[key]
     try:
-        found = special.explain(pairs, suspect)
+        found = without_replay.explain(pairs, suspect)
         if found is None and "paddle" in (
             record.run.manifest.get("framework") for record in (pairs.target, pairs.reference)
         ):

@@ -78,7 +78,7 @@ class _Torch:
         return {name: tuple(tensor.shape) for name, tensor in self._state.items()}
 
     def read(self) -> dict[str, NDArray[Any]]:
-        from numscope.capture.torch.plain import to_numpy
+        from numscope.capture.torch.identity.subclasses import to_numpy
 
         return {name: to_numpy(tensor.detach().contiguous()) for name, tensor in self._state.items()}
 

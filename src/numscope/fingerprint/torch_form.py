@@ -24,8 +24,8 @@ from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, re
 from numscope.fingerprint.torch_ops import DeviceBatch
 
 if TYPE_CHECKING:
-    from numscope.fingerprint.triton_form import CudaBatch
-    from numscope.fingerprint.triton_stream import Job
+    from numscope.fingerprint.cuda.form import CudaBatch
+    from numscope.fingerprint.cuda.stream import Job
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _data_ptr = torch._C.TensorBase.data_ptr  # torch's own, whatever others put in its place on `Tensor`
@@ -300,7 +300,7 @@ class TorchBatch:
     def _make(self, device: torch.device) -> DeviceBatch | CudaBatch:
         if device.type == "cuda":
             try:
-                from numscope.fingerprint.triton_form import CudaBatch
+                from numscope.fingerprint.cuda.form import CudaBatch
 
                 batch = self._cuda[device.index] = CudaBatch(device)
                 return batch

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.report import plain
-from numscope.report import story, summary
 from numscope.report.files import output
-from numscope.report.side import Side
-from numscope.report.tables import Filter, IndexedTable
+from numscope.report.pages import story, summary
+from numscope.report.pages.side import Side
+from numscope.report.pages.tables import Filter, IndexedTable
 
 if TYPE_CHECKING:
     from numscope.compare.comparison import Comparison

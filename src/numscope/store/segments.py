@@ -22,7 +22,7 @@ from numscope.store.files import write_all
 from numscope.store.schema import TABLES
 
 if TYPE_CHECKING:
-    from numscope.store.messages import Message
+    from numscope.store.writing.messages import Message
 
 SEGMENT_BYTES = 128 << 20
 _ROW_GROUP = 1 << 15  # rows: small enough to read one step of many, large enough to compress

@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 from numscope.core.errors import RunError
 from numscope.store import rundir
 from numscope.store.batch import Batch, OnDevice, Sample, View
-from numscope.store.rank_files import Begun, EndOfStep, RankFiles
 from numscope.store.segments import SEGMENT_BYTES
-from numscope.store.shard_writer import SHARD_BYTES
+from numscope.store.writing.rank_files import Begun, EndOfStep, RankFiles
+from numscope.store.writing.shard_writer import SHARD_BYTES
 
 __all__ = ["Batch", "OnDevice", "RunWriter", "Sample", "View"]
 

@@ -17,7 +17,7 @@ def assert_identical(run_a: Any, run_b: Any, **options: Any) -> None:
 
 def _check(run_a: Any, run_b: Any, wanted: tuple[str, ...], options: dict[str, Any]) -> None:
     from numscope.compare.comparison import compare
-    from numscope.report.terminal import text
+    from numscope.report.terminal.comparison import text
 
     comparison = compare(run_a, run_b, **options)
     if comparison.verdict not in wanted:

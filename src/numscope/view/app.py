@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from numscope.core.errors import NumscopeError, SettingsError
 from numscope.core.report import plain
-from numscope.report import frames, story
-from numscope.report.tables import Filter, IndexedTable
+from numscope.report.pages import frames, story
+from numscope.report.pages.tables import Filter, IndexedTable
 from numscope.view import tensor
 from numscope.view.forms import DirectoryForm, FileForm, Forms, RunForms, conclusion
 from numscope.view.jobs import Job, open_runs

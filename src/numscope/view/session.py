@@ -16,9 +16,9 @@ from numscope.check import checking
 from numscope.core.errors import NotKeptError, SettingsError
 from numscope.core.names import split_tensor
 from numscope.core.report import plain
-from numscope.report import story, summary
-from numscope.report.side import Side
-from numscope.report.tables import Filter, IndexedTable
+from numscope.report.pages import story, summary
+from numscope.report.pages.side import Side
+from numscope.report.pages.tables import Filter, IndexedTable
 from numscope.view import one_run, tensor, tree
 
 if TYPE_CHECKING:

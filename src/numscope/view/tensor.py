@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import SettingsError
-from numscope.report.frames import Column, encode
+from numscope.report.pages.frames import Column, encode
 
 Floats = NDArray[np.float64]
 BINS = 96

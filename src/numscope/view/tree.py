@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from numscope.core.errors import SettingsError
 from numscope.core.words import PairVerdict
-from numscope.report.side import Side
-from numscope.report.tables import Filter, IndexedTable
+from numscope.report.pages.side import Side
+from numscope.report.pages.tables import Filter, IndexedTable
 
 MOST = 48  # nodes of a group
 SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "unmatched", "inherited", "origin")

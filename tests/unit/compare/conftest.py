@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from numscope.compare import exact, native
+from numscope.compare.measure import exact, native
 
 
 @pytest.fixture(scope="module", params=["compiled", "numpy"])

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.compare.side import Codebook, Side, load
+from numscope.compare.load.side import Codebook, Side, load
 from numscope.fingerprint.definition import fingerprint
 from numscope.store import schema
 from numscope.store.batch import Batch, record_batch

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.align import align
-from numscope.compare.pairing import FORWARD, PATH, RECOMPUTE, VALUE
-from numscope.compare.side import Codebook
+from numscope.compare.align.alignment import align
+from numscope.compare.align.pairing import FORWARD, PATH, RECOMPUTE, VALUE
+from numscope.compare.load.side import Codebook
 from tests.unit.compare.scripted import Script, numbers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from numscope.compare.arguments import differences
+from numscope.compare.align.arguments import differences
 
 
 def test_an_argument_given_on_one_side_alone_is_the_only_difference() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from numscope.compare.exact import CHUNK, Exact, measure_arrays
+from numscope.compare.measure.exact import CHUNK, Exact, measure_arrays
 
 pytestmark = pytest.mark.usefixtures("both_forms")
 

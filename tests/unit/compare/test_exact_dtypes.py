@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numscope.compare import exact
-from numscope.compare.exact import Exact, measure_arrays
+from numscope.compare.measure import exact
+from numscope.compare.measure.exact import Exact, measure_arrays
 
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float64": np.float64}
 TOLERANCE = {"float32": (1.3e-6, 1e-5), "bfloat16": (1.6e-2, 1e-5), "float16": (1e-3, 1e-5), "float64": (1e-7, 1e-7)}

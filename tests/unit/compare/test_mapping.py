@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from numscope.compare.align.map_file import load_map
 from numscope.compare.comparison import compare
-from numscope.compare.mapping import load_map
 from numscope.compare.thresholds import load_thresholds
 from numscope.core.errors import SettingsError
 from tests.unit.compare.scripted import Script, numbers

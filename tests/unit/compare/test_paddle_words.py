@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from numscope.compare.arguments import differences
-from numscope.compare.paddle_words import arguments, settings
+from numscope.compare.align.arguments import differences
+from numscope.compare.load.paddle_words import arguments, settings
 
 
 def given(*args: Any, **kwargs: Any) -> str:

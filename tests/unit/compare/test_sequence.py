@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numscope.compare.sequence import best_path, pair_sequences
-from numscope.compare.tokens import Tokens
+from numscope.compare.align.sequence import best_path, pair_sequences
+from numscope.compare.align.tokens import Tokens
 
 words = st.lists(st.integers(1, 4), max_size=30)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from numscope.compare.operators import canonical
-from numscope.compare.wrappers import normalise
+from numscope.compare.judge.operators import canonical
+from numscope.compare.load.wrappers import normalise
 
 
 @pytest.mark.parametrize(

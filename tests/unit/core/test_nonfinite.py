@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.core.nonfinite import MAKES, UNWRITTEN, Counts, Value, is_mask, judge, plain_op
+from numscope.nonfinite.rule import MAKES, UNWRITTEN, Counts, Value, is_mask, judge, plain_op
 
 CLEAN = Counts(elements=8)
 NAN = Counts(nan=1, elements=8)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from numscope.diagnose.axes import AXES, sides
+from numscope.diagnose.bisect.axes import AXES, sides
 
 SHOWN = {
     "compile": ("import torch; f = torch.compile(lambda x: x + 1, backend='eager'); print(f(torch.ones(1)).item(), "
@@ -32,7 +32,7 @@ def test_the_references_side_of_an_axis_is_at_work(axis: str, monkeypatch: pytes
     _, reference = sides(axis)
     for name, value in reference.environment.items():
         monkeypatch.setenv(name, value)
-    install = f"from numscope.diagnose.axes import install; install({{'install': {reference.install!r}}})"
+    install = f"from numscope.diagnose.bisect.axes import install; install({{'install': {reference.install!r}}})"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", f"import torch\n{install}\n{code}"], capture_output=True, text=True
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from numscope.__main__ import main
-from numscope.diagnose.bisect import _edition, job
+from numscope.diagnose.bisect.bisection import _edition, job
 
 
 def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint_sequential
 
 import numscope as ns
-from numscope.diagnose.graft import error_removed
+from numscope.diagnose.intervene.graft import error_removed
 
 
 def model(wrong: bool = False) -> nn.Sequential:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import numscope as ns
-from numscope.diagnose.decode import Given
-from numscope.diagnose.group import Common, Group, upstream
 from numscope.diagnose.hypotheses import FAMILIES, fitting
 from numscope.diagnose.hypotheses.case import Case, text
 from numscope.diagnose.hypotheses.masks import allowed_band
 from numscope.diagnose.hypotheses.numbers import recognise, spoken
 from numscope.diagnose.hypotheses.rope import rotary_base
-from numscope.diagnose.recorded import Record
+from numscope.diagnose.recorded.group import Common, Group, upstream
+from numscope.diagnose.recorded.invocation import Given
+from numscope.diagnose.recorded.step_graph import Record
 
 Work = Callable[..., torch.Tensor]
 

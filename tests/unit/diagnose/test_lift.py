@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import numscope as ns
-from numscope.diagnose import noise
-from numscope.diagnose.group import Common, Group, upstream
-from numscope.diagnose.lift import Lift, lift
-from numscope.diagnose.measures import relative
-from numscope.diagnose.recorded import Record
+from numscope.diagnose.recorded.group import Common, Group, upstream
+from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.replay import noise_floor
+from numscope.diagnose.replay.lift import Lift, lift
+from numscope.diagnose.replay.measures import relative
 
 torch.manual_seed(0)
 X = torch.randn(64, 128)
@@ -70,16 +70,16 @@ def test_in_float32_too(name: str, tmp_path: Path) -> None:
 
 
 def test_the_floor_is_what_an_ulp_does(tmp_path: Path) -> None:
-    product = noise.floor(lambda v: v[0] @ v[1], {0: X, 1: W})
+    product = noise_floor.floor(lambda v: v[0] @ v[1], {0: X, 1: W})
     assert 1e-8 < product < 1e-6
-    steep = noise.floor(lambda v: v[0] - 1, {0: torch.ones(1000) + 1e-4})
+    steep = noise_floor.floor(lambda v: v[0] - 1, {0: torch.ones(1000) + 1e-4})
     assert steep > 100 * product
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
 def test_a_perturbed_element_is_a_neighbour(values: list[float]) -> None:
     tensor = torch.tensor(values, dtype=torch.float32)
-    moved = noise.perturb(tensor, torch.Generator().manual_seed(0))
+    moved = noise_floor.perturb(tensor, torch.Generator().manual_seed(0))
     up, down = torch.nextafter(tensor, tensor + torch.inf), torch.nextafter(tensor, tensor - torch.inf)
     fixed = (moved == tensor) | (moved == up) | (moved == down)
     assert bool(fixed.all())

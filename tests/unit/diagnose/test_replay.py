@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from numscope.diagnose.decode import CannotReplay, decode, parameters
-from numscope.diagnose.group import Common, upstream
-from numscope.diagnose.recorded import Record
-from numscope.diagnose.replay import replay
+from numscope.diagnose.recorded.group import Common, upstream
+from numscope.diagnose.recorded.invocation import CannotReplay, decode, parameters
+from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.replay.calls import replay
 
 
 def recorded(path: Path, work: Callable[[], object], model: nn.Module | None = None) -> Record:

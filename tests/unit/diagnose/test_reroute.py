@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
-from numscope.diagnose.moving import map_leaves
+from numscope.diagnose.intervene.run_elsewhere import map_leaves
 
 seen: list[torch.dtype] = []
 

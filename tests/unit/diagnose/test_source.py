@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from numscope.diagnose.decode import CannotReplay
-from numscope.diagnose.source import Sources, is_guarded
+from numscope.diagnose.recorded.invocation import CannotReplay
+from numscope.diagnose.replay.job_code import Sources, is_guarded
 
 DEFINITIONS = """
 import math

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from numscope.diagnose.decode import CannotReplay
-from numscope.diagnose.measures import relative
-from numscope.diagnose.recorded import Record
-from numscope.diagnose.unit import unit_of
+from numscope.diagnose.recorded.invocation import CannotReplay
+from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.replay.measures import relative
+from numscope.diagnose.replay.module_unit import unit_of
 
 
 class Form(enum.Enum):

@@ -9,9 +9,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from numscope.fingerprint import triton_elements, triton_kernels
-from numscope.fingerprint.triton_fast import AHEAD
-from numscope.fingerprint.triton_shapes import TUNING
+from numscope.fingerprint.cuda import elements as triton_elements
+from numscope.fingerprint.cuda import kernels as triton_kernels
+from numscope.fingerprint.cuda.fast_loop import AHEAD
+from numscope.fingerprint.cuda.shapes import TUNING
 
 _POINTERS = {"chunks": "*i32", "values": "*fp32"}
 _POINTERS |= dict.fromkeys(("jobs", "rows", "facts", "ring", "table", "factors", "blocks", "spans", "out"), "*i64")

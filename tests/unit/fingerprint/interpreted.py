@@ -15,11 +15,14 @@ import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 
-from numscope.fingerprint import triton_kernels, triton_shapes, triton_stream, triton_transposed
+from numscope.fingerprint.cuda import kernels as triton_kernels
+from numscope.fingerprint.cuda import shapes as triton_shapes
+from numscope.fingerprint.cuda import stream as triton_stream
+from numscope.fingerprint.cuda import transposed as triton_transposed
+from numscope.fingerprint.cuda.launch import Launch
+from numscope.fingerprint.cuda.tables import DeviceTables
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.rows import Rows
-from numscope.fingerprint.triton_launch import Launch
-from numscope.fingerprint.triton_tables import DeviceTables
 from tests.unit.fingerprint.agreement import (
     COMPLEX,
     FLOATS,
@@ -204,7 +207,7 @@ def check_device() -> None:
     """What stands around the streams: a device tries itself out, takes tensors one by one and many at once."""
     for name, result in (("getCurrentRawStream", 0), ("isCurrentStreamCapturing", False), ("getDevice", 0)):
         setattr(torch._C, f"_cuda_{name}", lambda *index, result=result: result)
-    from numscope.fingerprint import triton_form
+    from numscope.fingerprint.cuda import form as triton_form
 
     torch.cuda.device, torch.cuda.current_stream = (lambda index: contextlib.nullcontext()), (lambda index: None)
     triton_form.LONG = 5 * triton_form.TILE

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from numscope.fingerprint import triton_launch
+from numscope.fingerprint.cuda import launch as triton_launch
+from numscope.fingerprint.cuda.launch import Direct, Used, direct_of, launch_of
 from numscope.fingerprint.native import load
-from numscope.fingerprint.triton_launch import Direct, Used, direct_of, launch_of
 
 Given = list[tuple[Any, ...]]
 METADATA = (4, 1, 1024)

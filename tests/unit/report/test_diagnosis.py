@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from numscope.core.report import Origin, Report, Source
-from numscope.report.diagnosis import lines, print_diagnosis
+from numscope.report.terminal.diagnosis import lines, print_diagnosis
 
 LIFT = {
     "native": 2e-4,

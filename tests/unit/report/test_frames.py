@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.report.frames import Column, decode, encode
+from numscope.report.pages.frames import Column, decode, encode
 
 floats = st.lists(st.one_of(st.none(), st.floats(allow_nan=True, allow_infinity=True)), min_size=1, max_size=40)
 words = st.lists(st.one_of(st.none(), st.text(max_size=8)), min_size=1, max_size=40)

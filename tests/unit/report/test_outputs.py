@@ -14,12 +14,12 @@ import pytest
 from numscope.compare.comparison import Comparison, compare
 from numscope.compare.schema import PAIRS
 from numscope.core.errors import SettingsError
-from numscope.report.alignment import print_alignment
 from numscope.report.csv import write_csv
 from numscope.report.files import check_output
 from numscope.report.json import write_json
 from numscope.report.parquet import write_parquet
-from numscope.report.terminal import print_comparison, text
+from numscope.report.terminal.alignment import print_alignment
+from numscope.report.terminal.comparison import print_comparison, text
 from numscope.report.xlsx import write_xlsx
 from tests.unit.compare.test_judge import chain, softcapped
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numscope.core.errors import SettingsError
-from numscope.report import story
-from numscope.report.frames import decode
-from numscope.report.tables import Filter, IndexedTable
+from numscope.report.pages import story
+from numscope.report.pages.frames import decode
+from numscope.report.pages.tables import Filter, IndexedTable
 from tests.e2e.synthetic import comparison
 
 

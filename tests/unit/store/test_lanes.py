@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from numscope.store.lanes import Lane
+from numscope.store.writing.lanes import Lane
 
 
 def test_jobs_are_done_in_order_and_waiting_counts_their_bytes() -> None:

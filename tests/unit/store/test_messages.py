@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numscope.store.batch import record_batch
-from numscope.store.messages import Message, Messages
 from numscope.store.schema import TABLES
+from numscope.store.writing.messages import Message, Messages
 
 DTYPES = pa.array(["float32", "int64", "float64"])
 FLOATS = st.floats(width=64)

@@ -16,10 +16,10 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from numscope.core.errors import RunError
-from numscope.store import shard_writer
 from numscope.store.batch import OnDevice
-from numscope.store.shard_writer import Kept, ShardWriter
 from numscope.store.shards import Shard, key_of_view
+from numscope.store.writing import shard_writer
+from numscope.store.writing.shard_writer import Kept, ShardWriter
 
 DTYPES = [
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
@@ -234,11 +234,11 @@ def test_elements_that_an_entry_does_not_have_are_an_error(tmp_path: Path, part:
 
 
 def test_much_at_once_goes_to_several_shards_and_little_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numscope.store.shard_writer._RUN", 1000)
-    monkeypatch.setattr("numscope.store.shard_writer._MANY", 2000)
+    monkeypatch.setattr("numscope.store.writing.shard_writer._RUN", 1000)
+    monkeypatch.setattr("numscope.store.writing.shard_writer._MANY", 2000)
     go = threading.Event()
     write = shard_writer._write
-    monkeypatch.setattr("numscope.store.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
+    monkeypatch.setattr("numscope.store.writing.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
     writer = ShardWriter(tmp_path, lanes=3)
     values = [np.full(100, n, np.float32) for n in range(60)]
     places, jobs = writer.start([keep(value) for value in values])

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from numscope.core.errors import RunError
-from numscope.store import shard_writer
-from numscope.store.rank_files import RankFiles
 from numscope.store.reader import open_run
 from numscope.store.writer import Batch, RunWriter, View
+from numscope.store.writing import shard_writer
+from numscope.store.writing.rank_files import RankFiles
 from tests.unit.store.batches import arrays_of, batch_of, write_run
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_surfaces_and_what_was_written_before_is_readable(
 def test_data_that_finds_the_disk_full_leaves_no_rows_that_refer_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = with_a_full_disk(tmp_path, monkeypatch, "numscope.store.shard_writer._write")
+    writer = with_a_full_disk(tmp_path, monkeypatch, "numscope.store.writing.shard_writer._write")
     with pytest.raises(RunError, match="No space left"):
         writer.flush()
     with pytest.raises(RunError, match="No space left"):
@@ -206,7 +206,7 @@ def test_data_that_finds_the_disk_full_leaves_no_rows_that_refer_to_it(
 def test_rows_follow_their_data_and_a_step_all_of_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go, begun = threading.Event(), threading.Semaphore(0)
     write = shard_writer._write
-    monkeypatch.setattr("numscope.store.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
+    monkeypatch.setattr("numscope.store.writing.shard_writer._write", lambda *job: (go.wait(), write(*job))[1])
     begin = RankFiles.begin
     monkeypatch.setattr(RankFiles, "begin", lambda self, batch: (begin(self, batch), begun.release())[0])
     writer = RunWriter(tmp_path / "run", rank=0, manifest={})

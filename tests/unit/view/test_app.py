@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from numscope.report.frames import MEDIA_TYPE, decode
+from numscope.report.pages.frames import MEDIA_TYPE, decode
 from numscope.view.app import STATIC, Viewer, create_app
 from numscope.view.forms import EitherForms, RunForms, above, in_range
 from numscope.view.jobs import Job

@@ -12,8 +12,8 @@ import numscope as ns
 from numscope.check.checking import check
 from numscope.core.errors import SettingsError
 from numscope.core.report import plain
-from numscope.report.summary import manifest_differences
-from numscope.report.tables import Filter
+from numscope.report.pages.summary import manifest_differences
+from numscope.report.pages.tables import Filter
 from numscope.store import manifest
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor
 from numscope.store.formats.foreign import write_run as import_dump

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from numscope.core.errors import SettingsError
-from numscope.report.frames import decode
+from numscope.report.pages.frames import decode
 from numscope.view.tensor import BINS, PLANE, Duo, difference, elements, histogram, plane, ulps, worst
 
 random = np.random.default_rng(0)

@@ -14,20 +14,20 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch import native
-from numscope.capture.torch.api import ApiMode
-from numscope.capture.torch.aten import AtenMode
-from numscope.capture.torch.blank import Reallocations
-from numscope.capture.torch.collectives import Collectives
-from numscope.capture.torch.exposed import Exposures
-from numscope.capture.torch.functions import Functions
-from numscope.capture.torch.handles import WithoutHandles
-from numscope.capture.torch.host import for_the_writer
-from numscope.capture.torch.installing import Installed
-from numscope.capture.torch.modules import Modules
-from numscope.capture.torch.optimizer import Optimizers
-from numscope.capture.torch.replays import Replays
+from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
+from numscope.capture.torch.device_to_host import for_the_writer
+from numscope.capture.torch.identity.exposed_memory import Exposures
+from numscope.capture.torch.identity.uninitialized import Reallocations
+from numscope.capture.torch.identity.unversioned_writes import ForeignFunctions, Untold, Versions
+from numscope.capture.torch.install import Installed
+from numscope.capture.torch.levels.api import ApiMode
+from numscope.capture.torch.levels.aten import AtenMode
+from numscope.capture.torch.levels.autograd_function import Functions
+from numscope.capture.torch.levels.collectives import Collectives
+from numscope.capture.torch.levels.cuda_graphs import Replays
+from numscope.capture.torch.levels.modules import Modules
+from numscope.capture.torch.levels.optimizer import Optimizers
 from numscope.capture.torch.thread import OwnWork, Undo
-from numscope.capture.torch.untold import ForeignFunctions, Untold, Versions
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -117,7 +117,7 @@ class TorchFrontend(Installed):
             self._save_gradients(series.name(number, "backward"), order, outputs)
 
     def _save_gradients(self, name: int, forward: int, outputs: list[tuple[int, torch.Tensor]]) -> None:
-        from numscope.capture.torch.backward import BackwardCall
+        from numscope.capture.torch.autograd.backward import BackwardCall
 
         watch = self.watch
         row = (forward, name, watch.kinds["save"], watch.no_text, watch.no_text, -1, -1, -1, -1, -1, False, -1, -1)
@@ -151,7 +151,7 @@ class TorchFrontend(Installed):
         """Return what the captured modules are made of, or None where no replay could use it."""
         if self._settings.level == "api" or not (self._settings.keep == "tensors" or self._settings.tensors):
             return None
-        from numscope.capture.torch.describe import describe
+        from numscope.capture.torch.module_description import describe
 
         return describe(self.modules.known(), os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "")
 

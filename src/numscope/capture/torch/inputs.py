@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.plain import data_ptr
-from numscope.capture.torch.storages import UNSEEN
-from numscope.capture.torch.values import SIMPLE, Place, Slot
+from numscope.capture.torch.identity.storages import UNSEEN
+from numscope.capture.torch.identity.subclasses import data_ptr
+from numscope.capture.torch.slots import SIMPLE, Place, Slot
 from numscope.capture.torch.watch import LIST, Watch
 from numscope.capture.unmeasured import Unmeasured
 

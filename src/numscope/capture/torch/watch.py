@@ -13,11 +13,11 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
 from numscope.capture.scope import Call, Scope, any_of
-from numscope.capture.torch.lists import Lists
-from numscope.capture.torch.plain import data_ptr
-from numscope.capture.torch.recompute import Executions
+from numscope.capture.torch.autograd.recompute import Executions
+from numscope.capture.torch.identity.subclasses import data_ptr
+from numscope.capture.torch.identity.tensor_lists import Lists
+from numscope.capture.torch.slots import Slot, Values
 from numscope.capture.torch.thread import Open, ThreadState
-from numscope.capture.torch.values import Slot, Values
 from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from numscope.compare.findings import History
+from numscope.compare.judge.findings import History
 from numscope.compare.steps import StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from numscope.compare.findings import History
+from numscope.compare.judge.findings import History
 from numscope.compare.steps import Measured, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import MissingExtraError

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.plain import to_numpy
+from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.compat.hooktools.options import NameFilter, check_keys, load, one_of, section
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor
 from numscope.core.errors import SettingsError

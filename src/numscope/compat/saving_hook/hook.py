@@ -76,7 +76,7 @@ class _Torch:
     def tensors(self, value: Any) -> Iterator[NDArray[Any]]:
         import torch
 
-        from numscope.capture.torch.plain import to_numpy
+        from numscope.capture.torch.identity.subclasses import to_numpy
 
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for item in _leaves(value):

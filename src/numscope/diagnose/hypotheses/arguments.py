@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from numscope.diagnose.decode import NO_DEFAULT, Given, Invocation
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 from numscope.diagnose.hypotheses.numbers import spoken
+from numscope.diagnose.recorded.invocation import NO_DEFAULT, Given, Invocation
 
 _ABSENT = object()
 _SCALES = {"mul", "div", "rdiv"}

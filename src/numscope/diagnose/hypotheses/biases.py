@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.recorded import Record
+from numscope.diagnose.recorded.step_graph import Record
 
 
 @hypothesis("bias")

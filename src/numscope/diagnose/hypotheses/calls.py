@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from numscope.diagnose.decode import Invocation
 from numscope.diagnose.hypotheses.arguments import holds_given
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, text
-from numscope.diagnose.measures import relative
-from numscope.diagnose.recorded import Call
+from numscope.diagnose.recorded.invocation import Invocation
+from numscope.diagnose.recorded.step_graph import Call
+from numscope.diagnose.replay.measures import relative
 
 _MOST = 6  # more calls than this are no repair
 

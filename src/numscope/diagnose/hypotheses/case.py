@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from numscope.compare.operators import canonical
-from numscope.diagnose.decode import CannotReplay, Given, Invocation
-from numscope.diagnose.group import Group
-from numscope.diagnose.measures import relative
-from numscope.diagnose.recorded import Call, NotKept
+from numscope.compare.judge.operators import canonical
+from numscope.diagnose.recorded.group import Group
+from numscope.diagnose.recorded.invocation import CannotReplay, Given, Invocation
+from numscope.diagnose.recorded.step_graph import Call, NotKept
+from numscope.diagnose.replay.measures import relative
 
 
 @dataclass(frozen=True)

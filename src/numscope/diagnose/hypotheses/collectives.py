@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 
 from numscope.diagnose.hypotheses.case import Repair
-from numscope.diagnose.measures import relative
+from numscope.diagnose.replay.measures import relative
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from numscope.diagnose.decode import Invocation
 from numscope.diagnose.hypotheses.arguments import with_defaults
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
-from numscope.diagnose.measures import relative
+from numscope.diagnose.recorded.invocation import Invocation
+from numscope.diagnose.replay.measures import relative
 
 USUAL: dict[str, tuple[Any, ...]] = {
     "eps": (1e-3, 1e-5, 1e-6, 1e-7, 1e-8, 1e-12, 0.0),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numscope.diagnose.decode import Invocation
 from numscope.diagnose.hypotheses.arguments import holds_given
 from numscope.diagnose.hypotheses.calls import removed_gives_target
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
 from numscope.diagnose.hypotheses.numbers import spoken
+from numscope.diagnose.recorded.invocation import Invocation
 
 
 @hypothesis("soft cap")

@@ -9,7 +9,7 @@ import torch
 
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 from numscope.diagnose.hypotheses.constants import involves
-from numscope.diagnose.measures import relative
+from numscope.diagnose.replay.measures import relative
 
 
 @hypothesis("transposed weight")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from numscope.diagnose.decode import Given, Invocation
 from numscope.diagnose.hypotheses.arguments import _order
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.moving import map_leaves
+from numscope.diagnose.intervene.run_elsewhere import map_leaves
+from numscope.diagnose.recorded.invocation import Given, Invocation
 
 
 @hypothesis("operand")

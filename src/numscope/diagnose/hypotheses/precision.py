@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.recorded import Record
+from numscope.diagnose.recorded.step_graph import Record
 
 _WIDTH = {"float8_e4m3fn": 1, "float8_e5m2": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numscope.diagnose.decode import Given, Invocation
 from numscope.diagnose.hypotheses.arguments import holds_given
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
+from numscope.diagnose.recorded.invocation import Given, Invocation
 
 _WORDS = {
     frozenset({"mean", "sum"}): "the reduction {there} in place of {here}",

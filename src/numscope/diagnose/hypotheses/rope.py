@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.measures import relative
+from numscope.diagnose.replay.measures import relative
 
 Turn = Callable[[torch.Tensor], torch.Tensor]
 

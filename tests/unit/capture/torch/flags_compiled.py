@@ -8,7 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from numscope.capture.torch.flag_kernel import _BLOCK, _KINDS, _many, _one
+from numscope.capture.torch.guard.flag_kernel import _BLOCK, _KINDS, _many, _one
 
 
 def compiled(kernel: Any, pointers: dict[str, str], size: int, bits: list[int], architecture: int) -> str:

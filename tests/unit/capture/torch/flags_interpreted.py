@@ -11,8 +11,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from numscope.capture.torch.flag_kernel import _BLOCK, _KINDS, Launcher, _one
-from numscope.capture.torch.flags import count
+from numscope.capture.torch.guard.flag_kernel import _BLOCK, _KINDS, Launcher, _one
+from numscope.capture.torch.guard.flags import count
 
 
 class Interpreted(Launcher):

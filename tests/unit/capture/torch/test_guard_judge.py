@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from numscope.capture.interned import Series, Strings
 from numscope.capture.sites import Sites
-from numscope.capture.torch.guard_calls import Item, OpenModule, Seen
-from numscope.capture.torch.guard_judge import Judge
-from numscope.capture.torch.guard_strike import Strike
-from numscope.core.nonfinite import Counts
+from numscope.capture.torch.guard.calls import Item, OpenModule, Seen
+from numscope.capture.torch.guard.judge import Judge
+from numscope.capture.torch.guard.strike import Strike
+from numscope.nonfinite.rule import Counts
 
 CLEAN = Counts(elements=4)
 NAN = Counts(nan=4, elements=4)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import numscope as ns
-from numscope.capture.torch import flags as flags_module
-from numscope.capture.torch.flags import Pending, PlainLauncher
-from numscope.capture.torch.guard_frontend import room_on
-from numscope.capture.torch.guard_late import MODULES_THAT_TRANSMIT, TRANSMITS
+from numscope.capture.torch.guard import flags as flags_module
+from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT, TRANSMITS
+from numscope.capture.torch.guard.flags import Pending, PlainLauncher
+from numscope.capture.torch.guard.frontend import room_on
 
 # One way to call each operator that is said to transmit: from operands of shape (3, 4).
 CALLS: dict[str, Callable[..., torch.Tensor]] = {

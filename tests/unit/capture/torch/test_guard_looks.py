@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.flags import DeviceFlags, Streams
-from numscope.capture.torch.guard_late import LateFlags
+from numscope.capture.torch.guard.device_log import LateFlags
+from numscope.capture.torch.guard.flags import DeviceFlags, Streams
 
 
 def test_memory_that_is_used_again_is_another_tensor() -> None:

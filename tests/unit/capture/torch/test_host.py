@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.capture.torch import host
-from numscope.capture.torch.host import DeviceCopy, Move, Way
+from numscope.capture.torch import device_to_host as host
+from numscope.capture.torch.device_to_host import DeviceCopy, Move, Way
 
 
 class Late:

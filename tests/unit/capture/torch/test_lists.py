@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.lists import Asked, Lists
+from numscope.capture.torch.identity.tensor_lists import Asked, Lists
 from numscope.fingerprint.torch_form import TorchBatch
 
 CONJUGATE = torch.randn(3, dtype=torch.complex64).conj()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from numscope.capture.interned import Series, Strings
-from numscope.capture.torch.operators import Names, Operator
+from numscope.capture.torch.levels.operator_schema import Names, Operator
 
 
 def test_each_name_comes_once_in_a_step_whatever_the_thread():

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.forms import order_of
-from numscope.capture.torch.tensors import Tensors
+from numscope.capture.torch.identity.layouts import order_of
+from numscope.capture.torch.identity.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
 

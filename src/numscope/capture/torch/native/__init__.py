@@ -20,23 +20,12 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch import (
-    api,
-    api_results,
-    aten,
-    aten_rows,
-    backward,
-    compiled,
-    graph,
-    handles,
-    inputs,
-    module_state,
-    modules,
-    tensors,
-    values,
-)
-from numscope.capture.torch.names import Api
-from numscope.capture.torch.operators import ABSENT, Names, Operator
+from numscope.capture.torch import inputs, slots
+from numscope.capture.torch.autograd import backward, bare_hooks, graph
+from numscope.capture.torch.identity import tensors
+from numscope.capture.torch.levels import api, api_results, aten, aten_rows, compiled, module_state, modules
+from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.levels.operator_schema import ABSENT, Names, Operator
 from numscope.core.compiling import compiled as library_of
 from numscope.core.compiling import is_wanted, program
 
@@ -60,7 +49,7 @@ _FUNCTIONS: tuple[tuple[Any, str], ...] = (
     (api, "attach_one"),
     (modules, "attach_one"),
     (graph, "walk"),
-    (handles, "registered"),
+    (bare_hooks, "registered"),
     (modules, "end_module"),
 )
 # As they are in Python
@@ -149,9 +138,9 @@ def _classes() -> dict[str, type]:
     from numscope.capture.interned import Series
     from numscope.capture.recorder import Recorder
     from numscope.capture.sites import Sites
-    from numscope.capture.torch.forms import Form
-    from numscope.capture.torch.recompute import Executions
-    from numscope.capture.torch.settled import Settled
+    from numscope.capture.torch.autograd.recompute import Executions
+    from numscope.capture.torch.identity.carried_over import Settled
+    from numscope.capture.torch.identity.layouts import Form
     from numscope.capture.torch.thread import Open, State
     from numscope.capture.torch.watch import Watch
     from numscope.fingerprint.rows import Rows
@@ -184,8 +173,8 @@ def _given() -> dict[str, Any]:
         "TorchBatch": TorchBatch,
         "Way": Way,
         "AccumulateGrad": core._functions.AccumulateGrad,
-        "SIMPLE": values.SIMPLE,
-        "EXACT": values.EXACT,
+        "SIMPLE": slots.SIMPLE,
+        "EXACT": slots.EXACT,
         "LEAVES": inputs.LEAVES,
         "KEY": backward.KEY,
         "AGAIN": AGAIN,
@@ -214,7 +203,7 @@ def _given() -> dict[str, Any]:
         "end_call": api.end_call,
         "raised": api_results.raised,
         "ABSENT": ABSENT,
-        "NUMBERS": values.NUMBERS,
+        "NUMBERS": slots.NUMBERS,
         "THREAD": aten.THREAD,
         "current_node": core._current_autograd_node,
         "look_up_view": tensors.Tensors.look_up_view,

@@ -1,0 +1,237 @@
+"""Backward of every call, seen on the autograd nodes and edges that are there anyway.
+
+A call's incoming gradients are what its output nodes receive; its outgoing gradients are what the edges that leave the
+nodes it created carry to its inputs (`graph.py` finds them). No node is added, so nothing is reordered, forbidden or
+changed. What a hook needs hangs on the node itself and goes when the graph goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from numscope.capture.torch.identity.storages import UNSEEN
+from numscope.capture.torch.identity.subclasses import data_ptr
+from numscope.capture.torch.thread import Open, State
+from numscope.capture.torch.watch import Watch
+from numscope.capture.unmeasured import Unmeasured
+
+KEY = "numscope"  # of a node's hook in the node's metadata
+
+Node = Any
+Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge, where to: node, output number
+
+
+class BackwardCall:
+    """The backward part of one call; it is recorded when its first gradient arrives."""
+
+    # One class for calls of all kinds: Python is quick at the attributes of objects that are of one class.
+    __slots__ = ("_epoch", "_order", "_seen", "_watch", "attached", "forward", "name", "parent", "row", "wanted")
+
+    _order: int  # both are there as soon as the call has begun
+    _seen: tuple[int, ...]
+
+    def __init__(
+        self, watch: Watch, name: int, row: tuple[int, ...], forward: int, parent: BackwardCall | None
+    ) -> None:
+        self._watch = watch
+        self._epoch = -1
+        self.name = name
+        self.row = row  # of the forward call, as `Recorder.call` takes it
+        self.forward = forward  # its order, where it is recorded
+        self.parent = parent
+        self.attached = False  # the graph of its forward call will tell it of gradients: asked of modules
+        self.wanted = True  # false: not in scope; what is inside belongs to what is outside
+
+    def begin(self, state: State | None = None) -> int:
+        """Return this call's order, recording the call when it is first asked for in a step; `state`: of this thread."""
+        watch = self._watch
+        recorder = watch.recorder
+        epoch = recorder.epoch
+        if self._epoch == epoch:
+            return self._order
+        outer = self.parent
+        parent = -1 if outer is None else outer._order if outer._epoch == epoch else outer.begin(state)
+        if not self.wanted:
+            return parent
+        forward = self.forward if self._epoch < 0 else -1  # of the same step
+        self._epoch = epoch
+        self._order = order = next(recorder.orders)
+        self._seen = ()
+        thread = (watch.thread.here if state is None else state).number
+        if thread < 0:
+            thread = watch.thread_number()
+        _, _, kind, module, module_class, _, _, _, _, site, _, _, _ = self.row
+        row = (
+            order,
+            self.name,
+            kind,
+            module,
+            module_class,
+            watch.backward_phase,
+            parent,
+            forward,
+            -1,
+            site,
+            False,
+            -1,
+            thread,
+        )
+        if recorder.direct:  # as in `watch.call_row`
+            recorder.call_rows.extend(row)
+        else:
+            recorder.call(*row)
+        return order
+
+    def show(self, slot: int) -> int:
+        """Return this call's order for one more gradient, in a slot of it."""
+        order = self.begin()
+        if slot in self._seen:  # the graph was kept and runs again: a call of its own
+            self._epoch = -2
+            order = self.begin()
+        self._seen += (slot,)
+        return order
+
+    def record(self, slot: int, gradient: torch.Tensor) -> None:
+        """Record one gradient."""
+        self._watch.show(self.show(slot), slot, gradient, self.name)
+
+
+class Sink:
+    """Where the gradients for one input of one call are gathered: recorded when the last contribution has come."""
+
+    __slots__ = ("_received", "_total", "call", "expected", "slot")
+
+    def __init__(self, call: BackwardCall, slot: int) -> None:
+        self.call = call
+        self.slot = slot
+        self.expected = 0
+        self._received = 0
+        self._total: torch.Tensor | None = None
+
+    def add(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Take one of several contributions; return their sum when it is the last one."""
+        self._received += 1
+        if gradient is not None and self._total is not None:
+            with torch.no_grad():
+                self._total = self._total + gradient
+        elif gradient is not None:
+            self._total = gradient
+        if self._received < self.expected:
+            return None
+        total, self._total, self._received = self._total, None, 0
+        return total
+
+
+class NodeHook:
+    """What is to be seen when one node has run.
+
+    The tuples are flat, and there are few of them: what lives as long as the graph is what Python's collector walks.
+    """
+
+    __slots__ = ("_watch", "exits", "incoming", "outgoing")
+
+    def __init__(self, watch: Watch, incoming: tuple[Any, ...] = ()) -> None:
+        self._watch = watch
+        self.incoming = incoming  # output number, call, slot; and so on
+        self.outgoing: tuple[Any, ...] = ()  # edge, call, slot, or edge, sink, -1; and so on; -1 is the last edge
+        self.exits: list[Exit] | None = None  # the edges that leave the last call whose only output node this is
+
+    def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+        watch = self._watch
+        state = watch.thread.here
+        if not watch.on or state.busy:
+            return
+        state.busy = True
+        guard = state.guard
+        guard.__enter__()
+        try:
+            recorder = watch.recorder
+            gradients = grad_outputs + grad_inputs
+            parts = iter(self.incoming + self.outgoing)
+            if watch.restless:
+                for place, call, slot in zip(parts, parts, parts):
+                    gradient = gradients[place]
+                    if slot < 0:
+                        gradient = call.add(gradient)
+                        slot, call = call.slot, call.call
+                    if gradient is not None:
+                        call.record(slot, gradient)
+                watch.flush_if_full()
+                return
+            # The same, as `call.show`, `watch.show` and `Tensors.number` do it: this is done for each gradient of each call.
+            epoch = recorder.epoch
+            tensors = watch.tensors
+            objects = tensors.objects
+            last = None
+            for place, call, slot in zip(parts, parts, parts):
+                gradient = gradients[place]
+                if slot < 0:
+                    gradient = call.add(gradient)
+                    slot, call = call.slot, call.call
+                if gradient is None:
+                    continue
+                if call._epoch != epoch:
+                    order = call.begin(state)
+                    call._seen = (slot,)
+                elif slot in call._seen:
+                    order = call.show(slot)
+                else:
+                    order = call._order
+                    call._seen += (slot,)
+                if gradient is not last:  # a module has the gradients of the last call inside it
+                    last = gradient
+                    key = id(gradient)
+                    seen, version, address, number, _ = objects.get(key, UNSEEN)
+                    if seen() is not gradient or version != gradient._version or address != data_ptr(gradient):
+                        try:
+                            number = tensors.look_up(gradient)
+                        except Unmeasured:
+                            watch.show(order, slot, gradient, call.name)
+                            last = None
+                            continue
+                        if key not in objects:  # it is measured at each look
+                            last = None
+                recorder.slot_rows.extend((order, slot, number, -1))
+            if len(recorder.slot_rows) > recorder.full:
+                watch.flush_if_full()
+        except Exception as error:
+            watch.fault("backward", error)
+        finally:
+            guard.__exit__(None, None, None)
+            state.busy = False
+
+    def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
+        """Lead what leaves by an edge to a slot of a call; false if it goes to one of the same call already."""
+        outgoing = self.outgoing
+        place = len(outgoing) - 3
+        while place >= 0 and outgoing[place] != edge:
+            place -= 3
+        if place < 0:
+            self.outgoing = (*outgoing, edge, call, slot)
+            return True
+        last = outgoing[place + 1]
+        if last is call or (type(last) is Sink and last.call is call):
+            return False
+        self.outgoing = (*outgoing[: place + 3], edge, call, slot, *outgoing[place + 3 :])
+        return True
+
+    def gather(self, edge: int, call: BackwardCall, sink: Sink) -> None:
+        """Lead what leaves by an edge to a sink instead of the call itself."""
+        outgoing = self.outgoing
+        for place in range(0, len(outgoing), 3):
+            if outgoing[place] == edge and outgoing[place + 1] is call:
+                self.outgoing = (*outgoing[: place + 1], sink, -1, *outgoing[place + 3 :])
+                return
+
+
+def running(watch: Watch) -> Open:
+    """Return the call whose backward runs in this thread, as the parent of calls made there."""
+    node: Any = torch._C._current_autograd_node()
+    hook = node.metadata.get(KEY) if node is not None else None
+    if hook is None or not hook.incoming:
+        return watch.outside
+    call = hook.incoming[1]
+    row = call.row
+    return Open(call.begin(), row[3], row[4], "", row[9], "", None)

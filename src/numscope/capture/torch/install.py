@@ -1,0 +1,95 @@
+"""What capture and guard have in common: both install themselves in torch, and take themselves away again."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import overrides
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
+
+from numscope.capture.collector import rarer_walks
+from numscope.capture.torch.levels.compiled import CompiledRegions
+from numscope.capture.torch.levels.modules import Modules
+from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.warning_lines import name_users_lines
+from numscope.capture.torch.watch import Watch
+
+# A collective's work remembers the modes that were on when it began. Its thread lets go of them when it is done, needs
+# Python for that, and ends the process with an abort if Python is being shut down by then: so it gets its turn.
+_LETTING_GO = 0.02  # seconds; a thread that wants Python's lock has it within 0.005
+
+
+def _is_in_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+class Installed:
+    """Something that watches torch while it is installed: through a mode, if it has one, and through its parts."""
+
+    name = "torch"
+
+    def __init__(self, watch: Watch, models: dict[str, torch.nn.Module], modules: Modules, mode: Any) -> None:
+        self.watch = watch
+        self.models = models
+        self.modules = modules
+        self._mode = mode
+        self._undo: list[Undo] = []
+        self._in_group = False
+
+    def install(self, *parts: Any) -> None:
+        """Install modules, the parts and the mode, in this order."""
+        self._in_group = _is_in_group()
+        self._undo = [
+            rarer_walks(),
+            name_users_lines(),
+            self.modules.install(self._mode),
+            *(part.install() for part in parts),
+        ]
+        if self._mode is not None:
+            self._enter_mode()
+            self._undo += [self._leave_mode, CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install()]
+
+    def stop(self) -> None:
+        """Undo everything that install did."""
+        self.watch.on = False
+        while self._undo:
+            self._undo.pop()()
+        self.watch.thread.here.end_quiet()
+        if self._mode is not None and (self._in_group or _is_in_group()):
+            time.sleep(_LETTING_GO)
+
+    def devices(self) -> list[str]:
+        """Return the devices of the models' parameters, with their names where torch knows them."""
+        found = sorted({str(p.device) for model in self.models.values() for p in model.parameters()} or {"cpu"})
+        named = []
+        for device in found:
+            module = getattr(torch, device.partition(":")[0], None)
+            try:
+                named.append(f"{device} ({module.get_device_name(device)})" if module is not None else device)
+            except Exception:
+                named.append(device)
+        return named
+
+    def _enter_mode(self) -> None:
+        assert self._mode is not None
+        self._mode.__enter__()
+        self.watch.thread.here.entered = True
+
+    def _leave_mode(self) -> None:
+        """Take our mode off the stack, wherever on it the user's own modes have put it."""
+        if not self.watch.thread.here.entered:
+            return
+        self.watch.thread.here.entered = False
+        is_function_mode = isinstance(self._mode, TorchFunctionMode)
+        stack = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
+        above = []
+        for mode in reversed(stack):
+            mode.__exit__(None, None, None)
+            if mode is self._mode:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            mode.__enter__()

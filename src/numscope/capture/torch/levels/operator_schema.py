@@ -1,0 +1,152 @@
+"""What is known of an operator from its name and its schema: what it reads, what it writes to, where its tensors are."""
+
+from __future__ import annotations
+
+import threading
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from numscope.capture.interned import Series
+from numscope.capture.torch.levels.collectives import METHODS
+from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.slots import NUMBERS, POSITIONS
+
+_SILENT = {
+    "detach",
+    "alias",
+    "lift_fresh",
+    "is_same_size",
+    "_local_scalar_dense",
+    "sym_size",
+    "sym_numel",
+    "sym_stride",
+    "barrier",
+    "monitored_barrier_",
+    "check_for_nan",
+    "_wrap_tensor_autograd",
+}
+_NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
+_PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
+ABSENT = object()  # stands for a tensor that was not given
+_NONE: set[int] = set()
+_called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
+_STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an operator is to call this, no more
+
+
+def _place(item: tuple[str, Any]) -> int:
+    return int(item[0].partition(".")[0])
+
+
+class Names:
+    """The names of the successive calls of one operator in one phase: forward or backward."""
+
+    __slots__ = ("_lock", "_names", "_phase", "_series", "coming")
+
+    def __init__(self, series: Series, phase: str) -> None:
+        self._series = series
+        self._phase = phase
+        self._names = series.backward if phase == "backward" else series.forward
+        self._lock = threading.Lock()
+        self.coming = iter(self._names)  # of the step; the hot path takes the next one itself, if there is one
+
+    def begin_step(self) -> None:
+        """Start anew."""
+        self.coming = iter(self._names)
+
+    def next(self) -> int:
+        """Return the next name."""
+        found = next(self.coming, -1)
+        if found < 0:  # there were never as many
+            with self._lock:
+                found = self._series.name(len(self._names), self._phase)
+                self.coming = iter(self._names)
+                self.coming.__setstate__(len(self._names))  # type: ignore[attr-defined]
+        return found
+
+
+class Operator(Api):
+    """What numscope knows of one operator, from its name and its schema."""
+
+    __slots__ = (
+        "_in_order", "_order", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind",
+        "ordinary", "out", "reads", "scaled", "shows", "slots", "tensors", "texts", "writes",
+    )  # fmt: skip
+
+    def __init__(self, func: Any) -> None:
+        self.func = func  # whose id it is known by
+        straight = _STRAIGHT and type(func) is torch._ops.OpOverload
+        self.call = func._op if straight else func  # the same, without a frame of Python
+        namespace, _, op = func._schema.name.partition("::")
+        silent = op in _SILENT or namespace in _NO_MODEL
+        self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
+        collective = self.in_group or namespace.startswith("_c10d_functional")
+        if namespace == "aten" or collective:
+            super().__init__("Distributed" if collective else "Aten", op, func, silent)
+        else:
+            super().__init__("Ops", f"{namespace}.{op}", func, silent)
+        self.kind = "collective" if collective else "aten"
+        self.forward: Names  # the names of its calls, unless it is a collective
+        self.backward: Names
+        self.aliases = func.is_view  # its results are views, and will have the version of what they are views of
+        self.views = self.views or self.aliases
+        arguments = list(enumerate(func._schema.arguments))
+        self.out = {item.name for _, item in arguments if item.is_out}  # written to and never read
+        self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
+        self.writes = [(place, item.name) for place, item in arguments if item.alias_info and item.alias_info.is_write]
+        if self.in_group and op.rstrip("_") in METHODS:
+            _, self.reads, written = METHODS[op.rstrip("_")]
+            self.writes = [(place, "") for place in written]
+        self.writes_untold = self.writes_untold and not (self.writes or op.startswith("_fused_"))
+        # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
+        self.scaled = (
+            [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
+        )
+
+        # Torch's own, writes to nothing, fills what it returns; `shows`: which of its arguments are tensors, or lists of them.
+        self.shows = ["Tensor" in str(item.type) for _, item in arguments]
+        self.ordinary = (
+            namespace == "aten"
+            and not silent
+            and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
+            and len(arguments) <= POSITIONS
+            and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
+        )
+        self.key = 0  # which one it is, with room for the number of its arguments
+        self.slots: list[int] = []  # of the positional arguments that it shows
+        self.in_order = self.shows == sorted(self.shows, reverse=True)  # those come first
+        self._order = sorted(range(len(self.shows)), key=lambda place: not self.shows[place])
+        self._in_order: Any = None if self.in_order else itemgetter(*self._order)
+        self.tensors = 0  # how many of them there are
+        self.texts: dict[bytes, int] = {}  # its other arguments as bytes → their interned text
+
+    def arranged(self, args: Any) -> Any:
+        """Return the arguments, first those that it shows, each of which has a place."""
+        count, shows = len(args), self.shows
+        if count == len(shows):
+            return self._in_order(args)
+        return [args[place] if place < count else ABSENT for place in self._order if place < count or shows[place]]
+
+    def others(self, args: Any, found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """Return the positional arguments that are no tensors, in their order; `found`: where there could be some."""
+        values = [(place, value) for value, shown, place in zip(args, self.shows, NUMBERS) if not shown]
+        return sorted(values + found, key=_place) if found else values
+
+    def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Return those arguments that the operator reads."""
+        if self.reads is not None:
+            args = [args[place] for place in self.reads if place < len(args)]
+        if self.out:
+            kwargs = {name: value for name, value in kwargs.items() if name not in self.out}
+        return args, kwargs
+
+    def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+        """Return those arguments that the operator may write to."""
+        return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
+
+    def spared(self, args: Any, kwargs: dict[str, Any]) -> set[int]:
+        """Return the ids of those tensors among them that it has only read."""
+        if not self.scaled or kwargs.get("grad_scale") is not None:
+            return _NONE
+        return {id(tensor) for place in self.scaled if place < len(args) for tensor in args[place]}

@@ -1,0 +1,284 @@
+"""Optimizer steps: each parameter and gradient before, each parameter after, and the hyperparameters as arguments."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import attrgetter, is_, itemgetter
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
+from torch.optim.optimizer import _global_optimizer_pre_hooks as _pre_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from numscope.capture.torch.identity.subclasses import PLAIN
+from numscope.capture.torch.levels.modules import Modules
+from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.slots import Slot
+from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.watch import Watch
+from numscope.nonfinite.rule import SKIPPED_STEP
+
+_tensor = itemgetter(1)  # of a slot
+_version = attrgetter("_version")
+_gradient = attrgetter("grad")
+_requires_grad = attrgetter("requires_grad")
+
+
+class _Names(NamedTuple):
+    """What an optimizer's parameters are called: their labels, and their slots before the step and after it."""
+
+    labels: Sequence[str]
+    parameters: Sequence[int]
+    gradients: Sequence[int]
+    outputs: Sequence[int]
+
+
+class Optimizers:
+    """Records every optimizer's step through torch's global step hooks."""
+
+    def __init__(self, watch: Watch, modules: Modules) -> None:
+        self._watch = watch
+        self._modules = modules
+        self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
+        self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
+        # id of the optimizer → the ids of its parameters, how many parameters had names then, and the names of its own
+        self._names: dict[int, tuple[list[list[int]], int, _Names]] = {}
+        self._stepped = False
+        self._running: dict[int, Any] = {}  # id of the optimizer → the frame of the step that it is in
+
+    def install(self) -> Undo:
+        """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
+        kind: Any = torch.amp.GradScaler
+        step = kind.step
+        undo_hooks = around_steps(self._before, self._after)
+
+        def stepped(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+            self._stepped = False
+            result = step(scaler, *args, **kwargs)
+            if not self._stepped and scaler.is_enabled() and self._watch.on:
+                self._watch.recorder.skip(SKIPPED_STEP)
+            return result
+
+        def undo() -> None:
+            undo_hooks()
+            if kind.step is stepped:
+                kind.step = step
+
+        kind.step = stepped
+        return undo
+
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._stepped = True
+        watch = self._watch
+        if watch.thread.here.busy or self._is_inner(optimizer, sys._getframe(1)):
+            return
+        wanted = watch.on and watch.settings.optimizer
+        stepping = None
+        if watch.settings.level == "aten" and watch.thread.here.entered and len(args) == 1 and not kwargs:
+            stepping = Stepping(watch.tensors, watch.thread, sys._getframe(1).f_code)
+        with OwnWork(watch, "optimizer"), torch.no_grad():
+            watch.thread.here.stepping = watch.thread.here.asked = None
+            watch.tensors.forget_left()
+            if watch.tensors.any_settled:
+                self._unsettle(optimizer)
+            if wanted:
+                self._record(optimizer, stepping)
+        if not wanted:
+            return
+        watch.thread.here.begin_quiet()
+        watch.thread.here.stepping = stepping
+
+    def _is_inner(self, optimizer: torch.optim.Optimizer, frame: Any) -> bool:
+        """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
+        around, outer = self._running.get(id(optimizer)), frame
+        while around is not None and outer is not None:
+            if outer.f_back is around:
+                return True
+            outer = outer.f_back
+        self._running[id(optimizer)] = frame  # one whose step raised is replaced
+        return False
+
+    def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
+        """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
+        watch = self._watch
+        watch.tensors.unsettle(*chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        if not watch.thread.here.entered:
+            watch.tensors.unsettle(*_state(optimizer))
+
+    def _record(self, optimizer: torch.optim.Optimizer, stepping: Stepping | None) -> None:
+        watch = self._watch
+        recorder = watch.recorder
+        series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
+        name = series.name(series.next(recorder.epoch))
+        pending, watch.before_call = watch.before_call, None  # several optimizers may end one step together
+        wanted = watch.in_scope(name, None, "optimizer", "optimizer")
+        watch.before_call = pending
+        if not wanted:
+            return
+        order = recorder.order()
+        groups = [
+            (str(index), {key: value for key, value in group.items() if key != "params"})
+            for index, group in enumerate(optimizer.param_groups)
+        ]
+        recorder.call(
+            order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
+            watch.arguments([], groups), watch.site(outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
+        )  # fmt: skip
+        # The state that a step starts from is what the step before has left; only the first one must be looked at.
+        with_state = self._followed.get(id(optimizer)) != recorder.step - 1
+        self._followed[id(optimizer)] = recorder.step
+        names, parameters = self._parameters(optimizer)
+        before = _before_step(names, parameters)
+        if with_state:
+            before = list(self._with_state(optimizer, names, parameters))
+        rows = self._show(order, before, name)
+        if stepping is not None and self._is_last(optimizer):
+            watch.tensors.vouch(list(map(_tensor, before)), rows[2::4])
+        versions = dict(zip(map(id, parameters), map(_version, parameters)))
+        self._open[id(optimizer)] = (order, name, versions)
+
+    def _with_state(
+        self, optimizer: torch.optim.Optimizer, names: _Names, parameters: Sequence[torch.Tensor]
+    ) -> Iterator[Slot]:
+        """Return parameters and gradients with their slots, each with the state that the optimizer has of it."""
+        for label, slot, gradient_slot, _, parameter in zip(*names, parameters):
+            yield slot, parameter
+            if (gradient := parameter.grad) is not None:
+                yield gradient_slot, gradient
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield self._watch.slot_id(f"state.{label}", key), value
+
+    def _parameters(self, optimizer: torch.optim.Optimizer) -> tuple[_Names, Sequence[torch.Tensor]]:
+        """Return the parameters that a step may write to, with their names, which are made once."""
+        groups = [group["params"] for group in optimizer.param_groups]
+        ids = [list(map(id, group)) for group in groups]
+        known = self._names.get(id(optimizer))
+        if known is None or known[0] != ids or known[1] != self._modules.named:
+            slot = self._watch.slot_id
+            labels = [
+                self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
+                for group_index, group in enumerate(groups)
+                for index, parameter in enumerate(group)
+            ]
+            kinds = ("parameters", "parameters_grad", "output")
+            names = _Names(labels, *([slot(kind, label) for label in labels] for kind in kinds))
+            known = self._names[id(optimizer)] = ids, self._modules.named, names
+        names, parameters = known[2], list(chain.from_iterable(groups))
+        if not all(map(_requires_grad, parameters)):
+            wanted = [one.requires_grad or one.grad is not None for one in parameters]
+            names = _Names._make(list(compress(column, wanted)) for column in names)
+            parameters = list(compress(parameters, wanted))
+        return names, parameters
+
+    def _show(self, order: int, slots: list[Slot], name: int) -> list[int]:
+        """Record tensors, all at once where their device gains by it; return their rows."""
+        with self._watch.recorder.together():
+            return self._watch.record(order, slots, name)
+
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        watch = self._watch
+        if self._running.get(id(optimizer), frame := sys._getframe(1)) is not frame:
+            return
+        self._running.pop(id(optimizer), None)
+        stepping, asked = watch.thread.here.stepping, watch.thread.here.asked
+        watch.thread.here.end_quiet()
+        opened = self._open.pop(id(optimizer), None)
+        if not watch.on or watch.thread.here.busy:
+            return
+        with OwnWork(watch, "optimizer"), torch.no_grad():
+            tensors = watch.tensors
+            if stepping is not None:
+                watch.thread.here.asked = asked
+                stepping.go_on(self._is_first(optimizer))
+            if watch.thread.here.asked is None:
+                watch.thread.here.asked = {}
+            if opened is not None:
+                self._record_results(optimizer, *opened)
+            else:
+                tensors.written_unseen(self._parameters(optimizer)[1])
+            state = _state(optimizer)
+            if tensors.any_left:
+                numbers = tensors.left(state, watch.thread.here.asked)
+                if -1 in numbers:
+                    tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
+                if watch.recorder.measures:
+                    tensors.settle(state, numbers, watch.thread.here.asked)
+                tensors.forget_left()
+            else:
+                tensors.written_unseen(state)
+            watch.flush_if_full()
+            watch.thread.here.asked = None
+
+    def _record_results(
+        self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
+    ) -> None:
+        watch = self._watch
+        tensors = watch.tensors
+        names, parameters = self._parameters(optimizer)
+        # Fused kernels write without telling: measure anew.
+        before = list(map(versions.get, map(id, parameters)))
+        now = list(map(_version, parameters))
+        untold = parameters
+        if before != now:
+            untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
+        tensors.distrust_all(tensors.not_left(untold))
+        rows = self._show(order, list(zip(names.outputs, parameters)), name)
+        sees_writes = watch.thread.here.entered if watch.untold is None else watch.untold.sees_all
+        if sees_writes and watch.recorder.measures:
+            tensors.settle(parameters, rows[2::4], watch.thread.here.asked)  # what writes to it from here on is seen
+
+    def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""
+        return not optimizer._optimizer_step_pre_hooks and _is_next_to(self._before, reversed(_pre_hooks.values()))
+
+    def _is_first(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Tell whether no code of the user's has run since the step's last operator."""
+        return not optimizer._optimizer_step_post_hooks and _is_next_to(self._after, iter(_post_hooks.values()))
+
+
+def _is_next_to(ours: Any, hooks: Iterator[Any]) -> bool:
+    """Tell whether none but our own hooks come before this one."""
+    for hook in hooks:
+        if hook == ours:
+            return True
+        if not str(getattr(hook, "__module__", "")).startswith("numscope."):
+            return False
+    return False
+
+
+def _before_step(names: _Names, parameters: Sequence[torch.Tensor]) -> list[Slot]:
+    """Return parameters and their gradients with their slots."""
+    gradients = list(map(_gradient, parameters))
+    slots = chain.from_iterable(zip(zip(names.parameters, parameters), zip(names.gradients, gradients)))
+    if any(map(is_, gradients, repeat(None))):
+        return [slot for slot in slots if slot[1] is not None]
+    return list(slots)
+
+
+def _state(optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
+    groups: list[Any] = [values for values in optimizer.state.values() if isinstance(values, dict)]
+    state = list(chain.from_iterable(map(dict.values, groups)))
+    return (
+        state if PLAIN.issuperset(map(type, state)) else [value for value in state if isinstance(value, torch.Tensor)]
+    )
+
+
+def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:
+    """Have both called around every optimizer's step; return what ends it."""
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+    def undo() -> None:
+        for handle in handles:
+            handle.remove()
+
+    return undo
+
+
+def outside_torch(frame: Any) -> Any:
+    while frame is not None and "torch" in frame.f_globals.get("__name__", "").split(".")[:1]:
+        frame = frame.f_back
+    return frame

@@ -1,0 +1,1 @@
+"""Which target call, and which of its tensors, belong to which reference call."""

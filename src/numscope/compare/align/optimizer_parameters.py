@@ -1,0 +1,137 @@
+"""Which parameters of two optimizers' steps belong together, where the two models name them differently.
+
+A model that was ported has the same parameters under other names; an optimizer of copies (float32 masters of a bf16
+model) has none at all. Parameters that one side alone names are paired through the modules that hold them, where those
+are paired, and by their values.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numscope.compare.align.alignment import Alignment
+from numscope.compare.load.side import Ints, Side
+
+_NEAR = 0.02  # relative: parameters this near are one, in another precision or some steps later
+_TELLING = 16  # elements
+_APART = 4.0  # times as far as the nearest must be the next, or nothing can be told
+Places = dict[str, dict[str, int]]  # by label, then by head: parameters, parameters_grad, output
+
+
+def pair_labels(
+    a: Side,
+    b: Side,
+    alignment: Alignment,
+    pair_a: Ints,
+    slot_a: Ints,
+    pair_b: Ints,
+    slot_b: Ints,
+    key_a: Ints,
+    key_b: Ints,
+) -> None:
+    """Give the slots of parameters that belong together the same key, in place."""
+    kind = a.book.code("optimizer")
+    chosen_a = np.flatnonzero(a.calls.kind[a.slots.call[slot_a]] == kind)
+    chosen_b = np.flatnonzero(b.calls.kind[b.slots.call[slot_b]] == kind)
+    for pair in np.unique(pair_a[chosen_a]).tolist():
+        mine = _labels(a, slot_a, chosen_a[pair_a[chosen_a] == pair])
+        theirs = _labels(b, slot_b, chosen_b[pair_b[chosen_b] == pair])
+        alone, others = (
+            {x: y for x, y in one.items() if x not in two} for one, two in ((mine, theirs), (theirs, mine))
+        )
+        if not alone or not others:
+            continue
+        held = _in_order(a, slot_a, alone, b, slot_b, others)
+        held = held or _by_module(a, slot_a, alone, b, slot_b, others, _paths(a, b, alignment))
+        alone_now = {label: places for label, places in alone.items() if label not in held}
+        others_now = {label: places for label, places in others.items() if label not in held.values()}
+        for label, other in {**held, **_by_value(a, slot_a, alone_now, b, slot_b, others_now)}.items():
+            for head in alone[label].keys() & others[other].keys():
+                key_b[others[other][head]] = key_a[alone[label][head]]
+
+
+def _labels(side: Side, rows: Ints, places: Ints) -> Places:
+    found: Places = {}
+    for place in places.tolist():
+        head, _, label = side.book.words[side.slots.slot[rows[place]]].partition(".")
+        found.setdefault(label, {})[head] = place
+    return found
+
+
+def _paths(a: Side, b: Side, alignment: Alignment) -> dict[str, str]:
+    """Return the module of the reference for each of the target's that is paired with one."""
+    rows = np.flatnonzero(a.calls.kind[alignment.target] == a.book.code("module"))
+    mine, theirs = a.calls.module[alignment.target[rows]], b.calls.module[alignment.reference[rows]]
+    return {a.book.words[x]: b.book.words[y] for x, y in zip(mine.tolist(), theirs.tolist()) if min(x, y) >= 0}
+
+
+def _in_order(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places) -> dict[str, str]:
+    """Return the labels of both sides in their order, where shapes and values agree all along."""
+    rows = [(_parameter(a, slot_a, x), _parameter(b, slot_b, y)) for x, y in zip(mine.values(), theirs.values())]
+    if len(mine) != len(theirs) or any(min(t, r) < 0 or not _is_near(a, t, b, r) for t, r in rows):
+        return {}
+    return dict(zip(mine, theirs))
+
+
+def _is_near(a: Side, t: int, b: Side, r: int) -> bool:
+    """Return whether two parameters have the same shape, and the same values where these tell anything."""
+    if a.tensors.shape[t] != b.tensors.shape[r] or not (a.tensors.sketched[t] and b.tensors.sketched[r]):
+        return False
+    small = a.tensors.elements[t] < _TELLING or not a.tensors.l2[t] > 0.01 * a.tensors.elements[t] ** 0.5
+    return small or bool(np.linalg.norm(a.tensors.sketch[t] - b.tensors.sketch[r]) <= _NEAR * a.tensors.l2[t])
+
+
+def _by_module(
+    a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places, paths: dict[str, str]
+) -> dict[str, str]:
+    """Return the labels of parameters that paired modules hold under the same name; not where one is transposed."""
+    found = {}
+    for label in mine:
+        path, _, name = label.rpartition(".")
+        other = f"{paths[path]}.{name}".lstrip(".") if path in paths else ""
+        t, r = _parameter(a, slot_a, mine[label]), _parameter(b, slot_b, theirs.get(other, {}))
+        if min(t, r) >= 0 and _is_near(a, t, b, r):
+            found[label] = other
+    return found
+
+
+def _by_value(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places) -> dict[str, str]:
+    """Return the labels of both sides whose parameters are nearest to each other, and to no other by far."""
+    found: dict[str, str] = {}
+    left = {label: r for label, places in theirs.items() if (r := _parameter(b, slot_b, places)) >= 0}
+    for label, places in mine.items():
+        t = _parameter(a, slot_a, places)
+        names = [
+            x for x, r in left.items() if t >= 0 and a.tensors.shape[t] == b.tensors.shape[r] and b.tensors.sketched[r]
+        ]
+        if not names or not a.tensors.sketched[t]:
+            continue
+        rows = np.array([left[name] for name in names])
+        distance = np.linalg.norm(b.tensors.sketch[rows] - a.tensors.sketch[t], axis=1)
+        best, *next_best = np.sort(distance)[:2].tolist()
+        clear = not next_best or next_best[0] > _APART * best
+        if best <= _NEAR * a.tensors.l2[t] and clear:
+            name = names[int(distance.argmin())]
+            found[label] = name
+            del left[name]
+    return found
+
+
+def _parameter(side: Side, rows: Ints, places: dict[str, int]) -> int:
+    """Return the tensor of a parameter before the step, -1 for none."""
+    place = places.get("parameters", -1)
+    return int(side.slots.tensor[rows[place]]) if place >= 0 else -1
+
+
+def has_parameter(side: Side, label: str, mine: Side, tensor: int) -> bool:
+    """Return whether a run has a parameter of the other one in this step: by its name, or by its values."""
+    path, _, name = label.rpartition(".")
+    slot, module = (side.book.numbers.get(word, -1) for word in (f"parameters.{name}", path))
+    calls = side.slots.call[side.slots.slot == slot] if slot >= 0 else np.zeros(0, np.int64)
+    if bool((side.calls.module[calls] == module).any()):
+        return True
+    if not mine.tensors.min[tensor] < mine.tensors.max[tensor]:
+        return False  # ones are found everywhere
+    rows = np.flatnonzero((side.tensors.shape == mine.tensors.shape[tensor]) & side.tensors.sketched)
+    distance = np.linalg.norm(side.tensors.sketch[rows] - mine.tensors.sketch[tensor], axis=1)
+    return bool((distance <= _NEAR * mine.tensors.l2[tensor]).any())

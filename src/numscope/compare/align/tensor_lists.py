@@ -1,0 +1,85 @@
+"""Which elements of two lists of tensors belong together, where the lists that two paired calls are given differ in length.
+
+A norm over all gradients but one is given the others, each one place further on: by their numbers, none would belong
+to its counterpart. They are paired in order, by their bits, then by their shapes.
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from numscope.compare.align.alignment import Alignment
+from numscope.compare.align.optimizer_parameters import pair_labels
+from numscope.compare.load.side import Ints, Side
+
+_MOST = 4096  # elements of a list that are looked at
+
+
+def keys(
+    a: Side, b: Side, alignment: Alignment, pair_a: Ints, slot_a: Ints, pair_b: Ints, slot_b: Ints
+) -> tuple[Ints, Ints]:
+    """Return a number for each slot of both sides' paired calls; those that have the same belong together."""
+    width = len(a.book.words) + 1
+    key_a, key_b = pair_a * width + a.slots.slot[slot_a], pair_b * width + b.slots.slot[slot_b]
+    if np.array_equal(key_a, key_b):
+        return key_a, key_b
+    count = max(int(pair_a.max(initial=-1)), int(pair_b.max(initial=-1))) + 1
+    uneven = np.bincount(pair_a, minlength=count) != np.bincount(pair_b, minlength=count)
+    for pair in np.flatnonzero(uneven).tolist():
+        lists_a, lists_b = _lists(a, _places(pair_a, pair), slot_a), _lists(b, _places(pair_b, pair), slot_b)
+        for name in lists_a.keys() & lists_b.keys():
+            given_a, given_b = lists_a[name], lists_b[name]
+            if name == "output" or len(given_a) == len(given_b) or max(len(given_a), len(given_b)) > _MOST:
+                continue
+            pairs = _in_order(a, b, slot_a[given_a], slot_b[given_b])
+            _renumber(key_a, key_b, given_a, given_b, pairs)
+            made_a, made_b = lists_a.get("output", []), lists_b.get("output", [])
+            if len(made_a) == len(given_a) and len(made_b) == len(given_b):
+                _renumber(key_a, key_b, made_a, made_b, pairs)
+    pair_labels(a, b, alignment, pair_a, slot_a, pair_b, slot_b, key_a, key_b)
+    return key_a, key_b
+
+
+def _places(pairs: Ints, pair: int) -> range:
+    """Return where a pair's slots are; they lie side by side."""
+    return range(int(np.searchsorted(pairs, pair)), int(np.searchsorted(pairs, pair + 1)))
+
+
+def _lists(side: Side, places: range, rows: Ints) -> dict[str, list[int]]:
+    """Return the lists among the slots of one call: places by the list's name. Positional arguments are no list."""
+    found: dict[str, list[int]] = {}
+    for place in places:
+        name, _, number = side.book.words[side.slots.slot[rows[place]]].rpartition(".")
+        if number.isdigit() and (name == "output" or name.startswith(("input.", "kwargs."))):
+            found.setdefault(name, []).append(place)
+    return found
+
+
+def _in_order(a: Side, b: Side, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:
+    """Return the elements of two lists that belong together."""
+    one, other = _tokens(a, rows_a), _tokens(b, rows_b)
+    pairs: list[tuple[int, int]] = []
+    begin_a = begin_b = 0
+    for i, j, size in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
+        shapes_a, shapes_b = ([token[0] for token in one[begin_a:i]], [token[0] for token in other[begin_b:j]])
+        for x, y, run in SequenceMatcher(None, shapes_a, shapes_b, autojunk=False).get_matching_blocks():
+            pairs += [(begin_a + x + k, begin_b + y + k) for k in range(run)]
+        pairs += [(i + k, j + k) for k in range(size)]
+        begin_a, begin_b = i + size, j + size
+    return pairs
+
+
+def _tokens(side: Side, rows: Ints) -> list[tuple[int, int]]:
+    tensors = side.slots.tensor[rows]
+    return [(int(side.tensors.shape[t]), int(side.tensors.hash[t])) if t >= 0 else (-1, -1) for t in tensors.tolist()]
+
+
+def _renumber(key_a: Ints, key_b: Ints, places_a: list[int], places_b: list[int], pairs: list[tuple[int, int]]) -> None:
+    """Give what belongs together the reference's key, and all else a key of its own, in place."""
+    kept = key_b[places_b].copy()
+    key_a[places_a] = [-1 - 2 * place for place in places_a]
+    key_b[places_b] = [-2 - 2 * place for place in places_b]
+    for x, y in pairs:
+        key_a[places_a[x]] = key_b[places_b[y]] = kept[y]

@@ -1,0 +1,1 @@
+"""Dataflow between calls: where a tensor came from, and what stands between two tensors."""

@@ -1,0 +1,1 @@
+"""The judge's rules, one file per kind of call: leaf, composite, optimizer step, late write."""

@@ -1,0 +1,304 @@
+"""One step of one rank of one run, as numpy columns: what alignment, measures and the judge work on.
+
+Strings become integers through a codebook that both sides share, so that everything after this file compares
+integers. Rows are in call order; `parent`, `forward` and a slot's `call` and `tensor` are row numbers, -1 for none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.compare.judge.operators import canonical
+from numscope.compare.load.wrappers import normalise
+from numscope.store.joins import sketch_array
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+
+_NAMED_BY_USER = frozenset({"Save", "Parameter", "Optimizer", "Distributed"})
+
+
+class Tables(Protocol):
+    """The raw tables of one step of one rank, as store.reader gives them."""
+
+    @property
+    def calls(self) -> pa.Table: ...
+    @property
+    def slots(self) -> pa.Table: ...
+    @property
+    def tensors(self) -> pa.Table: ...
+
+
+class Codebook:
+    """Numbers for strings, shared by the two sides of a comparison; -1 is null."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.words: list[str] = []
+
+    def code(self, word: str) -> int:
+        """Return the number of a word, a new one if it is new."""
+        number = self.numbers.setdefault(word, len(self.words))
+        if number == len(self.words):
+            self.words.append(word)
+        return number
+
+    def encode(self, column: pa.Array | pa.ChunkedArray) -> Ints:
+        """Return a string column as numbers."""
+        encoded = (column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column).dictionary_encode()
+        if isinstance(encoded, pa.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        table = np.array([-1 if word is None else self.code(word) for word in encoded.dictionary.to_pylist()] + [-1])
+        indices: NDArray[np.int64] = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        numbers: Ints = table[indices]
+        return numbers
+
+
+def distinct(codes: Ints) -> tuple[Ints, Ints]:
+    """Return the distinct numbers of a column, and each row's place among them; linear, as a codebook's are small."""
+    seen = np.zeros(int(codes.max(initial=-1)) + 2, np.bool_)
+    seen[codes + 1] = True
+    return np.flatnonzero(seen) - 1, (np.cumsum(seen) - 1)[codes + 1]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Columns of a side's calls."""
+
+    order: Ints
+    parent: Ints
+    forward: Ints
+    kind: Ints
+    phase: Ints
+    module: Ints  # path without wrappers
+    module_class: Ints
+    op: Ints  # canonical operator; for a module call its path
+    arguments: Ints
+    stack: Ints
+    recompute: Flags
+    failed: Flags
+    children: Ints  # how many calls have this one as parent
+    names: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def name(self, row: int) -> str:
+        return str(self.names[int(row)])
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Columns of a side's slots, sorted by call."""
+
+    call: Ints
+    slot: Ints
+    tensor: Ints
+    start: Ints  # start[c] : start[c + 1] are the slots of call c
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Columns of a side's tensors. Statistics are NaN and `measured` is false where only the structure was kept."""
+
+    dtype: Ints
+    shape: Ints
+    elements: Ints
+    nan: Ints
+    posinf: Ints
+    neginf: Ints
+    zero: Ints
+    min: Floats
+    max: Floats
+    mean: Floats
+    l2: Floats
+    hash: Words
+    measured: Flags
+    sketch: Floats
+    sketched: Flags
+    kept: Flags  # the whole data is there
+    sampled: Flags  # some of it is there
+    shard: list[Any]
+    key: list[Any]
+    scale: Floats  # what its numbers were divided by (scaling.py)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One step of one rank of one run."""
+
+    step: int
+    rank: int
+    calls: Calls
+    slots: Slots
+    tensors: Tensors
+    book: Codebook = field(repr=False)
+
+
+def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:
+    """Return the tables of one step of one rank as columns."""
+    calls_table, order = tables.calls, _ints(tables.calls["order"])
+    if bool((np.diff(order) < 0).any()):
+        calls_table = calls_table.sort_by("order")
+        order = _ints(calls_table["order"])
+    calls = _calls(calls_table, order, book)
+    tensor_numbers = _ints(tables.tensors["tensor"])
+    slots = _slots(tables.slots, order, tensor_numbers, book)
+    return Side(step, rank, calls, slots, _tensors(tables.tensors, book), book)
+
+
+def _ints(column: pa.ChunkedArray, null: int = -1) -> Ints:
+    numbers: NDArray[np.int64] = pc.fill_null(column.cast(pa.int64()), null).to_numpy().astype(np.int64, copy=False)
+    return numbers
+
+
+def _flags(column: pa.ChunkedArray) -> Flags:
+    return np.asarray(pc.fill_null(column, False).to_numpy(), dtype=np.bool_)
+
+
+def _rows_of(numbers: Ints, wanted: Ints) -> Ints:
+    """Return the row at which each wanted number stands, -1 where it is not there."""
+    if not len(numbers):
+        return np.full(len(wanted), -1, dtype=np.int64)
+    if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
+        return np.where(wanted < len(numbers), wanted, -1)  # as capture numbers them
+    sort = np.argsort(numbers, kind="stable")
+    place = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
+    rows = sort[place]
+    return np.where(numbers[rows] == wanted, rows, -1)
+
+
+def _op_names(names: pa.Array) -> pa.Array:
+    """Return call names without index and phase: `Functional.linear.5.forward` is `Functional.linear`."""
+    flat = pc.replace_substring_regex(names, r"\.\d+\.(forward|backward|input)$", "")
+    return pc.replace_substring_regex(flat, r"\.(forward|backward|step)\.\d+$", "")
+
+
+def _calls(table: pa.Table, order: Ints, book: Codebook) -> Calls:
+    names = table["name"].combine_chunks()
+    if isinstance(names, pa.ChunkedArray):
+        names = pa.concat_arrays(names.chunks) if names.num_chunks else pa.array([], pa.string())
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    kind = book.encode(table["kind"])
+    module = _recode(book.encode(table["module"]), book, normalise)
+    spoken = (
+        table["spoken"].combine_chunks() if "spoken" in table.column_names else names
+    )  # in another framework's words
+    op = _recode(book.encode(_op_names(spoken)), book, _canonical_ops)
+    is_module = kind == book.code("module")
+    op = np.where(is_module, _recode(module, book, lambda paths: {path: f"path:{path}" for path in paths}), op)
+    parent = _rows_of(order, _ints(table["parent"]))
+    return Calls(
+        order=order,
+        parent=parent,
+        forward=_rows_of(order, _ints(table["forward"])),
+        kind=kind,
+        phase=book.encode(table["phase"]),
+        module=module,
+        module_class=book.encode(table["module_class"]),
+        op=op,
+        arguments=book.encode(table["arguments"]),
+        stack=_ints(table["stack"]),
+        recompute=_flags(table["recompute"]),
+        failed=np.asarray(pc.is_valid(table["error"]).to_numpy(), dtype=np.bool_),
+        children=np.bincount(parent[parent >= 0], minlength=len(order)).astype(np.int64),
+        names=names,
+    )
+
+
+def _canonical_ops(ops: list[str]) -> dict[str, str]:
+    canonicals = {}
+    for op in ops:
+        prefix, _, rest = op.partition(".")
+        if prefix == "Data":  # named after the class of the module that it enters, which may be a wrapper
+            canonicals[op] = prefix
+        else:
+            canonicals[op] = f"{prefix}.{rest}" if prefix in _NAMED_BY_USER else canonical(rest or op)
+    return canonicals
+
+
+def _recode(codes: Ints, book: Codebook, change: Any) -> Ints:
+    """Return codes after `change` (a function from a list of words to a dict) was applied to the distinct words."""
+    present, place = distinct(codes)
+    words = [book.words[code] if code >= 0 else "" for code in present.tolist()]
+    changed = change(words)
+    return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[place]
+
+
+def _without_wrappers(slots: list[str]) -> dict[str, str]:
+    """Return slots with the parameters' dotted names as they would be without wrappers: an optimizer's are such names."""
+    named = {slot: slot.partition(".") for slot in slots}
+    dotted = {tail for head, _, tail in named.values() if head.startswith("parameters") and "." in tail}
+    plain = normalise(dotted)
+    return {slot: f"{head}.{plain[tail]}" if tail in plain else slot for slot, (head, _, tail) in named.items()}
+
+
+def _slots(table: pa.Table, order: Ints, tensor_numbers: Ints, book: Codebook) -> Slots:
+    call = _rows_of(order, _ints(table["call"]))
+    slot = _recode(book.encode(table["slot"]), book, _without_wrappers)
+    tensor = _rows_of(tensor_numbers, _ints(table["tensor"]))
+    tensor = np.where(_ints(table["tensor"]) < 0, -1, tensor)
+    there = call >= 0
+    if not there.all():
+        call, slot, tensor = call[there], slot[there], tensor[there]
+    if bool((np.diff(call) < 0).any()):
+        sort = np.argsort(call, kind="stable")
+        call, slot, tensor = call[sort], slot[sort], tensor[sort]
+    start = np.searchsorted(call, np.arange(len(order) + 1))
+    return Slots(call, slot, tensor, start)
+
+
+def _floats(column: pa.ChunkedArray) -> Floats:
+    return np.asarray(pc.fill_null(column, np.nan).to_numpy(), dtype=np.float64)
+
+
+def _sketches(table: pa.Table) -> tuple[Floats, Flags]:
+    values, valid = sketch_array(table["sketch"])
+    sketch = np.where(valid[:, None], values, 0.0).astype(np.float64)
+    low = table["sketch_low"]
+    if low.null_count < len(low):
+        there = np.asarray(pc.is_valid(low).to_numpy(), dtype=np.bool_)
+        rest = b"".join(pc.drop_null(low).to_pylist())
+        sketch[there] += np.frombuffer(rest, np.float32).reshape(-1, sketch.shape[1])
+    return sketch, valid
+
+
+def _tensors(table: pa.Table, book: Codebook) -> Tensors:
+    shape = pc.binary_join(table["shape"].combine_chunks().cast(pa.list_(pa.string())), ", ")
+    sketch, sketched = _sketches(table)
+    hashes = table["hash"]
+    shard, key = table["shard"].to_pylist(), table["key"].to_pylist()
+    sampled = _flags(table["sampled"])
+    there = np.array([part is not None for part in key], dtype=np.bool_)
+    return Tensors(
+        dtype=book.encode(table["dtype"]),
+        shape=book.encode(shape),
+        elements=_ints(table["elements"]),
+        nan=_ints(table["nan"], 0),
+        posinf=_ints(table["posinf"], 0),
+        neginf=_ints(table["neginf"], 0),
+        zero=_ints(table["zero"], 0),
+        min=_floats(table["min"]),
+        max=_floats(table["max"]),
+        mean=_floats(table["mean"]),
+        l2=_floats(table["l2"]),
+        hash=np.asarray(pc.fill_null(hashes, 0).to_numpy(), dtype=np.uint64),
+        measured=np.asarray(pc.is_valid(hashes).to_numpy(), dtype=np.bool_),
+        sketch=sketch,
+        sketched=sketched,
+        kept=there & ~sampled,
+        sampled=there & sampled,
+        shard=shard,
+        key=key,
+        scale=np.ones(len(there)),
+    )

@@ -1,0 +1,319 @@
+"""Exact measures of two arrays, in chunks that stay in the cache (chunks.py), with float64 accumulators.
+
+What each measure means for NaN, infinity, empty, 0-d, integer, bool, complex, fp8 and mixed dtypes is documented in
+docs/reference/measures.md. In short: an element that is the same non-finite value on both sides is left out; one that
+is non-finite on one side alone, or differently, makes the errors infinite; complex numbers count as two real ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.compare.measure.chunks import CHUNK, Work, work_for
+from numscope.compare.measure.error_structure import Spread, index_text
+from numscope.compare.measure.native import Pair, pair
+from numscope.compare.measure.ulp import Ulps, nonfinite
+
+__all__ = ["CHUNK", "Exact", "measure_arrays"]
+
+# torch.testing.assert_close's own tolerances: rtol, atol.
+_TOLERANCE = {
+    "float16": (1e-3, 1e-5),
+    "bfloat16": (1.6e-2, 1e-5),
+    "float32": (1.3e-6, 1e-5),
+    "float64": (1e-7, 1e-7),
+    "complex64": (1.3e-6, 1e-5),
+    "complex128": (1e-7, 1e-7),
+}
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The measures of one pair; None where there is no such number."""
+
+    relative_l2: float | None
+    euclid: float | None
+    rmse: float | None
+    cosine: float | None
+    mape: float | None
+    mape_excluded: int
+    max_abs_err: float | None
+    max_rel_err: float | None
+    bias: float | None
+    within_0_1_percent: float | None
+    within_0_5_percent: float | None
+    mismatch_share: float | None
+    ulp_median: float | None
+    ulp_p99: float | None
+    ulp_max: float | None
+    target_std: float | None
+    reference_std: float | None
+    structure: str | None
+    first_index: str | None
+    worst_index: str | None
+    correlation: float | None  # of the error with the reference: ±1 is a wrong scale, rounding is near 0
+
+
+def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
+    """Return the exact measures of two arrays of the same number of elements."""
+    if np.iscomplexobj(target) != np.iscomplexobj(reference):  # a real number is a complex one with no imaginary part
+        target, reference = _complex(target), _complex(reference)
+    with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
+        total = _measure(target, reference, dtypes)
+        if total is not None and total.delicate():
+            total = _measure(target, reference, dtypes, precise=True)
+        return _empty() if total is None else total.result(target.shape, parts=2 if np.iscomplexobj(target) else 1)
+
+
+def _measure(
+    target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str], precise: bool = False
+) -> _Totals | None:
+    a, b = _flat(target), _flat(reference)
+    if not a.size:
+        return None
+    spread = Spread(target.shape, a.size)
+    length = spread.chunk(CHUNK)
+    work = work_for(a.dtype, b.dtype, precise)
+    tolerance = max(_tolerance(dtypes[0]), _tolerance(dtypes[1]))
+    total = _Totals(tolerance, spread, Ulps(a, b, dtypes), work, pair(a, b, tolerance, work.d))
+    for begin in range(0, a.size, length):
+        part_a, part_b = a[begin : begin + length], b[begin : begin + length]
+        if not total.add_at_once(begin, len(part_a)):
+            total.add(part_a, part_b, begin)
+    return total
+
+
+def _flat(array: NDArray[Any]) -> NDArray[Any]:
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(flat.real.dtype) if np.iscomplexobj(flat) else flat
+
+
+def _complex(array: NDArray[Any]) -> NDArray[Any]:
+    if np.iscomplexobj(array):
+        return array
+    return array.astype(np.complex64 if array.dtype.itemsize < 8 else np.complex128)
+
+
+def _tolerance(dtype: str) -> tuple[float, float]:
+    return _TOLERANCE.get(dtype, (0.0, 0.0)) if not dtype.startswith("float8") else (0.125, 0.015625)
+
+
+def _empty() -> Exact:
+    nothing = dict.fromkeys(Exact.__dataclass_fields__)
+    return Exact(**{**nothing, "relative_l2": 0.0, "mape_excluded": 0})  # type: ignore[arg-type]
+
+
+class _Totals:
+    """Sums over the chunks seen so far. Σa², Σab and Σa follow from those of b and d = a - b, unless they cancel."""
+
+    def __init__(
+        self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps, work: Work, compiled: Pair | None
+    ) -> None:
+        self.rtol, self.atol = tolerance
+        self.spread, self.ulps, self.work, self.compiled = spread, ulps, work, compiled
+        self.short = False  # some sums are in float32
+        self.count = self.compared = self.unlike = 0
+        self.aa = self.ab = self.bb = self.dd = self.db = 0.0
+        self.sum_a = self.sum_b = self.sum_d = self.sum_rel = 0.0
+        self.zeros = self.near1 = self.near5 = self.mismatch = 0
+        self.max_abs = self.max_rel = 0.0
+        self.worst = self.first = -1
+
+    def add_at_once(self, begin: int, n: int) -> bool:
+        """Add the elements from `begin` on, by the compiled function; return whether that could be."""
+        found = self.compiled and self.compiled.measure(begin, n, int(self.ulps.top))
+        if not found:
+            return False
+        self.count += n
+        self.compared += n
+        for name in ("aa", "ab", "bb", "dd", "db", "zeros", "near1", "near5"):
+            setattr(self, name, getattr(self, name) + getattr(found, name))
+        self.sum_a += found.a
+        self.sum_b += found.b
+        self.sum_d += found.d
+        self.sum_rel += found.relative
+        self.mismatch += found.mismatches
+        self.max_rel = max(self.max_rel, found.most_relative)
+        self.ulps.top = max(self.ulps.top, float(found.ulps))
+        if found.most > self.max_abs:
+            self.max_abs, self.worst = found.most, begin + found.worst
+        if found.most > 0:
+            self.first = begin + found.first if self.first < 0 else self.first
+            self.spread.add(self.work.d[:n], begin, self.work.flag[:n])
+        return True
+
+    def add(self, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
+        """Add the elements from `begin` on."""
+        work, n = self.work, len(part_a)
+        self.short = work.short
+        first, b = work.read(part_a, part_b)
+        self.count += n
+        self.compared += n
+        d = np.subtract(first, b, out=work.d[:n])
+        a: NDArray[Any] | None = None  # d may have taken its place
+        sums = work.sums(b, d)
+        finite = True
+        if not math.isfinite(sums.bb + sums.dd) or work.doubtful(sums):
+            places = nonfinite(part_a, part_b)
+            if len(places):
+                finite = False
+                self._leave_out(part_a, part_b, places, begin)
+                a, b = work.read_without(part_a, part_b, places)
+                d = np.subtract(a, b, out=work.d[:n])
+                sums = work.sums(b, d)
+            if work.dtype != np.float64 and not math.isfinite(sums.bb + sums.dd):  # too large to be squared in float32
+                a, b = (work.again(part_a) if a is None else a).astype(np.float64), b.astype(np.float64)
+                d = a - b
+                sums = work.sums(b, d)
+        self.bb += sums.bb
+        self.sum_b += sums.b
+        if sums.dd == 0.0 and not d.any():
+            self.aa += sums.bb
+            self.ab += sums.bb
+            self.sum_a += sums.b
+            self.zeros += int(np.count_nonzero(np.equal(b, 0, out=work.flag[:n])))
+            self.near1 += n
+            self.near5 += n
+            return
+        self.dd += sums.dd
+        self.db += sums.db
+        self.sum_d += sums.d
+        squares = sums.bb + 2 * sums.db + sums.dd
+        if squares > 0.1 * (sums.bb + sums.dd):
+            self.aa += squares
+            self.ab += sums.bb + sums.db
+            self.sum_a += sums.b + sums.d
+        else:
+            own = work.sums(work.again(part_a) if a is None else a, b)
+            self.aa += own.bb
+            self.ab += own.db
+            self.sum_a += own.b
+        self._elementwise(work if d.dtype == work.dtype else work_for(d.dtype, d.dtype), d, b, begin, finite)
+
+    def delicate(self) -> bool:
+        """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
+        if not self.short or not self.compared:
+            return False
+        sides = ((self.bb, self.sum_b), (self.aa, self.sum_a))
+        return any(total**2 > 0.99 * squares * self.compared for squares, total in sides)
+
+    def _elementwise(self, work: Work, d: NDArray[Any], b: NDArray[Any], begin: int, finite: bool) -> None:
+        n = len(d)
+        rel, flag = work.rel[:n], work.flag[:n]
+        np.abs(d, out=d)
+        worst = int(d.view(work.integer).argmax())  # of numbers that are not negative, the bits have the same order
+        top = float(d[worst])
+        if top > self.max_abs:
+            self.max_abs, self.worst = top, begin + worst
+        if not 0 <= self.first < begin:  # none yet, or one in this chunk that is not finite
+            first = begin + int((d > 0).argmax())
+            self.first = first if self.first < 0 else min(first, self.first)
+        size = np.abs(b, out=work.size[:n])
+        np.divide(d, size, out=rel)
+        zeros, total = 0, math.nan if self.zeros else work.total(rel)  # where there were zeros there will be more
+        if not math.isfinite(total):
+            zeros, total = _at_zeros(work, rel, size)
+        if total == math.inf and work.dtype != np.float64:  # a quotient that float32 does not hold
+            wide = np.dtype(np.float64)
+            self._elementwise(work_for(wide, wide), d.astype(wide), size.astype(wide), begin, finite)
+            return
+        most = float(rel.max())
+        self.zeros += zeros
+        self.sum_rel += total
+        self.max_rel = max(self.max_rel, most)
+        for limit, name in ((5e-3, "near5"), (1e-3, "near1")):
+            near = n if most <= limit else int(np.count_nonzero(np.less_equal(rel, limit, out=flag)))
+            setattr(self, name, getattr(self, name) + near)
+        if top > self.atol and most > 0.999 * self.rtol:
+            np.multiply(size, self.rtol, out=size)
+            np.add(size, self.atol, out=size)
+            self.mismatch += int(np.count_nonzero(np.greater(d, size, out=flag)))
+        self.ulps.look(begin, rel, most, finite, flag)
+        self.spread.add(d, begin, flag)
+
+    def _leave_out(self, part_a: NDArray[Any], part_b: NDArray[Any], places: NDArray[Any], begin: int) -> None:
+        """Count the elements at these places, not finite on one side or both, which the sums take as 0 on both."""
+        a, b = part_a[places].astype(np.float64), part_b[places].astype(np.float64)
+        unlike = places[~((a == b) | (np.isnan(a) & np.isnan(b)))]
+        if len(unlike):
+            place = begin + int(unlike[0])
+            if not math.isinf(self.max_abs):
+                self.worst = place
+            self.max_abs = self.max_rel = math.inf
+            self.first = place if self.first < 0 else self.first
+            self.unlike += len(unlike)
+            self.mismatch += len(unlike)
+            wrong = np.zeros(len(part_a))
+            wrong[unlike] = 1
+            self.spread.add(wrong, begin, np.empty(len(wrong), np.bool_), rare=True)
+        # What is counted below as a zero that is right is taken back here.
+        self.compared -= len(places)
+        self.zeros -= len(places)
+        self.near1 -= len(places)
+        self.near5 -= len(places)
+
+    def result(self, shape: tuple[int, ...], parts: int) -> Exact:
+        n, unlike = self.compared, bool(self.unlike)
+        euclid = math.inf if unlike else math.sqrt(self.dd)
+        norm = math.sqrt(self.bb)
+        relative = 0.0 if euclid == 0 else (euclid / norm if norm > 0 and not unlike else math.inf)
+        counted = n - self.zeros
+        known = bool(n or unlike)
+        median, high, most = self.ulps.result()
+        return Exact(
+            relative_l2=relative,
+            euclid=euclid,
+            rmse=(math.inf if unlike else math.sqrt(self.dd / n)) if known else None,
+            cosine=_cosine(self.ab, self.aa, self.bb) if n else None,
+            mape=(math.inf if unlike else self.sum_rel / counted) if counted > 0 else None,
+            mape_excluded=self.zeros,
+            max_abs_err=self.max_abs if known else None,
+            max_rel_err=self.max_rel if known else None,
+            bias=self.sum_d / n / math.sqrt(self.dd / n) if self.dd > 0 and n else None,
+            within_0_1_percent=self.near1 / n if n else None,
+            within_0_5_percent=self.near5 / n if n else None,
+            mismatch_share=self.mismatch / self.count,
+            ulp_median=median,
+            ulp_p99=high,
+            ulp_max=most,
+            target_std=_std(self.aa, self.sum_a, n),
+            reference_std=_std(self.bb, self.sum_b, n),
+            structure=self.spread.name() if self.dd > 0 or unlike else None,
+            first_index=index_text(self.first // parts, shape),
+            worst_index=index_text(self.worst // parts, shape),
+            correlation=_cosine(self.db, self.dd, self.bb) if self.dd > 0 and self.bb > 0 else None,
+        )
+
+
+def _at_zeros(work: Work, rel: NDArray[Any], size: NDArray[Any]) -> tuple[int, float]:
+    """Make the relative errors 0 where both sides are 0, infinite where the reference alone is; return how many zeros the
+    reference has, and the sum of the errors elsewhere."""
+    n = len(rel)
+    zeros = n - int(np.count_nonzero(size.view(work.integer)))
+    np.fmax(rel, work.nothing[:n], out=rel)  # 0 / 0 is NaN, which this drops
+    total = work.total(rel)
+    if total == math.inf:
+        wrong = np.flatnonzero(np.equal(rel, math.inf, out=work.flag[:n]))
+        wrong = wrong[size[wrong] == 0]
+        rel[wrong] = 0
+        total = work.total(rel)
+        rel[wrong] = math.inf
+    return zeros, total
+
+
+def _cosine(ab: float, aa: float, bb: float) -> float | None:
+    """Return Σab / (‖a‖‖b‖) clipped to [-1, 1]; 1 for two zero tensors, None where one alone is zero."""
+    if aa == 0 and bb == 0:
+        return 1.0
+    if aa == 0 or bb == 0 or not math.isfinite(aa) or not math.isfinite(bb):
+        return None
+    return max(-1.0, min(1.0, ab / (math.sqrt(aa) * math.sqrt(bb))))
+
+
+def _std(squares: float, total: float, n: int) -> float | None:
+    return math.sqrt(max(0.0, squares / n - (total / n) ** 2)) if n else None

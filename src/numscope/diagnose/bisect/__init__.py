@@ -1,0 +1,1 @@
+"""Bisection: fingerprints of everything, then tensors of the suspects, then the diagnosis."""

@@ -1,0 +1,239 @@
+"""Bisect: fingerprints of everything, then the tensors of the suspects alone, then the diagnosis; with no hand work.
+
+DIR/target, DIR/reference                 first pass: fingerprints
+DIR/target-again, DIR/reference-again     does each command repeat itself?
+DIR/target-tensors, DIR/reference-tensors second pass: the suspects' tensors, in the step where they are
+DIR/report.json, DIR/test_origin.py       the answer, and a test that shows it
+DIR/bisect.json                           what is done already: a second call goes on from there
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from numscope.compare.comparison import Comparison, compare
+from numscope.core.errors import CaptureError, SettingsError
+from numscope.core.report import Origin, Report
+from numscope.diagnose.bisect.axes import Side
+from numscope.diagnose.diagnosis import diagnose
+from numscope.diagnose.explain.suspect import groups
+from numscope.diagnose.recorded.evidence import places_of
+from numscope.diagnose.recorded.group import Group
+from numscope.diagnose.recorded.pairing import Pairing, pairing
+from numscope.diagnose.recorded.step_graph import Record
+from numscope.store import rundir
+
+Tell = Callable[[str], None]
+SUSPECTS = 3
+_MOST_NAMES = 4000
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of the two commands."""
+
+    name: str  # "target" or "reference"
+    command: tuple[str, ...]  # the script and its arguments
+    side: Side = field(default_factory=Side)
+
+
+def job(name: str, command: str, side: Side | None = None) -> Job:
+    """Return a job from a command line; `python` in front of the script may be there or not."""
+    words = shlex.split(command)
+    if words and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+    if not words:
+        raise SettingsError(f"--{name} needs a command: --{name} 'train.py --steps 2'")
+    return Job(name, tuple(words), side or Side())
+
+
+class Bisection:
+    """Runs the passes, each once, and remembers in DIR/bisect.json which are done."""
+
+    def __init__(self, target: Job, reference: Job, out: Path, tell: Tell, options: tuple[str, ...] = ()) -> None:
+        self._jobs = (target, reference)
+        self._out = out
+        self._tell = tell
+        self._options = options
+        self._seconds: list[float] = []
+        self._passes = self._begun = 0
+        out.mkdir(parents=True, exist_ok=True)
+        self._state = self._load()
+
+    def run(self, check: bool = True) -> tuple[Report, Comparison]:
+        """Run what is not done yet; return the diagnosed report and the comparison it rests on."""
+        self._passes = 2 + 2 * check + 2
+        for item in self._jobs:
+            self._pass(item, item.name, ("--keep", "stats"), "fingerprints of everything")
+        if check:
+            for item in self._jobs:
+                self._pass(item, f"{item.name}-again", ("--keep", "stats"), "does it repeat itself?")
+                self._tell(f"     {self.repeats(item)}")
+        coarse = compare(self._out / "target", self._out / "reference")
+        if coarse.report.origin is None:
+            self._tell(f"     the two runs are {coarse.verdict}: nothing to look into")
+            return coarse.report, coarse
+        origin = coarse.report.origin
+        self._tell(f"     diverged at {origin.call}, step {origin.step}: now its tensors, and those around it")
+        names = wanted_tensors(coarse)
+        for item, wanted in zip(self._jobs, names):
+            options = ["--keep", "stats", *(f"--tensors={name}" for name in wanted)]
+            if not origin.call.startswith("Optimizer."):  # an optimizer's state is rebuilt from the steps before
+                options += ["--steps", ",".join(map(str, sorted({s.step for s in _suspects(coarse)})))]
+            self._pass(item, f"{item.name}-tensors", tuple(options), f"{len(wanted)} tensors of the suspects")
+        fine = compare(self._out / "target-tensors", self._out / "reference-tensors")
+        if fine.report.origin is None:
+            fine = coarse  # the second run did not show it: say so through what could not be replayed
+        self._tell("     replaying the suspects")
+        return diagnose(fine), fine
+
+    def repeats(self, item: Job) -> str:
+        """Return whether a command repeats itself, with the first call that does not."""
+        again = compare(self._out / f"{item.name}-again", self._out / item.name)
+        moved = again.calls.filter(pc.greater(pc.fill_null(again.calls["error_out"], 0.0), 0.0))
+        if again.verdict == "identical" or not moved.num_rows:
+            return f"the {item.name} repeats itself to the bit"
+        row = moved.slice(0, 1).to_pylist()[0]
+        first = f"{row['target_name'] or row['reference_name']} in step {row['step']}"
+        if again.verdict == "equivalent":
+            return f"the {item.name} repeats itself but for rounding, first at {first}"
+        return (
+            f"WARNING: the {item.name} does not repeat itself, first at {first}: "
+            "seed it with ns.seed_all(1234, deterministic=True), or what follows may show chance"
+        )
+
+    def disk(self) -> dict[str, int]:
+        """Return how many bytes each run takes."""
+        return {path.name: _size(path) for path in sorted(self._out.iterdir()) if path.is_dir()}
+
+    def _pass(self, item: Job, folder: str, options: tuple[str, ...], what: str) -> None:
+        self._begun += 1
+        place = f"{self._begun}/{self._passes}"
+        order = [*options, *self._options, "--", *item.command, json.dumps(item.side.environment), _edition(item)]
+        if self._state.get(folder) == order and (self._out / folder / "manifest.json").exists():
+            self._tell(f"{place}  {folder}: done already (remove {self._out / folder} to run it again)")
+            return
+        left = self._passes - self._begun + 1
+        estimate = (
+            f", about {spoken_time(left * sum(self._seconds) / len(self._seconds))} left" if self._seconds else ""
+        )
+        self._tell(f"{place}  {folder}: {what} ({shlex.join(item.command)}{estimate})")
+        # A folder of that name that is no run is not ours to remove.
+        rundir.check(self._out / folder, 0, overwrite=True)
+        shutil.rmtree(self._out / folder, ignore_errors=True)
+        also = ["--also", f"numscope.diagnose.bisect.axes:install={item.side.install}"] if item.side.install else []
+        line = [sys.executable, "-m", "numscope", "run", *options, *self._options, *also]
+        line += ["--out", str(self._out / folder), "--", *item.command]
+        began = time.monotonic()
+        log = self._out / f"{folder}.log"
+        with log.open("wb") as stream:
+            environment = {**os.environ, **item.side.environment}
+            status = subprocess.run(line, stdout=stream, stderr=subprocess.STDOUT, env=environment).returncode
+        if status:
+            tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+            why = tail[0] if tail else "it wrote nothing there; is the disk full?"
+            raise CaptureError(f"the {item.name} ended with status {status} (see {log}): {why}")
+        self._seconds.append(time.monotonic() - began)
+        self._state[folder] = order
+        (self._out / "bisect.json").write_text(json.dumps(self._state, indent=1))
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self._out / "bisect.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found
+
+
+def spoken_time(seconds: float) -> str:
+    """Return a time as one says it: `40 s`, `3 min`, `2 h 10 min`."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _suspects(comparison: Comparison) -> list[Origin]:
+    found = [comparison.report.origin, *comparison.report.suspects[:SUSPECTS]]
+    return [origin for origin in found if origin is not None]
+
+
+def wanted_tensors(comparison: Comparison) -> tuple[list[str], list[str]]:
+    """Return the names of the tensors, in each run, that the diagnosis of the suspects needs."""
+    target: dict[str, None] = {}
+    reference: dict[str, None] = {}
+    known: dict[tuple[int, int], Pairing] = {}
+    for origin in _suspects(comparison):
+        key = (origin.step, origin.rank)
+        if key not in known:
+            known[key] = pairing(comparison, *key)
+        pairs = known[key]
+        for place in places_of(pairs, origin)[0][:4]:
+            for group, names in zip(groups(pairs, place), (target, reference)):
+                names.update(dict.fromkeys(_names(group)))
+        row = pairs.row(origin.call, origin.kind)
+        for record, side, names in ((pairs.target, "target", target), (pairs.reference, "reference", reference)):
+            order = row[f"{side}_order"] if row else None
+            if order is not None:
+                names.update(dict.fromkeys(_around(record, order)))
+    return list(target)[:_MOST_NAMES], list(reference)[:_MOST_NAMES]
+
+
+def _names(group: Group) -> Iterable[str]:
+    """Return every name of the tensors that go into a group, and of its output."""
+    numbers = {*group.inputs, group.output}
+    for call in group.calls:
+        numbers |= set(group.record.outputs(call.order).values())
+    yield from _slots_of(group.record, numbers)
+
+
+def _around(record: Record, order: int) -> Iterable[str]:
+    """Return the names of all tensors of a call, and of its forward call."""
+    call = record.calls[order]
+    near = {order} if call.forward is None else {order, call.forward}
+    yield from _slots_of(record, {n for item in near for n in record.slots(item).values() if n is not None})
+
+
+def _slots_of(record: Record, numbers: set[int]) -> Iterable[str]:
+    """Return the names of tensors in the slots that show them first, where their data must be kept."""
+    waiting = set(numbers)
+    for order, call in record.calls.items():
+        for slot, number in record.slots(order).items():
+            if number in waiting:
+                waiting.discard(number)
+                yield f"{call.name}.{slot}"
+
+
+def _edition(item: Job) -> str:
+    """Return what changes with the script's text: a pass of another one is not done."""
+    try:
+        return hashlib.sha256(Path(item.command[0]).read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""  # a module, or a command that is found on the way
+
+
+def _size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def require(target: str | None, reference: str | None, axis: str | None) -> None:
+    """Refuse a bisection that has no second side, or two."""
+    if not target:
+        raise SettingsError("give the command that is wrong: --target 'train.py …'")
+    if bool(reference) == bool(axis):
+        raise SettingsError(
+            "give the command that is right, --reference CMD, or an --axis that derives it; one of them"
+        )

@@ -1,0 +1,1 @@
+"""Why a suspect is wrong: one file per kind of suspect."""

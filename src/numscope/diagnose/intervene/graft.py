@@ -1,0 +1,280 @@
+"""Graft: put the reference's tensors into the target while it runs.
+
+    with ns.graft(model, "runs/gpu", "blocks.3.attn"):                    # its output is the reference's
+        train_step(batch)
+
+    with ns.graft(model, "runs/gpu", "Functional.softmax.2.forward"):     # one call's
+        train_step(batch)
+
+    with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
+        train_step(batch)
+
+What error a grafted module no longer adds goes away downstream: a run captured under a graft says so in its manifest,
+and `compare` then reports how much of the final error that removed. With single_step every
+module shows its own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The
+reference may come from another device, dtype or framework: modules are found by path, and by how often they ran before
+in the step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol
+
+from numscope.compare.load.wrappers import normalise
+from numscope.core import grafts
+from numscope.core.errors import CaptureError, NotKeptError, SettingsError
+from numscope.diagnose.intervene.path_patterns import path_matcher
+from numscope.diagnose.recorded.step_graph import NotKept, Record
+from numscope.store.reader import Run, open_run
+
+_PREFIXES = ("Functional", "Torch", "Tensor", "Linalg", "Fft", "Special", "VF")  # of calls; modules have paths
+
+Undo = Callable[[], None]
+Names = str | Iterable[str] | None
+
+
+class Backend(Protocol):
+    """What grafting needs of a framework."""
+
+    def modules(self, model: Any) -> Iterable[tuple[str, Any]]:
+        """Yield path and module."""
+
+    def hook(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
+        """Call `before` with a module's arguments and `after` with its result; what they return takes their place."""
+
+    def is_tensor(self, value: Any) -> bool:
+        """Tell whether a value is a tensor."""
+
+    def replaced(self, value: Any, record: Record, number: int) -> Any:
+        """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
+
+    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+        """Call `after` with the name of each call that is wanted and its result; what it returns takes its place."""
+
+    def on_step(self, callback: Callable[[], None]) -> Undo:
+        """Call back after each optimizer step."""
+
+    def runs_again(self) -> bool:
+        """Tell whether what runs is run again by a checkpoint, in backward."""
+
+
+def graft(
+    model: Any,
+    reference: str | os.PathLike[str] | Run,
+    names: Names = None,
+    single_step: bool = False,
+    *,
+    inputs: bool = False,
+) -> Graft:
+    """Return a graft of the reference's tensors into a model.
+
+    `names` are module paths, names of calls, or patterns of either. Their outputs are replaced, with `inputs` what goes
+    into the modules instead; `single_step` is that for every module.
+    """
+    if names is None and not single_step:
+        raise SettingsError("graft needs the names of the modules to replace, or single_step=True for all of them")
+    run = reference if isinstance(reference, Run) else open_run(reference)
+    return Graft(model, run, names, inputs or single_step)
+
+
+class Graft:
+    """Replaces outputs (or inputs) of modules and calls while it is entered."""
+
+    def __init__(self, model: Any, run: Run, names: Names, inputs: bool, rank: int = 0) -> None:
+        self._model = model
+        self._run = run
+        listed = None if names is None else [names] if isinstance(names, str) else list(names)
+        calls = [name for name in listed or () if name.partition(".")[0] in _PREFIXES]
+        paths = None if listed is None else [name for name in listed if name not in calls]
+        self._wants = path_matcher(paths) if paths is not None else bool  # None: every module but the model itself
+        self._wants_call = _call_matcher(calls)
+        self._calls, self._paths = calls, paths
+        self._inputs = inputs
+        self._rank = rank
+        self._backend = _backend(model)
+        self._undo: list[Undo] = []
+        self._step_number = 0
+        self._by_hand = False
+        self._record: Record | None = None
+        self._counts: dict[str, int] = {}
+        self._kept_data: dict[str, list[int]] = {}
+        self._told = {"reference": str(run.path), "names": listed or [], "inputs": inputs}  # for the manifest
+        self.replaced: list[str] = []  # names of the tensors that were put in
+        self.not_replaced: dict[str, str] = {}  # name → why not
+
+    def __enter__(self) -> Graft:
+        if self._undo:
+            raise CaptureError("this graft is entered already: make another with ns.graft")
+        chosen = [(path, module) for path, module in self._backend.modules(self._model) if self._wants(path)]
+        if not chosen and (self._paths is None or self._paths):
+            raise SettingsError("no module of the model has such a path: the names are those of model.named_modules()")
+        for path, module in chosen:
+            self._undo.append(self._backend.hook(module, self._before(path), self._after(path)))
+        if self._calls:
+            self._undo.append(self._backend.watch_calls(self._wants_call, self._after_call))
+        self._undo.append(self._backend.on_step(self._optimizer_stepped))
+        number = grafts.begin(self._told)
+        self._undo.append(lambda: grafts.end(number))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._undo:
+            self._undo.pop()()
+        if kind is not None:
+            return
+        why = next(iter(self.not_replaced.items()), None)
+        detail = f"{why[0]}: {why[1]}" if why else ""
+        if not self.replaced:
+            hint = detail or "capture it with keep='tensors', and give names that the model calls"
+            raise NotKeptError(f"nothing was grafted from {self._run.path}: {hint}")
+        if why:
+            more = f", and {len(self.not_replaced) - 1} more" if len(self.not_replaced) > 1 else ""
+            warnings.warn(f"numscope: not all was grafted: {detail}{more}", RuntimeWarning, stacklevel=2)
+
+    def step(self) -> None:
+        """End one step and begin the next; without it an optimizer's step does."""
+        self._by_hand = True
+        self._next_step()
+
+    def _optimizer_stepped(self) -> None:
+        if not self._by_hand:
+            self._next_step()
+
+    def _next_step(self) -> None:
+        self._step_number += 1
+        self._record = None
+        self._counts.clear()
+
+    def _before(self, path: str) -> Callable[..., Any]:
+        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+            if not self._inputs or self._backend.runs_again():
+                return None
+            call = self._call(path)
+            if call is None:
+                return None
+            given = tuple(self._put(value, call, f"input.{index}") for index, value in enumerate(args))
+            named = {name: self._put(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
+            return given, named
+
+        return before
+
+    def _after(self, path: str) -> Callable[..., Any]:
+        def after(result: Any) -> Any:
+            if self._backend.runs_again():
+                return result  # a checkpoint's second execution is no call of its own
+            call = self._call(path)
+            self._counts[path] = self._counts.get(path, 0) + 1
+            return result if self._inputs or call is None else self._outputs(result, call)
+
+        return after
+
+    def _after_call(self, head: str, result: Any) -> Any:
+        """Replace the result of a call; its number is how often its like was called before in the step."""
+        if self._backend.runs_again():
+            return result
+        index = self._counts.get(head, 0)
+        self._counts[head] = index + 1
+        name = f"{head}.{index}.forward"
+        record = self._reference()
+        if record is None or not self._wants_call(name):
+            return result
+        if name not in record.by_name:
+            self.not_replaced[name] = "the reference has no such call"
+            return result
+        return self._outputs(result, record.by_name[name].order)
+
+    def _outputs(self, result: Any, call: int) -> Any:
+        nested = isinstance(result, (tuple, list, dict))
+        return self._put(result, call, "output" if nested else "output.0")
+
+    def _put(self, value: Any, order: int, slot: str) -> Any:
+        """Return the reference's tensors of a slot in the place of a value's; the value itself where that can't be."""
+        if isinstance(value, (tuple, list)):
+            items = [self._put(item, order, f"{slot}.{place}") for place, item in enumerate(value)]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if isinstance(value, dict):
+            put = {name: self._put(item, order, f"{slot}.{name}") for name, item in value.items()}
+            return type(value)(**put) if type(value) is not dict else put
+        record = self._reference()
+        if record is None or not self._backend.is_tensor(value):
+            return value
+        name = f"{record.calls[order].name}.{slot}"
+        number = record.slots(order).get(slot)
+        if number is None:
+            self.not_replaced[name] = "the reference has no such tensor"
+            return value
+        if tuple(value.shape) != record.tensors[number].shape:
+            self.not_replaced[name] = f"shape {list(record.tensors[number].shape)} there, {list(value.shape)} here"
+            return value
+        try:
+            new = self._backend.replaced(value, record, number)
+        except NotKept as why:
+            self.not_replaced[name] = f"{why}: capture it with keep='tensors'"
+            return value
+        self.replaced.append(name)
+        return new
+
+    def _reference(self) -> Record | None:
+        if self._record is None and self._step_number in self._run.rank_steps(self._rank):
+            self._record = Record(self._run, self._step_number, self._rank)
+            self._kept_data = {}
+            for call in self._record.calls.values():
+                if call.kind == "module" and call.phase == "forward" and not call.recompute:
+                    self._kept_data.setdefault(_plain(call.module), []).append(call.order)
+        return self._record
+
+    def _call(self, path: str) -> int | None:
+        """Return the order of the reference's call of a module that belongs to the one that runs now."""
+        if self._reference() is None:
+            self.not_replaced[f"step {self._step_number}"] = "the reference has no such step"
+            return None
+        orders = self._kept_data.get(_plain(path), [])
+        place = self._counts.get(path, 0)
+        if place < len(orders):
+            return orders[place]
+        self.not_replaced[f"call {place} of {path or 'the model'}"] = "the reference has no such call"
+        return None
+
+
+def error_removed(target: Any, grafted: Any, reference: Any) -> dict[str, float]:
+    """Return the final error of a target run before and after grafting, and which share of it the graft removed.
+
+    The final error is that of the last output of the model in the first step that differs.
+    """
+    from numscope.compare.comparison import compare
+    from numscope.compare.grafted import final_error, share_removed
+
+    before = final_error(compare(target, reference)) or 0.0
+    after = final_error(compare(grafted, reference, ungrafted=target)) or 0.0
+    return {"before": before, "after": after, "removed": share_removed(before, after) or 0.0}
+
+
+def _plain(path: str) -> str:
+    """Return a module's path without wrappers."""
+    return normalise([path])[path]
+
+
+def _call_matcher(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a test for names of calls: a pattern, a name, or a head, which stands for all its calls."""
+    return path_matcher([*names, *(f"{name}.*" for name in names if not any(mark in name for mark in "*?["))])
+
+
+def _backend(model: Any) -> Backend:
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(model, torch.nn.Module):
+        from numscope.diagnose.intervene.graft_torch import TorchBackend
+
+        return TorchBackend()
+    paddle = sys.modules.get("paddle")
+    if paddle is not None and isinstance(model, paddle.nn.Layer):
+        from numscope.diagnose.intervene.graft_paddle import PaddleBackend
+
+        return PaddleBackend()
+    raise SettingsError(f"cannot graft into a {type(model).__name__}: give a torch nn.Module or a paddle Layer")

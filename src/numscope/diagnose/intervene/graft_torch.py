@@ -1,0 +1,90 @@
+"""Grafting into a torch model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.overrides import TorchFunctionMode
+
+from numscope.capture.torch.levels.function_names import ApiTable
+from numscope.diagnose.intervene.reroute import push
+from numscope.diagnose.intervene.run_elsewhere import untraced
+from numscope.diagnose.recorded.step_graph import Record
+
+Undo = Callable[[], None]
+
+
+class _Replace(torch.autograd.Function):
+    """Gives another value forward, to the bit, and hands the gradient on backward."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return other.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0], None
+
+
+class _Calls(TorchFunctionMode):
+    """Names torch functions as a capture does, and hands their results over."""
+
+    def __init__(self, after: Callable[[str, Any], Any]) -> None:
+        super().__init__()
+        self._after = after
+        self._table = ApiTable()
+
+    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        api = self._table[func]
+        return result if api.silent or api.transparent else self._after(api.head, result)
+
+
+class TorchBackend:
+    """Hooks of torch modules."""
+
+    def modules(self, model: torch.nn.Module) -> Iterable[tuple[str, torch.nn.Module]]:
+        """Yield path and module."""
+        yield from model.named_modules()
+
+    def hook(self, module: torch.nn.Module, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
+        """Register both hooks."""
+        handles = [
+            module.register_forward_pre_hook(lambda _, args, kwargs: before(args, kwargs), with_kwargs=True),
+            module.register_forward_hook(lambda _, args, result: after(result)),
+        ]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+    def is_tensor(self, value: Any) -> bool:
+        """Tell whether a value is a tensor."""
+        return isinstance(value, torch.Tensor)
+
+    def replaced(self, value: torch.Tensor, record: Record, number: int) -> torch.Tensor:
+        """Return the recorded tensor on the value's device and in its dtype, with the value's gradient."""
+        with untraced():
+            other = record.data(number).to(value.device, value.dtype)
+            if not value.requires_grad:
+                return other.clone()
+            result: torch.Tensor = _Replace.apply(value, other)  # type: ignore[no-untyped-call]
+            return result
+
+    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+        """Replace the results of torch functions by name."""
+        return push(_Calls(after))
+
+    def on_step(self, callback: Callable[[], None]) -> Undo:
+        """Call back after each optimizer step."""
+        handle = register_optimizer_step_post_hook(lambda *_: callback())
+        return handle.remove
+
+    def runs_again(self) -> bool:
+        """Tell whether the engine runs."""
+        return bool(torch._C._current_graph_task_id() != -1)

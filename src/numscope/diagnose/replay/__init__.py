@@ -1,0 +1,1 @@
+"""Recorded calls and modules, run again in native precision, float32 and float64."""

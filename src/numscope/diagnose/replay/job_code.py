@@ -1,0 +1,186 @@
+"""Finds the classes and functions of a recorded job again, without running the job.
+
+A class of a package is imported, as the job did. One of the script itself is taken from the script:
+
+- a script with `if __name__ == "__main__":` is imported, under another name and with the run's arguments in `sys.argv`.
+  It says itself that this is safe; `torch.multiprocessing` does the same with it;
+- a script without it is never run. It is parsed, and of its top level only these statements are executed: imports,
+  `def`, `class`, and assignments whose right side calls nothing. What they need and is not there is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import hashlib
+import importlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from numscope.diagnose.recorded.invocation import CannotReplay
+
+_HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)
+
+
+class Sources:
+    """The code of one job: its script, its arguments, and what they import."""
+
+    def __init__(self, script: str, argv: Sequence[str]) -> None:
+        self._script = script
+        self._argv = tuple(argv)
+
+    def find(self, name: str, file: str | None) -> Any:
+        """Return the class or function `package.module:Outer.Inner`, or raise CannotReplay."""
+        module, _, path = name.partition(":")
+        if "<locals>" in path:
+            raise CannotReplay(f"{path} is defined inside a function: it can't be imported")
+        found: Any = self._main(file) if module in ("__main__", "__mp_main__") else self._imported(module, file)
+        for part in path.split("."):
+            if not hasattr(found, part):
+                raise CannotReplay(f"{module if module != '__main__' else file} has no {path}{_left_out(found)}")
+            found = getattr(found, part)
+        return found
+
+    def how(self, name: str, file: str | None) -> str:
+        """Return in words where a class is taken from."""
+        module = name.partition(":")[0]
+        if module not in ("__main__", "__mp_main__"):
+            return f"imported from {module}"
+        path = file or self._script
+        return f"{'imported from' if is_guarded(path) else 'from the definitions of'} {Path(path).name}"
+
+    def _main(self, file: str | None) -> ModuleType:
+        path = file or self._script
+        if not path or not Path(path).is_file():
+            raise CannotReplay(f"the script {path or 'of the run'} is not here")
+        return load_script(path, Path(path).stat().st_mtime_ns, self._argv)
+
+    def _imported(self, module: str, file: str | None) -> ModuleType:
+        try:
+            with _as_script(self._script, self._argv):
+                found = importlib.import_module(module)
+        except (Exception, SystemExit) as error:
+            raise CannotReplay(f"{module} can't be imported: {type(error).__name__}: {_line(error)}") from error
+        here = getattr(found, "__file__", None)
+        if file and here and Path(here).resolve() != Path(file).resolve() and _is_beside(file, self._script):
+            raise CannotReplay(f"{module} is {here} here, in the run it was {file}")
+        return found
+
+
+def _is_beside(file: str, script: str) -> bool:
+    """Tell whether a file is the job's own: a package may well be installed elsewhere."""
+    return bool(script) and Path(script).resolve().parent in Path(file).resolve().parents
+
+
+@cache
+def load_script(path: str, changed: int, argv: tuple[str, ...]) -> ModuleType:
+    """Return a script as a module: imported where it has a guard, else its definitions alone."""
+    try:
+        tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
+    except (SyntaxError, ValueError, OSError) as error:
+        raise CannotReplay(f"the script {path} can't be read: {_line(error)}") from error
+    key = hashlib.sha256(repr((path, changed, argv)).encode()).hexdigest()[:12]
+    module = ModuleType(f"numscope_script_{key}")
+    module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses look their module up there
+    try:
+        with _as_script(path, argv):
+            if _guard(tree):
+                exec(compile(tree, path, "exec"), vars(module))
+            else:
+                vars(module)["__left_out__"] = _define(tree, path, vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise CannotReplay(f"importing {path} raised {type(error).__name__}: {_line(error)}") from error
+    return module
+
+
+def is_guarded(path: str) -> bool:
+    """Tell whether a script has `if __name__ == "__main__":` at its top level."""
+    try:
+        return _guard(ast.parse(Path(path).read_text(encoding="utf-8"), path))
+    except (SyntaxError, ValueError, OSError):
+        return False
+
+
+def _guard(tree: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Compare)
+        and {ast.unparse(node.test.left), *map(ast.unparse, node.test.comparators)} == {"__name__", "'__main__'"}
+        and isinstance(node.test.ops[0], ast.Eq)
+        for node in tree.body
+    )
+
+
+def _define(tree: ast.Module, path: str, namespace: dict[str, Any]) -> list[str]:
+    """Execute the definitions of a script that has no guard; return what was left out, in words."""
+    left_out = []
+    for node in tree.body:
+        if not _defines(node):
+            left_out.append(f"line {node.lineno}")
+            continue
+        try:
+            exec(compile(ast.Module([node], []), path, "exec"), namespace)
+        except (NameError, AttributeError, ImportError) as error:  # stands on something that was left out
+            left_out.append(f"line {node.lineno} ({_line(error)})")
+    return left_out
+
+
+def _defines(node: ast.stmt) -> bool:
+    """Tell whether a statement only defines something."""
+    if isinstance(node, _HARMLESS):
+        return True
+    if isinstance(node, (ast.Assign, ast.AnnAssign)):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        plain = all(isinstance(target, (ast.Name, ast.Tuple)) for target in targets)
+        return plain and node.value is not None and not _calls(node.value)
+    if isinstance(node, ast.Try):
+        return all(map(_defines, [*node.body, *node.orelse, *node.finalbody])) and all(
+            _defines(item) for handler in node.handlers for item in handler.body
+        )
+    if isinstance(node, ast.If):
+        return not _calls(node.test) and all(map(_defines, [*node.body, *node.orelse]))
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _calls(node: ast.expr) -> bool:
+    """Tell whether evaluating an expression calls something; the body of a lambda is not evaluated."""
+    if isinstance(node, ast.Lambda):
+        return False
+    return isinstance(node, (ast.Call, ast.Await, ast.comprehension, ast.ListComp, ast.GeneratorExp)) or any(
+        _calls(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)
+    )
+
+
+def _left_out(module: Any) -> str:
+    lines = vars(module).get("__left_out__") if isinstance(module, ModuleType) else None
+    if not lines:
+        return ""
+    return (
+        f"; it has no `if __name__ == '__main__'`, so only its definitions are taken (left out: {', '.join(lines[:3])})"
+    )
+
+
+@contextlib.contextmanager
+def _as_script(script: str, argv: Sequence[str]) -> Iterator[None]:
+    """Let imports find what lies beside the script, with its arguments, and keep what they print."""
+    before, path = sys.argv, list(sys.path)
+    sys.argv = list(argv) or before
+    if script:
+        sys.path.insert(0, str(Path(script).parent))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        sys.argv = before
+        sys.path[:] = path
+
+
+def _line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,44 @@
+"""The noise floor, measured: what an ulp in the inputs of this very group does to its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+
+from numscope.diagnose.replay.measures import UNIT, relative
+
+REPLAYS = 6
+
+
+def floor(
+    run: Callable[[Mapping[int, torch.Tensor]], torch.Tensor],
+    inputs: Mapping[int, torch.Tensor],
+    replays: int = REPLAYS,
+    seed: int = 0,
+) -> float:
+    """Return the 99th percentile of the output's relative error when each input is randomly moved by up to an ulp.
+
+    `run` gives the output for given inputs. Elements that an input has as exact zeros stay zeros, integers stay too.
+    """
+    reference = run(inputs)
+    generator = torch.Generator().manual_seed(seed)
+    errors = []
+    for _ in range(replays):
+        moved = {number: perturb(tensor, generator) for number, tensor in inputs.items()}
+        errors.append(relative(run(moved), reference))
+    finite = [error for error in errors if np.isfinite(error)]
+    return float(np.percentile(finite, 99)) if finite else 0.0
+
+
+def perturb(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Return a tensor each element of which is as it was, or an ulp more, or an ulp less, at random."""
+    if tensor.dtype not in UNIT:
+        return tensor
+    step = torch.randint(-1, 2, tensor.shape, generator=generator)
+    width = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    bits = tensor.contiguous().view(width)
+    # The next number in the direction of larger magnitude has the next bit pattern.
+    moved = torch.where((tensor == 0) | ~torch.isfinite(tensor), bits, bits + step.to(width)).view(tensor.dtype)
+    return torch.where(torch.isfinite(moved), moved, tensor)

@@ -1,0 +1,187 @@
+"""Builds a recorded module again: its class from the job's code, everything else from the run.
+
+The constructor is not called: what it was given is not known, and it may load files or draw numbers. The module gets the
+children, attributes, parameters and buffers that the run says it had. Whether that is the module that ran is not taken
+on trust: a unit is believed only where it gives its own recorded output again (see `unit`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from numscope.core.description import FILE, FORMAT
+from numscope.diagnose.recorded.invocation import CannotReplay
+from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.replay.job_code import Sources
+from numscope.store.reader import Run
+
+Fetch = Callable[[int], torch.Tensor]
+
+
+class Plan:
+    """What a run says its modules are made of, on one rank, and the code they come from."""
+
+    def __init__(self, run: Run, rank: int) -> None:
+        try:
+            document = json.loads((Path(run.path) / f"rank{rank}" / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CannotReplay("the run does not say what its modules are made of") from error
+        if document.get("format") != FORMAT:
+            raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
+        self.modules: dict[str, dict[str, Any]] = document["modules"]
+        self.objects: list[dict[str, Any]] = document["objects"]
+        self.sources = Sources(document["script"], run.manifest.get("argv") or ())
+
+    def tree(self, path: str) -> Iterator[str]:
+        """Yield the paths of a module and of everything below it, each once."""
+        waiting, seen = [path], set[str]()
+        while waiting:
+            here = waiting.pop()
+            if here in seen:
+                continue
+            seen.add(here)
+            yield here
+            waiting += [child for child in self._entry(here)["children"].values() if child is not None]
+
+    def how(self, path: str) -> str:
+        """Return in words where a module's class is taken from."""
+        entry = self._entry(path)
+        return self.sources.how(entry["class"], entry["file"])
+
+    def _entry(self, path: str) -> dict[str, Any]:
+        if path not in self.modules:
+            raise CannotReplay(f"the run does not say what {path or 'the model'} is made of")
+        return self.modules[path]
+
+    def build(self, path: str, tensor: Callable[[str, str], torch.Tensor]) -> torch.nn.Module:
+        """Return a module; `tensor` gives the parameter or buffer of a path and a name."""
+        return _Builder(self, tensor).module(path)
+
+
+class _Builder:
+    def __init__(self, plan: Plan, tensor: Callable[[str, str], torch.Tensor]) -> None:
+        self._plan = plan
+        self._tensor = tensor
+        self._modules: dict[str, torch.nn.Module] = {}
+        self._objects: dict[int, Any] = {}
+        self._parameters: dict[int, torch.nn.Parameter] = {}  # by the id of the tensor: tied ones stay one
+
+    def module(self, path: str) -> torch.nn.Module:
+        if path in self._modules:
+            return self._modules[path]
+        entry = self._plan._entry(path)
+        kind = self._plan.sources.find(entry["class"], entry["file"])
+        if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
+            raise CannotReplay(f"{entry['class']} is no module class")
+        made = kind.__new__(kind)
+        torch.nn.Module.__init__(made)
+        self._modules[path] = made
+        made.training = entry["training"]
+        for name, there in entry["parameters"].items():
+            made._parameters[name] = self._parameter(self._tensor(path, name)) if there else None
+        for name, there in entry["buffers"].items():
+            made._buffers[name] = self._tensor(path, name) if there else None
+        for name, child in entry["children"].items():
+            made._modules[name] = None if child is None else self.module(child)
+        for name, value in entry["attributes"].items():
+            if not _is_lost(value):
+                vars(made)[name] = self.value(value)
+        return made
+
+    def _parameter(self, value: torch.Tensor) -> torch.nn.Parameter:
+        if id(value) not in self._parameters:
+            self._parameters[id(value)] = torch.nn.Parameter(value, value.is_floating_point())
+        return self._parameters[id(value)]
+
+    def value(self, value: Any) -> Any:
+        """Return a value from its description."""
+        if not isinstance(value, dict):
+            return value
+        (kind, content), *more = value.items()
+        if kind in _PLAIN:
+            return _PLAIN[kind](content)
+        if kind in _SEQUENCES:
+            return _SEQUENCES[kind]([self.value(item) for item in content])
+        if kind == "items":
+            return {self.value(key): self.value(item) for key, item in content}
+        if kind == "module":
+            return self.module(content)
+        if kind == "tensor":
+            path, name = content
+            owner = self.module(path)
+            return owner._parameters.get(name, owner._buffers.get(name))
+        if kind == "import":
+            return self._plan.sources.find(content, value.get("file"))
+        if kind == "enum":
+            return self._plan.sources.find(content, None)[more[0][1]]
+        if kind == "object":
+            return self._object(content)
+        raise CannotReplay(f"a {content} has no plain form")
+
+    def _object(self, number: int) -> Any:
+        if number not in self._objects:
+            entry = self._plan.objects[number]
+            kind = self._plan.sources.find(entry["class"], entry["file"])
+            made = self._objects[number] = kind.__new__(kind)
+            for name, value in entry["state"].items():
+                if not _is_lost(value):
+                    vars(made)[name] = self.value(value)
+        return self._objects[number]
+
+
+_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "size": torch.Size,
+}
+_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "dtype": lambda name: getattr(torch, name),
+    "device": lambda name: torch.device("cpu"),
+}
+
+
+def _is_lost(value: Any) -> bool:
+    """Tell whether a value, or a part of it, has no plain form: the attribute is then not there."""
+    if isinstance(value, dict):
+        return "not" in value or any(map(_is_lost, value.values()))
+    return isinstance(value, list) and any(map(_is_lost, value))
+
+
+def lost(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the attributes of a module that have no plain form, with what they were."""
+    return {name: _word(value) for name, value in entry["attributes"].items() if _is_lost(value)}
+
+
+def _word(value: Any) -> str:
+    return str(value["not"]) if isinstance(value, dict) and "not" in value else "structure that holds more than values"
+
+
+def state_numbers(record: Record, paths: list[str], order: int) -> dict[tuple[str, str], int]:
+    """Return the tensor of each parameter and buffer below a module as a call of it found them."""
+    found: dict[tuple[str, str], int] = {}
+    settled: set[tuple[str, str]] = set()
+    wanted = set(paths)
+    for call in record.calls.values():
+        if call.kind == "module" and call.phase == "forward" and call.module in wanted and not call.recompute:
+            for slot, number in record.slots(call.order, "parameters", "buffers").items():
+                key = (call.module, slot.partition(".")[2])
+                # The first call that is not before this one; where there is none, the last before it.
+                if number is not None and key not in settled:
+                    found[key] = number
+                    if call.order >= order:
+                        settled.add(key)
+    for call in record.calls.values():
+        if call.kind == "optimizer":  # parameters of modules that are never called themselves
+            for slot, number in record.slots(call.order, "parameters").items():
+                path, _, name = slot.partition(".")[2].rpartition(".")
+                if number is not None and path in wanted:
+                    found.setdefault((path, name), number)
+    return found

@@ -1,0 +1,1 @@
+"""One self-contained pytest file that still shows a fault."""

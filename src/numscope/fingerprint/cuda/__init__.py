@@ -1,0 +1,1 @@
+"""The fingerprint of CUDA tensors, by Triton kernels."""

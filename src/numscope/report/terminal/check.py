@@ -1,0 +1,188 @@
+"""What a check found, on one screen: the origin with its line and its tensors, the way to the loss as a short tree, ranks.
+
+FOUND  a NaN is born at Torch.softmax.0.forward in blocks.3.attention, step 120
+
+  Torch.softmax.0.forward made 4 NaN of 16 elements out of infinities: input.0 has 9 -inf of 16 elements
+
+  model.py:41 in forward
+    return torch.softmax(scores, -1) @ v
+
+  given  input.0   float32 [4, 4]   9 -inf   -0.31 … 1.2
+  made   output.0  float32 [4, 4]   4 NaN        0 … 1
+
+  Torch.softmax.0.forward                  4 NaN of 16 elements
+  └─ Tensor.matmul.1.forward               8 NaN of 32 elements
+     └─ … 7 calls …
+        └─ Functional.cross_entropy.0.forward  1 NaN of 1 elements
+"""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from numscope.check.checking import Check, Link, Shown
+from numscope.check.headroom import Format, Margin
+from numscope.check.training import Remark
+from numscope.nonfinite.rule import Counts
+from numscope.report.terminal.lines import Line, align, ranges
+
+_SHOWN = 9  # links of the chain
+_OTHERS = 5  # origins after the first
+_TENSORS = 8  # of the origin
+
+
+def lines(found: Check, width: int | None = None) -> list[Line]:
+    """Return the lines of a check; sentences are as wide as the terminal, up to 140 columns."""
+    wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    told = _nothing(found) if found.origin is None else _found(found, wide)
+    if found.skipped_steps:
+        told.append(f"  skipped by a loss scaler, and no fault: {_steps(found.skipped_steps)}")
+    return told
+
+
+def remark_lines(remarks: Sequence[Remark], width: int | None = None) -> list[Line]:
+    """Return the lines of what else was noticed."""
+    wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    told: list[Line] = []
+    for remark in remarks:
+        rows = textwrap.wrap(remark.text, wide - 10, break_long_words=False)
+        told += ["", [("  remark  ", "yellow"), rows[0]], *(f"          {row}" for row in rows[1:])]
+    return told
+
+
+def _nothing(found: Check) -> list[Line]:
+    if not found.meant:
+        return [[("nothing non-finite", "bold green")]]
+    what = "1 tensor holds" if found.meant == 1 else f"{found.meant:,} tensors hold"
+    return [
+        [("nothing is born non-finite", "bold green")],
+        f"  {what} infinities that were put there, as a mask does: {found.first_meant}{' first' * (found.meant > 1)}",
+    ]
+
+
+def _found(found: Check, width: int) -> list[Line]:
+    origin = found.origin
+    assert origin is not None
+    where = f" in {origin.module}" if origin.module else ""
+    rank = f", rank {origin.rank}" if len(found.run.ranks) > 1 else ""
+    how = "comes in" if origin.kind in ("data", "parameter") else "is born"
+    born = f"{'a NaN' if origin.details['nan'] else 'an infinity'} {how} at"
+    told: list[Line] = [[("FOUND", "bold red"), f"  {born} {origin.call}{where}, step {origin.step}{rank}"], ""]
+    told += [f"  {line}" for line in textwrap.wrap(origin.reason, width - 2, break_long_words=False)]
+    if origin.source:
+        told += ["", [("  " + f"{origin.source.file}:{origin.source.line} in {origin.source.function}", "cyan")]]
+        told.append(f"    {origin.source.code}")
+    if finer := origin.details.get("finer"):
+        told += [f"  {line}" for line in textwrap.wrap(f"({finer})", width - 2, break_long_words=False)]
+    told += ["", *_tensors(found.tensors, origin.phase == "input")] if found.tensors else []
+    told += ["", *_tree(found.chain)]
+    if found.run.manifest.get("guard") and not found.inherited:
+        told.append("  the guard's record ends with it")
+    else:
+        told.append(f"  {_many(found.inherited, 'call') if found.inherited else 'no call'} inherited it")
+    if len(found.origins) > 1:
+        told += _others(found)
+    if found.ranks:
+        told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(found.ranks.items()))]
+    return told
+
+
+def _tensors(tensors: Sequence[Shown], data: bool) -> list[Line]:
+    """Return the origin's tensors, those with something non-finite first where there are too many."""
+    few = list(tensors)
+    if len(few) > _TENSORS:
+        few = sorted(few, key=lambda item: item.counts.clean)[:_TENSORS]
+    rows = [
+        (
+            "made" if item.slot.startswith("output") and not data else "given", item.slot, f"{item.dtype} {list(item.shape)}",
+            _short(item.counts), "" if item.low is None else f"{item.low:.4g}", _high(item),
+        )
+        for item in few
+    ]  # fmt: skip
+    told: list[Line] = [
+        f"  {'  '.join(cells[:5])}{' … ' if cells[4].strip() else '   '}{cells[5]}".rstrip()
+        for cells in align(rows, (False, False, False, False, True, False))
+    ]
+    return told + ([f"  … {len(tensors) - len(few)} more tensors"] if len(tensors) > len(few) else [])
+
+
+def _high(item: Shown) -> str:
+    return "" if item.high is None else f"{item.high:.4g}"
+
+
+def _short(counts: Counts) -> str:
+    return "finite" if counts.clean else str(counts).partition(" of ")[0]
+
+
+def _others(found: Check) -> list[Line]:
+    """Return the other origins: one line for a call, however many steps it came up in."""
+    steps: dict[tuple[str, int], list[int]] = {}
+    for item in found.origins:
+        steps.setdefault((item.call, item.rank), []).append(item.step)
+    told: list[Line] = []
+    assert found.origin is not None
+    again = steps.pop((found.origin.call, found.origin.rank))[1:]
+    if again:
+        told += ["", f"  again in {_steps(again)}"]
+    if steps:
+        told += ["", f"  {_many(len(steps), 'other origin')}:"]
+        ranks = len(found.run.ranks) > 1
+        for (call, rank), numbers in list(steps.items())[:_OTHERS]:
+            told.append(f"    {call}, {_steps(numbers)}" + (f", rank {rank}" if ranks else ""))
+    if len(steps) > _OTHERS:
+        told.append(f"    … {len(steps) - _OTHERS} more; --json has all")
+    return told
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    distinct = sorted(set(numbers))
+    return f"step{'s' if len(distinct) > 1 else ''} {ranges(distinct)}"
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _tree(chain: Sequence[Link]) -> list[Line]:
+    """Return the way from the origin, with what each call has that is not finite."""
+    links = [(link.call, link.counts) for link in chain]
+    if len(links) > _SHOWN:
+        head, tail = links[: _SHOWN - 3], links[-2:]
+        links = [*head, (f"… {len(links) - len(head) - len(tail)} calls …", ""), *tail]
+    names = [name if depth == 0 else f"{'   ' * (depth - 1)}└─ {name}" for depth, (name, _) in enumerate(links)]
+    column = max(map(len, names), default=0)
+    return [f"  {name.ljust(column)}  {counts}".rstrip() for name, (_, counts) in zip(names, links)]
+
+
+def headroom_lines(form: Format, margins: Sequence[Margin], limit: int = 40) -> list[Line]:
+    """Return the calls that a format cannot hold, or only just."""
+    over = sum(margin.overflows for margin in margins)
+    rest = f"{len(margins) - over} come near its edges or lose elements to zero"
+    told: list[Line] = ["", f"{form.name}: {_many(over, 'tensor')} would overflow, {rest}"]
+    if not margins:
+        return told
+    rows: list[tuple[str, ...]] = [("call", "slot", "largest", "of the limit", "over", "near", "subnormal", "to zero")]
+    for margin in margins[:limit]:
+        shares = (margin.overflowing, margin.near, margin.subnormal, margin.flushed)
+        rows.append((margin.call, margin.slot, f"{margin.largest:.4g}", f"{margin.over:.3g} ×", *map(_share, shares)))
+    told += ["  ".join(cells).rstrip() for cells in align(rows, (False, False, *[True] * 6))]
+    if len(margins) > limit:
+        told.append(f"… {len(margins) - limit} more; --json has all")
+    if any(margin.near is None or margin.flushed is None for margin in margins):
+        told.append('(-: not known without the elements; capture with keep="tensors", or tensors=[…])')
+    return told
+
+
+def operator_lines(operators: dict[str, dict[str, int]]) -> list[Line]:
+    """Return how many calls gave each dtype."""
+    told: list[Line] = ["", "calls by the dtype of their output"]
+    for dtype, counts in operators.items():
+        few = ", ".join(f"{name} {count}" for name, count in list(counts.items())[:4])
+        told.append(f"  {dtype}: {sum(counts.values())} ({few}{', …' if len(counts) > 4 else ''})")
+    return told
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}" if value else "0"

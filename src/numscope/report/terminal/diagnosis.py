@@ -1,0 +1,185 @@
+"""The diagnosis on one screen: where, what kind of fault, what repairs it, and the figures that say so.
+
+DIVERGED  at Functional.gelu.2.forward in blocks.2.mlp, step 0
+
+ gelu in blocks.2.mlp: inputs identical, outputs differ by 0.0002 (rounding explains 2.4e-07)
+ model.py:41
+   return F.gelu(x, approximate="tanh")
+
+ mechanism  semantic: the two compute different things, in any precision
+ repair     equal to the reference with approximate='none' (now 'tanh') in Functional.gelu.2.forward
+
+ lift       as recorded  2.0e-04  ━━━━━━━━━━━━━━━━━━━━━━━
+            float32      2.0e-04  ━━━━━━━━━━━━━━━━━━━━━━━
+            float64      2.0e-04  ━━━━━━━━━━━━━━━━━━━━━━━  stays: no rounding does that
+            rounding     1.0e-07  ━━━━━━━━━━━━━━
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import textwrap
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from numscope.core.report import Origin, Report
+from numscope.report.terminal.comparison import Paint
+
+MEANING = {
+    "semantic": "the two compute different things, in any precision",
+    "precision": "the same computation, in another dtype or cast at another place",
+    "order": "the same sums in another order: rounding, no fault",
+    "input": "the calls are right: they were given something else",
+    "parameter": "the calls are right: their parameters differ",
+    "unknown": "could not be told",
+}
+_SHOWS = {
+    "semantic": "stays: no rounding does that",
+    "precision": "gone: only the dtypes differ",
+    "order": "shrinks with the precision: rounding",
+}
+_COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
+_LABEL = 11
+_BAR = 32  # the longest bar
+
+
+def print_diagnosis(report: Report, stream: TextIO, colour: bool | None = None) -> None:
+    """Print a diagnosis."""
+    width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
+    for line in lines(report, width, Paint(stream, colour)):
+        print(line, file=stream)
+
+
+def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[str]:
+    """Return the lines of a diagnosis."""
+    paint = paint or Paint(None, colour=False)
+    origin = report.origin
+    badge = paint(f" {report.verdict.upper()} ", f"{_COLOURS[report.verdict]};7;1")
+    if origin is None:
+        return [badge, "", *_wrapped("", report.reason, width)]
+    where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
+    rank = f", rank {origin.rank}" if origin.rank else ""
+    found = [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
+    found += _wrapped("", _without_place(origin), width)
+    if origin.source is not None:
+        found.append(f"  {paint(f'{origin.source.file}:{origin.source.line}', '36')}")
+        if origin.source.code:
+            found.append(f"    {origin.source.code.strip()[: width - 4]}")
+    found += ["", *_about(origin, width, paint), *_proof(origin, width)]
+    return found + _rivals(report, width)
+
+
+def _without_place(origin: Origin) -> str:
+    """Return the reason without the file and line at its end: they have a line of their own."""
+    if origin.source is None:
+        return origin.reason
+    return re.sub(rf"; [^;]*:{origin.source.line}$", "", origin.reason)
+
+
+def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
+    found = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
+    repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
+    return found + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
+
+
+def _proof(origin: Origin, width: int) -> list[str]:
+    """Return the figures, what was replayed, and what could not be."""
+    details = origin.details.get("diagnosis") or {}
+    lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
+    found = _bars(lift, origin.mechanism, width)
+    found += _own_errors(lift, width)
+    if isinstance(details.get("target"), list) and (details["target"] or details.get("reference")):
+        found += _wrapped("replayed", _calls(details["target"], details.get("reference") or []), width)
+    found += _unit(details.get("unit") or {}, width)
+    for key, label in (("note", "note"), ("could_not", "could not")):
+        if details.get(key):
+            found += _wrapped(label, str(details[key]), width)
+    for item in (details.get("not_replayed") or [])[:3]:
+        found += _wrapped("could not", f"replay {item}", width)
+    if "was not kept" in str(details.get("could_not", "")):
+        found += _wrapped("next", "capture with --keep tensors, or let `numscope bisect` keep what is needed", width)
+    return ["", *found] if found else []
+
+
+def _bars(lift: Mapping[str, Any], mechanism: str, width: int) -> list[str]:
+    """Return the lift test as bars on a logarithmic scale: what stays stays, what shrinks is seen to shrink."""
+    if lift.get("float64") is None:
+        return []
+    rows = (("as recorded", "native"), ("float32", "float32"), ("float64", "float64"), ("rounding", "floor"))
+    longest = min(_BAR, width - _LABEL - 24)
+    found = []
+    for place, (label, key) in enumerate(rows):
+        value = lift.get(key)
+        shown = f"{label:<12} {_number(value):>7}  {'━' * _length(value, longest)}"
+        row = f"  {'lift' if not place else '':<{_LABEL}}{shown.rstrip()}"
+        told = _SHOWS.get(mechanism, "") if key == "float64" and lift.get("native") else ""
+        found.append(f"{row}  {told}" if told and len(row) + len(told) + 2 <= width else row)
+    return found
+
+
+def _length(value: Any, longest: int) -> int:
+    """Return the length of a bar: none for 1e-17, the longest for 1."""
+    if not isinstance(value, (int, float)) or value <= 0 or value != value:
+        return 0
+    return max(1, min(longest, round(longest * (17 + math.log10(min(value, 1.0))) / 17)))
+
+
+def _own_errors(lift: Mapping[str, Any], width: int) -> list[str]:
+    sides = []
+    for side in ("target", "reference"):
+        if lift.get(f"{side}_error") is not None:
+            kept = "reproduced" if lift.get(f"{side}_reproduced") else "not reproduced"
+            sides.append(f"{side} {_number(lift[f'{side}_error'])}, {kept}")
+    return _wrapped("own error", f"against a float64 replay: {'; '.join(sides)}", width) if sides else []
+
+
+def _unit(unit: Mapping[str, Any], width: int) -> list[str]:
+    """Return what the module, replayed as a unit, showed."""
+    if not unit:
+        return []
+    if "could_not" in unit:
+        return _wrapped("as a unit", f"not replayed: {unit['could_not']}", width)
+    inside = f"; inside it {unit['inside']['call']}" if unit.get("inside") else ""
+    lift = unit["lift"]
+    far = f"off by {_number(lift.get('native'))}, in float64 {_number(lift.get('float64'))}"
+    told = far if lift.get("native") or lift.get("float64") else "right for what it was given"
+    return _wrapped("as a unit", f"{unit['call']}, {unit['how']}: {told}{inside}", width)
+
+
+def _rivals(report: Report, width: int) -> list[str]:
+    """Return the other suspects, a line each; what the origin's repair repairs too is not said again."""
+    assert report.origin is not None
+    found: list[str] = []
+    for rival in report.suspects[1:]:
+        if "diagnosis" not in rival.details or (rival.repair is not None and rival.repair == report.origin.repair):
+            continue
+        told = f"{rival.call}, step {rival.step}: {rival.mechanism}; {rival.repair or _without_place(rival)}"
+        found += _wrapped("also" if not found else "", told, width, hang=True)
+        if len(found) > 6:
+            break
+    return ["", *found] if found else []
+
+
+def _calls(target: list[str], reference: list[str]) -> str:
+    if target == reference:
+        return _few(target)
+    return f"{_few(target) or 'nothing'} against {_few(reference) or 'nothing'}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def _number(value: Any) -> str:
+    if value is None:
+        return "?"
+    return "0" if value == 0 else f"{float(value):.1e}"
+
+
+def _wrapped(label: str, text: str, width: int, hang: bool = False) -> list[str]:
+    room = f"  {label:<{_LABEL}}" if label or hang else "  "
+    return textwrap.wrap(
+        text, width, initial_indent=room, subsequent_indent=" " * len(room), break_long_words=False
+    ) or [room.rstrip()]

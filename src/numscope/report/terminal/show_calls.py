@@ -1,0 +1,189 @@
+"""Calls with their slots and statistics, as `numscope show RUN PATTERN` prints them.
+
+  slot      dtype    shape             min     max     mean      l2  nan  inf  zero  hash
+
+Functional.gelu.3.forward   blocks.1.mlp   model.py:41  return F.gelu(x)   approximate='none'
+  input.0   float32  [4, 32, 64]   -3.1004  3.2004  0.01201  89.912    0    0     0  6c1f0a7738b7412c
+  output.0  float32  [4, 32, 64]  -0.16997  3.1982  0.28107  52.201    0    0     0  098a7738b7412ca4
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from numscope.core.errors import RunError
+from numscope.report.terminal.lines import Line, align, number
+from numscope.store.joins import joined_calls, joined_tensors
+from numscope.store.reader import Run
+
+_CALL = ("step", "rank", "order", "name", "kind", "module", "module_class", "phase", "arguments", "stack", "recompute")
+_CALL_MORE = ("error", "source_file", "source_line", "source_function", "source_code")
+_SLOT = ("slot", "dtype", "shape", "min", "max", "mean", "l2", "nan", "inf", "zero", "hash", "kept", "sampled", "note")
+
+
+@dataclass
+class Found:
+    """The calls that match, as many as were asked for."""
+
+    calls: list[dict[str, Any]] = field(default_factory=list)  # each with its "slots", and "frames" of its stack
+    total: int = 0
+    many_steps: bool = False
+    many_ranks: bool = False
+
+
+def find(run: Run, pattern: str, step: int | None = None, rank: int | None = None, limit: int | None = None) -> Found:
+    """Return the calls whose name matches, or that have a tensor whose name does (then with those slots alone)."""
+    found = Found()
+    expression = _expression(pattern)
+    places = _places(run, step, rank)
+    for at, number_ in places:
+        tables = run.step_tables(at, number_)
+        stacks = run.stacks(number_)
+        calls = joined_calls(tables.calls, stacks, number_)
+        slots = joined_tensors(tables.calls, tables.slots, tables.tensors, number_, sketch=False)
+        by_name = pc.match_substring_regex(calls["name"], expression, ignore_case=True)
+        by_tensor = pc.match_substring_regex(slots["name"], expression, ignore_case=True)
+        of_calls = pc.is_in(slots["call"], pc.unique(calls["order"].filter(by_name)))
+        wanted = slots.filter(pc.or_(by_tensor, of_calls))
+        by_slot = pc.is_in(calls["order"], pc.unique(wanted["call"]))
+        chosen = calls.filter(pc.or_(by_name, by_slot)).sort_by("order")
+        found.total += chosen.num_rows
+        room = chosen.num_rows if limit is None else max(0, limit - len(found.calls))
+        shown = chosen.slice(0, room)
+        if shown.num_rows:
+            found.calls += _with_slots(shown, wanted, stacks)
+    if not found.total:
+        raise RunError(_nothing(run, pattern, places))
+    found.many_steps = len({call["step"] for call in found.calls}) > 1
+    found.many_ranks = len(run.ranks) > 1
+    return found
+
+
+def lines(found: Found, stacks: bool = False) -> list[Line]:
+    """Return the calls as lines."""
+    titles = ["slot", "dtype", "shape", "min", "max", "mean", "l2", "nan", "inf", "zero", "hash", ""]
+    cells = [titles, *(_cells(slot) for call in found.calls for slot in call["slots"])]
+    rows = iter(align(cells, [False, False, False, *[True] * 7, False, False]))
+    head = next(rows)
+    out: list[Line] = [[("  " + "  ".join(head), "dim")]]
+    for call in found.calls:
+        out += ["", _title(found, call)]
+        if call["error"]:
+            out.append(["  raised ", (call["error"], "red")])
+        for slot in call["slots"]:
+            bad = (slot["nan"] or 0) + (slot["inf"] or 0) > 0
+            out.append([("  " + "  ".join(next(rows)), "red" if bad else "")])
+        if stacks:
+            out += _traceback(call)
+    if len(found.calls) < found.total:
+        out += ["", [(f"{found.total - len(found.calls)} more calls: --limit 0 shows all", "dim")]]
+    return out
+
+
+def to_dict(found: Found, stacks: bool = False) -> dict[str, Any]:
+    """Return the calls as JSON holds them."""
+    drop = set() if stacks else {"frames"}
+    calls = [{key: value for key, value in call.items() if key not in drop} for call in found.calls]
+    return {"format": "numscope.show/1", "total": found.total, "calls": calls}
+
+
+def _expression(pattern: str) -> str:
+    """Return the regular expression of a pattern: with * or ? it must match the whole name."""
+    if not re.search(r"[*?]", pattern):
+        return re.escape(pattern)
+    return "^" + "".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in pattern) + "$"
+
+
+def _places(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int]]:
+    """Return (step, rank) of what is to be searched, those cut off included."""
+    places = {(at, number_) for number_ in run.ranks for at in run.rank_steps(number_)}
+    places |= {(at, number_) for number_, at in run.incomplete}
+    chosen = sorted((at, n) for at, n in places if step in (None, at) and rank in (None, n))
+    if not chosen:
+        where = " and ".join(f"{word} {value}" for word, value in (("step", step), ("rank", rank)) if value is not None)
+        raise RunError(f"{run.path} has no {where or 'complete step'}: it has steps {run.steps}, ranks {run.ranks}")
+    return chosen
+
+
+def _with_slots(calls: pa.Table, slots: pa.Table, stacks: pa.Table) -> list[dict[str, Any]]:
+    by_call: dict[int, list[dict[str, Any]]] = {}
+    near = slots.filter(pc.is_in(slots["call"], pc.unique(calls["order"])))
+    for row in near.select(["call", *_SLOT]).to_pylist():
+        by_call.setdefault(row.pop("call"), []).append(row)
+    used = stacks.filter(pc.is_in(stacks["stack"], pc.unique(calls["stack"])))
+    frames = {row["stack"]: row["frames"] for row in used.to_pylist()}
+    rows = calls.select([*_CALL, *_CALL_MORE]).to_pylist()
+    return [{**row, "slots": by_call.get(row["order"], []), "frames": frames.get(row["stack"])} for row in rows]
+
+
+def _title(found: Found, call: dict[str, Any]) -> list[Any]:
+    parts: list[Any] = []
+    if found.many_steps or found.many_ranks:
+        rank = f" rank {call['rank']}" if found.many_ranks else ""
+        parts.append((f"step {call['step']}{rank}  ", "dim"))
+    parts.append((call["name"], "bold"))
+    if call["recompute"]:
+        parts.append("  (recomputed)")
+    if call["module"] and call["kind"] != "module":
+        parts += ["   ", (call["module"], "cyan")]
+    if call["source_file"]:
+        code = (f"  {call['source_code'] or ''}", "green")
+        parts += ["   ", f"{_near(call['source_file'])}:{call['source_line']}", code]
+    arguments = _arguments(call["arguments"])
+    if arguments:
+        parts += ["   ", (arguments, "yellow")]
+    return parts
+
+
+def _near(file: str) -> str:
+    """Return a path as one would type it here."""
+    here = os.getcwd() + os.sep
+    return file[len(here) :] if file.startswith(here) else file
+
+
+def _arguments(text: str | None) -> str:
+    try:
+        value = json.loads(text) if text else {}
+    except ValueError:
+        return text or ""
+    said = [f"{key}: {item!r}" for key, item in (value.get("args") or {}).items()]
+    said += [f"{key}={item!r}" for key, item in (value.get("kwargs") or {}).items()]
+    return ", ".join(said)
+
+
+def _cells(slot: dict[str, Any]) -> list[str]:
+    if slot["dtype"] is None:
+        return [slot["slot"], slot["note"] or "not measured", *[""] * 10]
+    hash_ = "-" if slot["hash"] is None else f"{slot['hash']:016x}"
+    kept = "kept" if slot["kept"] else "sample" if slot["sampled"] else ""
+    statistics = [number(slot[name]) for name in ("min", "max", "mean", "l2", "nan", "inf", "zero")]
+    return [slot["slot"], slot["dtype"], str(slot["shape"]), *statistics, hash_, kept]
+
+
+def _traceback(call: dict[str, Any]) -> list[Line]:
+    if not call["frames"]:
+        return [[("  no stack was recorded (stacks=False?)", "dim")]]
+    out: list[Line] = [[("  Traceback (most recent call last):", "dim")]]
+    for frame in call["frames"]:
+        out.append(f'    File "{frame["file"]}", line {frame["line"]}, in {frame["function"]}')
+        if frame["code"]:
+            out.append([("      " + frame["code"].strip(), "green")])
+    return out
+
+
+def _nothing(run: Run, pattern: str, places: list[tuple[int, int]]) -> str:
+    names: dict[str, None] = {}
+    for at, rank in places[:4]:
+        names.update(dict.fromkeys(run.step_tables(at, rank).calls["name"].to_pylist()))
+    words = dict.fromkeys(part for name in names for part in name.split(".") if not part.isdecimal())
+    near = difflib.get_close_matches(pattern.strip("*"), [*words, *list(names)[:20_000]], n=3, cutoff=0.6)
+    cure = f"nearest: {', '.join(near)}" if near else f"numscope show {run.path} '*' lists all"
+    return f"nothing in {run.path} matches {pattern!r} ({cure})"

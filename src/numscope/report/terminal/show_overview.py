@@ -1,0 +1,162 @@
+"""The overview of a run, as `numscope show RUN` prints it.
+
+runs/gpu: torch 2.13.0 on cpu, captured 2026-03-01 12:00 UTC
+
+  steps     0-9
+  calls     1 280   api 868, module 412
+  tensors   1 100 distinct in 3 000 slots, 40 kept
+  finite    all
+  on disk   1.2 MB in 8 files
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from numscope.report.terminal.lines import Line, number, ranges, size
+from numscope.store.joins import joined_tensors
+from numscope.store.reader import Run
+
+_SHOWN_SETTINGS = ("level", "keep", "tensors", "scope", "steps", "ranks")
+
+
+def overview(run: Run, rank: int | None = None) -> dict[str, Any]:
+    """Return the facts of a run that the overview tells."""
+    kinds: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
+    apis: Counter[str] = Counter()
+    calls = 0
+    for _, table in run.scan("calls", ["name", "kind", "phase"], rank):
+        calls += table.num_rows
+        kinds.update(_counts(table["kind"]))
+        phases.update(_counts(table["phase"]))
+        names = table["name"].filter(pc.is_in(table["kind"], pa.array(["api", "aten", "collective"])))
+        apis.update(_counts(pc.replace_substring_regex(names, r"\.\d+\.(forward|backward)$", "")))
+    tensors = kept = 0
+    for _, table in run.scan("tensors", ["shard"], rank):
+        tensors += table.num_rows
+        kept += len(table) - table["shard"].null_count
+    files = [path for path in run.path.rglob("*") if path.is_file()]
+    ranks = run.ranks if rank is None else [rank]
+    seconds = [run.step_seconds(step, number) for number in ranks for step in run.rank_steps(number)]
+    return {
+        "format": "numscope.show/1",
+        "run": str(run.path),
+        "framework": run.manifest.get("framework", ""),
+        "framework_version": run.manifest.get("framework_version", ""),
+        "devices": run.manifest.get("devices", []),
+        "created": run.manifest.get("created") or "",
+        "imported": run.manifest.get("imported") or None,
+        "script": run.manifest.get("script", ""),
+        "git": run.manifest.get("git"),
+        "settings": run.manifest.get("settings", {}),
+        "steps": run.steps,
+        "incomplete": [{"rank": number, "step": step} for number, step in run.incomplete if number in ranks],
+        "ranks": ranks,
+        "seconds": sum(value for value in seconds if value is not None),
+        "calls": calls,
+        "kinds": dict(kinds.most_common()),
+        "phases": dict(phases.most_common()),
+        "apis": dict(apis.most_common(12)),
+        "slots": sum(table.num_rows for _, table in run.scan("slots", ["step"], rank)),
+        "tensors": tensors,
+        "kept": kept,
+        "nonfinite": _nonfinite(run, ranks),
+        "skipped": run.skipped(rank=rank),
+        "bytes": sum(path.stat().st_size for path in files),
+        "files": len(files),
+    }
+
+
+def lines(facts: dict[str, Any]) -> list[Line]:
+    """Return the overview as lines."""
+    devices = f" on {', '.join(dict.fromkeys(facts['devices']))}" if facts["devices"] else ""
+    imported = facts["imported"] or {}
+    when = (imported.get("at") or facts["created"]).replace("T", " ").replace("+00:00", " UTC")
+    made = f"imported {when} from a dump of {imported.get('tool')}" if imported else f"captured {when}"
+    framework = f"{facts['framework']} {facts['framework_version'] or ''}".strip() or "unknown framework"
+    shown: list[tuple[str, str, str]] = []
+
+    def fact(label: str, text: str, style: str = "") -> None:
+        if text:
+            shown.append((label, text, style))
+
+    fact("script", f"{facts['script']}{_commit(facts['git'])}" if facts["script"] else "")
+    settings = facts["settings"]
+    fact(
+        "settings",
+        ", ".join(f"{key}={settings[key]!r}" for key in _SHOWN_SETTINGS if settings.get(key) not in (None, [], ())),
+    )
+    each = (
+        f", {facts['seconds'] / len(facts['steps']) / len(facts['ranks']):.3g} s each"
+        if facts["steps"] and not imported
+        else ""
+    )
+    fact("steps", ranges(facts["steps"]) + each)
+    cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])
+    fact("cut off", f"{cut}: what was written of it is shown" if cut else "", "yellow")
+    fact("ranks", ranges(facts["ranks"]) if len(facts["ranks"]) != 1 or facts["ranks"] != [0] else "")
+    fact("calls", f"{number(facts['calls'])}   {_said(facts['kinds'])}")
+    fact("", f"{_said(facts['phases'])}" if len(facts["phases"]) > 1 else "")
+    kept = f", {number(facts['kept'])} kept" if facts["kept"] else ", none kept"
+    fact("tensors", f"{number(facts['tensors'])} distinct in {number(facts['slots'])} slots{kept}")
+    nonfinite = facts["nonfinite"]
+    fact(
+        "NaN, inf",
+        f"in {number(nonfinite['slots'])} slots, first in {nonfinite['first']} "
+        f"(step {nonfinite['step']}, rank {nonfinite['rank']}); numscope check finds the cause"
+        if nonfinite
+        else "none",
+        "red" if nonfinite else "",
+    )
+    for reason, count in sorted(facts["skipped"].items(), key=lambda item: -item[1]):
+        fact("skipped", f"{number(count)}   {reason}", "yellow")
+    fact("on disk", f"{size(facts['bytes'])} in {facts['files']} files")
+    fact("most called", ", ".join(f"{name} ×{count}" for name, count in list(facts["apis"].items())[:6]))
+    width = max(len(label) for label, _, _ in shown)
+    body: list[Line] = [[f"  {label:<{width}}   ", (text, style)] for label, text, style in shown]
+    return [
+        [(facts["run"], "bold"), f": {framework}{devices}" + (f", {made}" if when else "")],
+        "",
+        *body,
+        "",
+        [("numscope show RUN PATTERN shows calls, --stack where they were made", "dim")],
+    ]
+
+
+def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+    return {item["values"]: item["counts"] for item in pc.value_counts(column).to_pylist() if item["values"]}
+
+
+def _nonfinite(run: Run, ranks: list[int]) -> dict[str, Any] | None:
+    """Return how many slots show a NaN or infinity, and the first of them in the order of calls."""
+    total = 0
+    first: tuple[int, int, int] | None = None
+    columns = ["step", "nan", "posinf", "neginf"]
+    for rank in ranks:
+        steps: set[int] = set()
+        for _, table in run.scan("tensors", columns, rank):
+            bad = pc.greater(pc.add(pc.add(table["nan"], table["posinf"]), table["neginf"]), 0)
+            steps.update(pc.unique(table["step"].filter(bad)).to_pylist())
+        for step in sorted(steps):
+            tables = run.step_tables(step, rank)
+            slots = joined_tensors(tables.calls, tables.slots, tables.tensors, rank, sketch=False)
+            slots = slots.filter(pc.greater(pc.add(slots["nan"], slots["inf"]), 0)).sort_by("call")
+            total += slots.num_rows
+            if slots.num_rows and (first is None or step < first[0]):
+                first, name = (step, rank, 0), slots["name"][0].as_py()
+    return {"slots": total, "first": name, "step": first[0], "rank": first[1]} if first else None
+
+
+def _said(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number(count)} {name}" for name, count in counts.items())
+
+
+def _commit(git: dict[str, Any] | None) -> str:
+    if not git or not git.get("commit"):
+        return ""
+    return f" at {git['commit'][:10]}{' with changes' if git.get('dirty') else ''}"

@@ -1,0 +1,197 @@
+"""The files of one rank: its tables, its shards, and the lines that say which steps are complete."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
+from numscope.store.files import write_all
+from numscope.store.schema import TENSORS
+from numscope.store.segments import SegmentWriter
+from numscope.store.shards import key_of_view
+from numscope.store.writing.lanes import Job
+from numscope.store.writing.messages import Message, Messages, message_of
+from numscope.store.writing.shard_writer import Kept, ShardWriter
+
+# What is referred to goes before what refers to it: a killed job leaves no slot without its tensor and call.
+_ORDER = ("stacks", "tensors", "calls", "slots")
+
+
+@dataclass(frozen=True)
+class EndOfStep:
+    """The end of a step: how many calls were not recorded, by reason, how long it took and when it was."""
+
+    step: int
+    skipped: dict[str, int]
+    seconds: float
+    time: float
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A batch whose data is being written; its rows follow."""
+
+    tables: dict[str, Message]
+    jobs: list[Job]
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether its data is written."""
+        return all(job.is_done for job in self.jobs)
+
+
+class RankFiles:
+    """The files of one rank; used by the writer's thread alone."""
+
+    def __init__(self, directory: Path, segment_bytes: int, shard_bytes: int) -> None:
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._segment = SegmentWriter(directory, 0)
+        self._shards = ShardWriter(directory, shard_bytes)
+        self._messages = {name: Messages(name) for name in _ORDER}
+        self._begun = 0  # batches that are not finished
+        self._begin = dict(self._segment.rows)
+        self._lost: dict[str, int] = {}
+        self._placed: dict[int, tuple[str, str]] = {}  # where the data of this step's tensors is, by their number
+        self._steps = os.open(directory / "steps.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+
+    def begin(self, batch: Batch) -> Begun:
+        """Begin to write the data of a batch; its rows come with `finish`, in the order of the batches."""
+        self._check_ours()
+        try:
+            given = {name: getattr(batch, name) for name in _ORDER}
+            filled = {name for name, columns in given.items() if _has_rows(columns)}
+            tables: dict[str, Message] = {}
+            jobs: list[Job] = []
+            for name in _ORDER:
+                if name == "tensors" and batch.data:
+                    rows, jobs = self._keep(batch, record_batch(name, batch.tensors))
+                    tables[name] = message_of(rows)
+                elif name in filled:
+                    tables[name] = self._messages[name].of(given[name], at_once=not self._begun)
+        except Exception as error:
+            reason = f"not stored: {type(error).__name__}"
+            self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
+            raise
+        self._begun += 1
+        return Begun(tables, jobs)
+
+    def finish(self, begun: Begun) -> None:
+        """Wait for the data of a batch, and write its rows."""
+        for job in begun.jobs:
+            job.wait()
+        self._check_ours()
+        for name, message in begun.tables.items():
+            self._segment.append(name, message)
+        self._begun -= 1
+
+    def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Job]]:
+        """Begin to store the data of a batch; return its tensors with the place of their data filled in."""
+        numbers = tensors.column("tensor").to_numpy(zero_copy_only=False)
+        rows = {int(number): row for row, number in enumerate(numbers)}
+        if unknown := batch.data.keys() - rows.keys():
+            raise ValueError(f"data for tensor {min(unknown)}, which is not in the batch")
+        own = {number: value for number, value in batch.data.items() if not isinstance(value, View)}
+        stored, jobs = self._shards.start(_kept(own, rows, tensors))
+        self._placed.update(zip(own, stored, strict=True))
+        for number, value in batch.data.items():
+            if isinstance(value, View) and value.tensor in self._placed:  # else its batch was lost, and the error told
+                shard, key = self._placed[value.tensor]
+                self._placed[number] = shard, key_of_view(key, value.offset, value.strides)
+        places = {
+            rows[number]: (*self._placed[number], isinstance(value, Sample))
+            for number, value in batch.data.items()
+            if number in self._placed
+        }
+        return _with_places(tensors, places), jobs
+
+    def end_step(self, end: EndOfStep) -> None:
+        self._placed.clear()
+        skipped = dict(end.skipped)
+        for reason, count in self._lost.items():
+            skipped[reason] = skipped.get(reason, 0) + count
+        self._lost = {}
+        rows = {table: [self._begin[table], stop] for table, stop in self._segment.rows.items()}
+        line = {
+            "step": end.step,
+            "segment": self._segment.segment,
+            "rows": rows,
+            "skipped": skipped,
+            "time": round(end.time, 3),
+            "seconds": round(end.seconds, 6),
+        }
+        write_all(self._steps, [memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")])
+        self._begin = dict(self._segment.rows)
+        if self._segment.bytes >= self._segment_bytes:
+            self.next_segment()
+
+    def next_segment(self) -> None:
+        """Close the segment and begin another, unless a step is under way: its rows must be in one piece."""
+        if self._segment.bytes and self._segment.rows == self._begin:
+            self._check_ours()
+            self._segment.close()
+            self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
+            self._begin = dict(self._segment.rows)
+
+    def close(self) -> None:
+        try:
+            if self._segment.bytes:  # else all is in its final form, and the run may be gone by now
+                self._check_ours()
+                self._segment.close()
+        finally:
+            self._segment.let_go()
+            self._shards.close()
+            os.close(self._steps)
+
+    def _check_ours(self) -> None:
+        """Refuse to touch files by their names once the run was removed or overwritten: they are another job's."""
+        if os.fstat(self._steps).st_nlink == 0:
+            raise OSError(errno.ESTALE, "it was removed, or overwritten by another job")
+
+
+def _has_rows(columns: Columns) -> bool:
+    return any(values is not None and len(values) for values in columns.values())
+
+
+def _kept(
+    data: Mapping[int, NDArray[Any] | OnDevice | Sample | View], rows: Mapping[int, int], tensors: pa.RecordBatch
+) -> list[Kept]:
+    """Return what to store for data by the number of its tensor, whose rows in the table are given."""
+    hashes, dtypes = tensors.column("hash").to_pylist(), tensors.column("dtype").to_pylist()
+    kept = []
+    for number, value in data.items():
+        row = rows[number]
+        array = array_of(value)
+        if not isinstance(array, OnDevice):
+            array = np.asarray(array)
+        sampled = isinstance(value, Sample)
+        shape = tensors.column("shape")[row].as_py() if sampled else None
+        kept.append(
+            Kept(
+                hash=hashes[row],
+                dtype=array.dtype.name if dtypes[row] is None else dtypes[row],
+                shape=array.shape if shape is None else tuple(shape),
+                sampled=sampled,
+                array=array,
+            )
+        )
+    return kept
+
+
+def _with_places(tensors: pa.RecordBatch, places: Mapping[int, tuple[str, str, bool]]) -> pa.RecordBatch:
+    """Return the tensors with shard, key and sampled filled in, by row."""
+    columns = dict(zip(tensors.schema.names, tensors.columns, strict=True))
+    for part, name in enumerate(("shard", "key", "sampled")):
+        values = [places[row][part] if row in places else None for row in range(tensors.num_rows)]
+        columns[name] = column(values, TENSORS.field(name).type, tensors.num_rows)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=TENSORS)
