@@ -161,6 +161,10 @@ class Run:
         if known is not None and entry_of(key) not in known.entries:
             known = None  # the shard has grown since
         if known is None:
+            if Path(shard).name != shard:
+                raise RunError(
+                    f"{self.path} is damaged (its tables name a shard {shard!r}): read only runs that you trust"
+                )
             file = self._rank(rank).directory / shard
             fetch_shard(self.path, file)
             known = self._shards[rank, shard] = Shard(file)
