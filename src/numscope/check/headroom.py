@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from numscope.core.dtypes import FLOATS, FloatFormat
 from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
 from numscope.store.reader import Run
@@ -21,33 +22,15 @@ from numscope.store.reader import Run
 _CHUNK = 1 << 22
 
 
-@dataclass(frozen=True)
-class Format:
-    """A floating-point format: its largest number, its smallest normal and its smallest number above zero."""
-
-    name: str
-    largest: float
-    normal: float
-    least: float
-    edge: float  # the first number that no longer rounds to the largest
-    inclusive: bool = True  # the edge itself overflows: it is nearer to nothing, and rounds to even
-
-    def overflows(self, size: Any) -> Any:
-        """Tell which magnitudes overflow."""
-        return size >= self.edge if self.inclusive else size > self.edge
-
-
-_E4M3 = Format("float8_e4m3fn", 448.0, 2.0**-6, 2.0**-9, 464.0, inclusive=False)
-FORMATS = {
-    "fp32": Format("float32", float(np.finfo(np.float32).max), 2.0**-126, 2.0**-149, 2.0**128 - 2.0**103),
-    "bf16": Format("bfloat16", 3.3895313892515355e38, 2.0**-126, 2.0**-133, 2.0**128 - 2.0**119),
-    "fp16": Format("float16", 65504.0, 2.0**-14, 2.0**-24, 65520.0),
-    "fp8": _E4M3,
-    "fp8_e4m3": _E4M3,
-    "fp8_e5m2": Format("float8_e5m2", 57344.0, 2.0**-14, 2.0**-16, 61440.0),
+FORMATS = {  # by the names that users know
+    "fp32": FLOATS["float32"],
+    "bf16": FLOATS["bfloat16"],
+    "fp16": FLOATS["float16"],
+    "fp8": FLOATS["float8_e4m3fn"],
+    "fp8_e4m3": FLOATS["float8_e4m3fn"],
+    "fp8_e5m2": FLOATS["float8_e5m2"],
 }
 _BY_NAME = {form.name: form for form in FORMATS.values()}
-_LARGEST = {name: form.largest for name, form in _BY_NAME.items()} | {"float64": float(np.finfo(np.float64).max)}
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,7 @@ class Margin:
         return asdict(self)
 
 
-def format_of(name: str) -> Format:
+def format_of(name: str) -> FloatFormat:
     """Return a format by the name users know, or by its dtype's."""
     found = FORMATS.get(name) or _BY_NAME.get(name)
     if found is None:
@@ -80,7 +63,7 @@ def format_of(name: str) -> Format:
     return found
 
 
-def headroom(run: Run, target: Format, steps: list[int] | None = None) -> list[Margin]:
+def headroom(run: Run, target: FloatFormat, steps: list[int] | None = None) -> list[Margin]:
     """Return the outputs that cannot be held in a format, or come within 2 bits of its edge, worst first."""
     worst: dict[tuple[str, str], Margin] = {}
     for margin in _margins(run, lambda dtype: target, steps):
@@ -137,11 +120,11 @@ def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
                 if row is None or tensor in seen or order not in names or not slot.startswith(("output", "parameters")):
                     continue
                 _, dtype, shape, low, high, zero, elements, shard, key, sampled = row
-                form = target(dtype)
-                if form is None or low is None or high is None or not _is_float(dtype):
+                own, form = FLOATS.get(dtype), target(dtype)
+                if own is None or form is None or low is None or high is None:
                     continue
                 seen.add(tensor)
-                mask = -_LARGEST[dtype] if dtype in _LARGEST and low == -_LARGEST[dtype] else None
+                mask = low if low == -own.largest else None
                 largest = max(abs(low), abs(high)) if mask is None else 0.0 if high == mask else abs(high)
                 shares: tuple[float | None, ...] = (None, None, None, None)
                 kept = shard is not None and not sampled
@@ -151,12 +134,12 @@ def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
                 overflows = bool(form.overflows(largest)) or bool(shares[0])
                 if not kept and not overflows:
                     shares = (0.0, 0.0 if largest < form.largest / 4 else None, None, None)
-                    if largest <= form.least / 2 and mask is None and zero is not None and elements:
+                    if largest <= form.smallest / 2 and mask is None and zero is not None and elements:
                         shares = (0.0, 0.0, 0.0, 1 - zero / elements)  # all of it is too small
                 yield Margin(names[order], slot, step, rank, dtype, largest, largest / form.largest, overflows, *shares)
 
 
-def _shares(array: Any, form: Format, mask: float | None = None) -> tuple[float, float, float, float]:
+def _shares(array: Any, form: FloatFormat, mask: float | None = None) -> tuple[float, float, float, float]:
     """Return the shares of the finite elements that overflow, come near, are subnormal, and vanish."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
@@ -172,15 +155,11 @@ def _shares(array: Any, form: Format, mask: float | None = None) -> tuple[float,
         counts += [
             np.count_nonzero(over),
             np.count_nonzero((size >= form.largest / 4) & ~over),
-            np.count_nonzero((size > form.least / 2) & (size < form.normal - form.least / 2)),
-            np.count_nonzero((size > 0) & (size <= form.least / 2)),
+            np.count_nonzero((size > form.smallest / 2) & (size < form.normal - form.smallest / 2)),
+            np.count_nonzero((size > 0) & (size <= form.smallest / 2)),
         ]
     shares = counts / max(total, 1)
     return float(shares[0]), float(shares[1]), float(shares[2]), float(shares[3])
-
-
-def _is_float(dtype: str | None) -> bool:
-    return dtype is not None and dtype.startswith(("float", "bfloat", "complex"))
 
 
 def _rows(table: Any, columns: list[str]) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.core.dtypes import FLOATS
 from numscope.core.names import parse_call
 from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run
 
-_FINITE = {"float64": 1.797e308, "float32": 3.4e38, "bfloat16": 3.38e38, "float16": 65504.0}
 _COUNTS = ["tensor", "dtype", "elements", "nan", "posinf", "neginf", "min", "max", "mean", "l2", "shape"]
 
 
@@ -223,8 +222,8 @@ def _counted(
     contents: dict[int, Any] = {}
     for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
         facts[tensor] = Facts(dtype or "", tuple(shape or ()), low, high)
-        least = _FINITE.get(dtype, math.inf)
-        is_low = low is not None and low <= -least / 2
+        form = FLOATS.get(dtype)
+        is_low = form is not None and low is not None and low <= -form.largest / 2
         # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
         found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low, not imported)
         if apart and not found.clean:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from numscope.core.dtypes import FLOATS
 from numscope.core.report import plain
 from numscope.store.schema import CALLS, SLOTS, TENSORS
 
@@ -23,10 +23,8 @@ _CHAIN = 200  # names of the chain that a page lists
 
 def largest(dtype: str) -> float:
     """Return the largest finite number of a dtype, NaN where it has no such limit."""
-    try:
-        return float(ml_dtypes.finfo(dtype).max)  # type: ignore[no-untyped-call]
-    except (ValueError, TypeError):
-        return float("nan")
+    form = FLOATS.get(dtype)
+    return form.largest if form is not None else float("nan")
 
 
 def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:

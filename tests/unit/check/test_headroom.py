@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 import numscope as ns
-from numscope.check.headroom import FORMATS, Format, _shares, headroom, near_misses, operators
+from numscope.check.headroom import FORMATS, _shares, headroom, near_misses, operators
+from numscope.core.dtypes import FloatFormat
 from numscope.core.errors import SettingsError
 
 TYPES = {
@@ -50,7 +51,14 @@ def test_any_bits_are_counted_as_a_conversion_treats_them(bits: list[int], name:
 @pytest.mark.parametrize("name", sorted(TYPES))
 def test_the_edges_are_exact_to_the_last_bit(name: str) -> None:
     form = FORMATS[name]
-    marks = [form.largest, form.edge, form.normal, form.normal - form.least / 2, form.least, form.least / 2]
+    marks = [
+        form.largest,
+        form.overflow_edge,
+        form.normal,
+        form.normal - form.smallest / 2,
+        form.smallest,
+        form.smallest / 2,
+    ]
     near = [np.float32(mark) for mark in marks]
     values = [
         step
@@ -64,7 +72,11 @@ def test_the_edges_are_exact_to_the_last_bit(name: str) -> None:
 
 def test_double_precision_against_single() -> None:
     form = FORMATS["fp32"]
-    for value, overflows in ((form.edge, True), (np.nextafter(form.edge, 0), False), (form.largest, False)):
+    for value, overflows in (
+        (form.overflow_edge, True),
+        (np.nextafter(form.overflow_edge, 0), False),
+        (form.largest, False),
+    ):
         with np.errstate(over="ignore"):
             assert np.isinf(np.float64(value).astype(np.float32)) == overflows
         assert form.overflows(np.float64(value)) == overflows
@@ -94,7 +106,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return ns.open_run(tmp_path / "run")
 
 
-def check_against_data(run: Any, form: Format) -> None:
+def check_against_data(run: Any, form: FloatFormat) -> None:
     for margin in headroom(run, form):
         array = run.tensor(f"{margin.call}.{margin.slot}").astype(np.float64)
         array = array[array != np.finfo(np.float32).min]

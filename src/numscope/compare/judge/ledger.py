@@ -11,15 +11,15 @@ from numscope.compare.align.arguments import Difference, differences, numbers
 from numscope.compare.align.pairing import MAP
 from numscope.compare.align.slots import INPUT, OUTPUT, SlotPairs
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.dtypes import common_roundoff, smallest_step, unit_roundoff
 from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.paths.dataflow import flow, leads_to, other_sources
-from numscope.compare.judge.rounding import CallErrors, call_errors, forward_pairs
+from numscope.compare.judge.rounding import CallErrors, call_errors, common_roundoff, forward_pairs
 from numscope.compare.judge.rules.micro_batches import batch_shapes, loading
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.unrecorded_inputs import is_source, loosened, records_inputs
 from numscope.compare.measure.measures import Measures
+from numscope.core.dtypes import rounding_near_zero, unit_roundoff
 
 _ALIKE = 1e-5
 
@@ -220,7 +220,9 @@ class Ledger:
 
     def _roundoff(self, side: Side, tensor: int) -> float:
         name, norm = self.dtype(side, tensor), float(side.tensors.l2[tensor])
-        below = smallest_step(name) / float(side.tensors.scale[tensor]) * float(side.tensors.elements[tensor]) ** 0.5
+        below = (
+            rounding_near_zero(name) / float(side.tensors.scale[tensor]) * float(side.tensors.elements[tensor]) ** 0.5
+        )
         return unit_roundoff(name) + (min(1.0, below / norm) if norm > 0 else 0.0)
 
     def told(self, pair: int) -> list[Difference]:

@@ -10,8 +10,8 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import OUTPUT, STATE, SlotPairs
 from numscope.compare.judge import operators
-from numscope.compare.judge.dtypes import is_discrete, unit_roundoff
 from numscope.compare.load.side import Flags, Ints, Side, distinct
+from numscope.core.dtypes import is_discrete, unit_roundoff
 
 _SHARE = 0.3  # of the products, or of the parameters, that must differ in dtype
 

@@ -8,6 +8,7 @@ itself (the gradient of a key's bias, which is zero but for rounding). docs/expl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,9 +16,9 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.dtypes import SINGLE, is_discrete, smallest_step, unit_roundoff
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import RESOLUTION, Measures, filled
+from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff
 
 _LARGE = 1e6  # no cancellation is believed beyond this factor
 
@@ -119,7 +120,7 @@ class _SlotTable:
         self.largest = np.fmax(np.abs(b.tensors.max[slots.b]), np.abs(b.tensors.min[slots.b]))
         discrete = np.array([is_discrete(word) for word in words] + [False])
         self.dtype_differs = dtype_a != dtype_b
-        steps = np.array([smallest_step(word) for word in words] + [0.0])
+        steps = np.array([rounding_near_zero(word) for word in words] + [0.0])
         below = np.sqrt(self.elements) / np.maximum(self.norm, 1e-300)
         self.roundoff_a = roundoff[dtype_a] + np.minimum(1.0, steps[dtype_a] / a.tensors.scale[slots.a] * below)
         self.roundoff_b = roundoff[dtype_b] + np.minimum(1.0, steps[dtype_b] / b.tensors.scale[slots.b] * below)
@@ -159,6 +160,18 @@ def _operators(a: Side, b: Side, alignment: Alignment) -> tuple[list[str], Ints,
     classes[collective] = op.COMMUNICATE
     backward = a.calls.phase[alignment.target] == a.book.code("backward")
     return names, classes, backward
+
+
+def common_roundoff(sides: Sequence[float], coarser: bool) -> float:
+    """Return the unit roundoff by which two sides may differ.
+
+    It is that of the `coarser` one, or else that of the finer one, but not less than float32's unless both are finer:
+    double precision on one side does not make float32 on the other a fault.
+    """
+    if coarser or not sides:
+        return max(sides, default=0.0)
+    least = min(sides)
+    return max(least, min(max(sides), SINGLE)) if least else 0.0
 
 
 def _roundoff(

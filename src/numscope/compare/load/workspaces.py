@@ -10,8 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT, slot_roles
-from numscope.compare.judge.dtypes import unit_roundoff
 from numscope.compare.load.side import Side, Slots
+from numscope.core.dtypes import unit_roundoff
 
 
 def without_workspaces(side: Side) -> Side:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.judge.dtypes import unit_roundoff
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import measure_arrays
+from numscope.core.dtypes import unit_roundoff
 
 Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from numscope.core.dtypes import FLOATS
+
 _INTEGER: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-_DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53, "complex64": 24, "complex128": 53}
 _UNSIGNED = "float8_e8m0fnu"  # powers of two, without a sign
 _SAMPLE = 1 << 14
 _PIECE = 96 << 10  # bytes
@@ -35,9 +36,9 @@ class Ulps:
 
     def __init__(self, a: NDArray[Any], b: NDArray[Any], dtypes: tuple[str, str]) -> None:
         self.a, self.b = a, b
-        rounded = dtypes[0].startswith(("float", "bfloat", "complex"))
-        self.known = dtypes[0] == dtypes[1] and rounded and a.dtype == b.dtype and a.dtype.itemsize in _INTEGER
-        self.scale = 2.0 ** _DIGITS.get(dtypes[0], 4)
+        form = FLOATS.get(dtypes[0]) if dtypes[0] == dtypes[1] else None
+        self.known = form is not None and a.dtype == b.dtype and a.dtype.itemsize in _INTEGER
+        self.scale = 1 / form.unit_roundoff if form is not None else math.inf
         self.top = 0.0
         self.sample = np.zeros(0)
         self.later: list[_Part] = []

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
+from numscope.core.dtypes import FLOATS
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 from numscope.diagnose.recorded.step_graph import Record
-
-_WIDTH = {"float8_e4m3fn": 1, "float8_e5m2": 1, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 @hypothesis("wider dtype")
@@ -23,7 +22,7 @@ def wider(case: Case) -> Iterator[Repair]:
     narrow = _narrowest(case.target.record, case)
     for dtype in (torch.float32, torch.float64):
         name = str(dtype).removeprefix("torch.")
-        if narrow is None or _WIDTH[name] <= _WIDTH.get(narrow[0], 8):
+        if narrow is None or FLOATS[name].bits <= FLOATS[narrow[0]].bits:
             continue
         where = f"{narrow[1]} in {name} and the cast to {str(out).removeprefix('torch.')} after it"
         if str(out).removeprefix("torch.") == name:
@@ -42,7 +41,7 @@ def rounded(case: Case) -> Iterator[Repair]:
     if not (given.is_floating_point() and given.shape == wanted.shape and wanted.is_floating_point()):
         return
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
-        if _WIDTH[str(dtype).removeprefix("torch.")] >= wanted.element_size():
+        if FLOATS[str(dtype).removeprefix("torch.")].bits >= 8 * wanted.element_size():
             continue
         if torch.equal(given.to(wanted.dtype), wanted.to(dtype).to(wanted.dtype)):
             name = str(dtype).removeprefix("torch.")
@@ -55,6 +54,7 @@ def _narrowest(record: Record, case: Case) -> tuple[str, str] | None:
     for call in case.target.calls:
         for number in record.outputs(call.order).values():
             dtype = record.tensors[number].dtype
-            if dtype in _WIDTH and (found is None or _WIDTH[dtype] < found[0]):
-                found = (_WIDTH[dtype], dtype, call.name)
+            form = None if dtype.startswith("complex") else FLOATS.get(dtype)
+            if form is not None and (found is None or form.bits < found[0]):
+                found = (form.bits, dtype, call.name)
     return (found[1], found[2]) if found else None

@@ -17,10 +17,11 @@ from typing import Protocol
 
 import torch
 
+from numscope.core.dtypes import SINGLE
 from numscope.core.words import Mechanism
 from numscope.diagnose.recorded.step_graph import Call, Record
 from numscope.diagnose.replay import noise_floor
-from numscope.diagnose.replay.measures import UNIT, bias, relative, unit_roundoff
+from numscope.diagnose.replay.measures import bias, relative, unit_roundoff
 
 Values = Mapping[int, torch.Tensor]
 
@@ -81,7 +82,7 @@ class Lift:
             return "semantic"
         if self.native:
             # Both sides lifted to float32 do the very same: only their dtypes were different.
-            exact = self.float32 is not None and self.float32 <= UNIT[torch.float32] / 4
+            exact = self.float32 is not None and self.float32 <= SINGLE / 4
             return "precision" if exact or not self.same_dtypes else "order"
         return self._of_the_device()
 
@@ -89,7 +90,7 @@ class Lift:
         """Judge from the recorded outputs alone: on this machine both sides compute the same."""
         if self.target_error is None:
             return "unknown"
-        if self.target_error <= 4 * max(self.floor, UNIT[torch.float64]):
+        if self.target_error <= 4 * max(self.floor, unit_roundoff(torch.float64)):
             return "order" if self.same_dtypes else "precision"
         if math.isfinite(self.target_error) and self.target_error < 0.02 and abs(self.bias) < 0.1:
             return "precision"

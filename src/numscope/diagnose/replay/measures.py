@@ -6,12 +6,7 @@ import math
 
 import torch
 
-UNIT = {
-    torch.float64: 2.0**-53,
-    torch.float32: 2.0**-24,
-    torch.float16: 2.0**-11,
-    torch.bfloat16: 2.0**-8,
-}
+from numscope.core import dtypes as table
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,8 +40,10 @@ def relative(given: torch.Tensor, wanted: torch.Tensor) -> float:
 
 
 def unit_roundoff(*dtypes: torch.dtype) -> float:
-    """Return the largest unit roundoff among dtypes; that of float32 where none is a floating one."""
-    return max((UNIT[dtype] for dtype in dtypes if dtype in UNIT), default=UNIT[torch.float32])
+    """Return the largest unit roundoff among dtypes; that of float32 where all are exact."""
+    return (
+        max((table.unit_roundoff(str(dtype).removeprefix("torch.")) for dtype in dtypes), default=0.0) or table.SINGLE
+    )
 
 
 def bias(given: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from numscope.diagnose.replay.measures import UNIT, relative
+from numscope.diagnose.replay.measures import relative
 
 REPLAYS = 6
+_BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}  # by the size of an element
 
 
 def floor(
@@ -34,10 +35,10 @@ def floor(
 
 def perturb(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Return a tensor each element of which is as it was, or an ulp more, or an ulp less, at random."""
-    if tensor.dtype not in UNIT:
+    if not tensor.is_floating_point() or tensor.element_size() not in _BITS:
         return tensor
     step = torch.randint(-1, 2, tensor.shape, generator=generator)
-    width = {8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.element_size()]
+    width = _BITS[tensor.element_size()]
     bits = tensor.contiguous().view(width)
     # The next number in the direction of larger magnitude has the next bit pattern.
     moved = torch.where((tensor == 0) | ~torch.isfinite(tensor), bits, bits + step.to(width)).view(tensor.dtype)

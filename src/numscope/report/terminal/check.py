@@ -23,8 +23,9 @@ import textwrap
 from collections.abc import Sequence
 
 from numscope.check.checking import Check, Link, Shown
-from numscope.check.headroom import Format, Margin
+from numscope.check.headroom import Margin
 from numscope.check.training import Remark
+from numscope.core.dtypes import FloatFormat
 from numscope.nonfinite.rule import Counts
 from numscope.report.terminal.lines import Line, align, ranges
 
@@ -156,7 +157,7 @@ def _tree(chain: Sequence[Link]) -> list[Line]:
     return [f"  {name.ljust(column)}  {counts}".rstrip() for name, (_, counts) in zip(names, links)]
 
 
-def headroom_lines(form: Format, margins: Sequence[Margin], limit: int = 40) -> list[Line]:
+def headroom_lines(form: FloatFormat, margins: Sequence[Margin], limit: int = 40) -> list[Line]:
     """Return the calls that a format cannot hold, or only just."""
     over = sum(margin.overflows for margin in margins)
     rest = f"{len(margins) - over} come near its edges or lose elements to zero"

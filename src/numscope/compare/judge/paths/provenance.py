@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.align.slots import STATE
-from numscope.compare.judge.dtypes import unit_roundoff
 from numscope.compare.judge.findings import PLAIN, RIGHT, TAINTED, Made, Status, or_zero
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.regions import Regions
 from numscope.compare.judge.rules.gradients import forward_cause, heal_parts
+from numscope.core.dtypes import unit_roundoff
 
 
 class Provenance:

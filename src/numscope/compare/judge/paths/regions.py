@@ -12,14 +12,15 @@ import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.dtypes import common_roundoff, unit_roundoff
 from numscope.compare.judge.findings import FAILED, PLAIN, RIGHT, TAINTED, Status, Suspicion
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Region, region
 from numscope.compare.judge.paths.region_cause import between_them, narrowed
+from numscope.compare.judge.rounding import common_roundoff
 from numscope.compare.judge.rules.gradients import forward_cause, further_use, raise_again
 from numscope.compare.load.side import Side
 from numscope.compare.measure.measures import RESOLUTION
+from numscope.core.dtypes import unit_roundoff
 
 _GROWTH = 24  # calls through which two ways may still meet again
 _TELLING = 16  # elements: so many that agree do not do so by chance
