@@ -4,7 +4,7 @@
 
 Needs torch, triton, numpy, ml_dtypes. Without a flag it does all; --quick checks the usual dtypes alone. Bandwidth is
 bytes read over time, beside the copy bandwidth of the same card (bytes read and written over time). The sweep tries the
-ways to compile the kernels. The README's figures come from `--quick --sizes --launch --json
+ways to compile the kernels. The figures of docs/explanation/performance.md come from `--quick --sizes --launch --json
 bench/results/gpu_fingerprint.json`.
 """
 

@@ -34,13 +34,13 @@ def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
     if "gb_per_second" in ours:
         return (row["what"], f"{ours['gb_per_second']:.2f} GB/s", "", "", "both sides counted, one core")
     costs = [f"{ours[key]['microseconds']:.1f}" for key in ours if key.isdigit()]
-    numbers = ", ".join(f"{int(key):,}" for key in ours if key.isdigit())
+    numbers = [int(key) for key in ours if key.isdigit()]
     return (
-        f"µs per call, steps of {numbers} calls",
+        f"µs per call, {min(numbers):,} to {max(numbers):,} calls a step",
         ", ".join(costs),
         "",
         "",
-        f"{ours['structure']:.1f} µs without the fingerprint; {ours['memory_mb']:.0f} MB more memory",
+        f"{ours['structure']:.1f} µs without fingerprints; {ours['memory_mb']:.0f} MB more memory",
     )
 
 

@@ -111,11 +111,13 @@ def test_the_demo_scripts_know_nothing_of_numscope() -> None:
         assert not re.search(r"^\s*(import|from) numscope", script.read_text(), re.MULTILINE), script.name
 
 
-def test_the_readme_has_the_figures_of_the_results_and_no_others() -> None:
-    from bench.readme import README, with_figures
+def test_pages_have_the_figures_of_the_results_and_no_others() -> None:
+    from bench.figures import PAGES, with_figures
 
-    text = README.read_text()
-    assert with_figures(text) == text, "python -m bench.readme puts the figures in place"
+    for page, figures in PAGES.items():
+        text = page.read_text()
+        assert with_figures(text, figures()) == text, "python -m bench.figures puts the figures in place"
+        assert re.search(r"^\d{4}-\d\d-\d\d, ", figures(), re.MULTILINE), f"{page.name}: its figures are not dated"
 
 
 def test_results_name_no_machine_and_no_folder() -> None:
