@@ -74,19 +74,42 @@ CASES: list[Case] = [
     ("Tensor methods and operators", lambda m: _x() * 3, ("Tensor.mul.0.forward", "Aten.mul.0.forward")),
     ("torch.linalg", lambda m: torch.linalg.norm(_x()), ("Linalg.norm.0.forward", "Aten.linalg_vector_norm.0.forward")),
     ("torch.fft", lambda m: torch.fft.rfft(_x()), ("Fft.rfft.0.forward", "Aten._fft_r2c.0.forward")),
-    ("torch.special", lambda m: torch.special.erf(_x()), ("Special.erf.0.forward", "Torch.erf.0.forward", "Aten.erf.0.forward")),
-    ("torch.sparse", lambda m: torch.sparse.mm(torch.eye(3).to_sparse(), _x()), ("Sparse.mm.0.forward", "Aten._sparse_mm.0.forward", "Aten._sparse_addmm.0.forward")),
+    (
+        "torch.special",
+        lambda m: torch.special.erf(_x()),
+        ("Special.erf.0.forward", "Torch.erf.0.forward", "Aten.erf.0.forward"),
+    ),
+    (
+        "torch.sparse",
+        lambda m: torch.sparse.mm(torch.eye(3).to_sparse(), _x()),
+        ("Sparse.mm.0.forward", "Aten._sparse_mm.0.forward", "Aten._sparse_addmm.0.forward"),
+    ),
     ("torch.ops, custom operators", lambda m: twice(_x()), ("Ops.docs.twice.0.forward",)),
     ("autograd.Function", lambda m: Double.apply(_x()), ("Function.Double.0.forward",)),
-    ("gradients of a call, in argument order", lambda m: F.linear(_x(), torch.ones(2, 4, requires_grad=True)).sum().backward(), ("Functional.linear.0.backward", "Aten.mm.0.backward")),
-    ("inside of attention", _attention, ("Functional.scaled_dot_product_attention.0.forward", "Aten._scaled_dot_product_flash_attention_for_cpu.0.forward")),
+    (
+        "gradients of a call, in argument order",
+        lambda m: F.linear(_x(), torch.ones(2, 4, requires_grad=True)).sum().backward(),
+        ("Functional.linear.0.backward", "Aten.mm.0.backward"),
+    ),
+    (
+        "inside of attention",
+        _attention,
+        (
+            "Functional.scaled_dot_product_attention.0.forward",
+            "Aten._scaled_dot_product_flash_attention_for_cpu.0.forward",
+        ),
+    ),
     ("checkpoint, reentrant: recomputation", lambda m: _checkpoint(m, True), ("recompute",)),
     ("checkpoint, not reentrant: recomputation", lambda m: _checkpoint(m, False), ("recompute",)),
     ("in-place operators", lambda m: torch.zeros(3).add_(1), ("Tensor.add_.0.forward", "Aten.add_.0.forward")),
-    ("torch.func transforms", lambda m: torch.func.vmap(torch.sin)(_x()), ("Torch.sin.0.forward", "Aten.sin.0.forward")),
+    (
+        "torch.func transforms",
+        lambda m: torch.func.vmap(torch.sin)(_x()),
+        ("Torch.sin.0.forward", "Aten.sin.0.forward"),
+    ),
     ("torch.compile: the boundary", _compiled, ("Module.OptimizedModule.forward.0",)),
     ("torch.compile: the inside", _compiled, ("Functional.linear.0.forward", "Aten.addmm.0.forward")),
-]  # fmt: skip
+]
 
 
 def seen(case: Case, level: str) -> bool:

@@ -37,11 +37,15 @@ def dump(out: Path, task: str, mode: str) -> None:
     config.write_text(
         json.dumps(
             {
-                "task": task, "dump_path": str(out), "rank": [], "step": [], "level": "mix",
+                "task": task,
+                "dump_path": str(out),
+                "rank": [],
+                "step": [],
+                "level": "mix",
                 task: {"scope": [], "list": [], "data_mode": ["all"], **({"summary_mode": mode} if mode else {})},
             }
         )
-    )  # fmt: skip
+    )
     torch.manual_seed(0)
     net = Net()
     debugger = PrecisionDebugger(str(config))

@@ -94,9 +94,14 @@ def register() -> None:
             return on_device(torch.arange(*args, dtype=dtype))
 
     for name, function in (
-        ("_to_copy", move), ("_copy_from", copy_from), ("empty.memory_format", empty), ("empty_strided", empty),
-        ("arange", arange), ("arange.start", arange), ("arange.start_step", arange),
-    ):  # fmt: skip
+        ("_to_copy", move),
+        ("_copy_from", copy_from),
+        ("empty.memory_format", empty),
+        ("empty_strided", empty),
+        ("arange", arange),
+        ("arange.start", arange),
+        ("arange.start_step", arange),
+    ):
         aten.impl(name, function, "PrivateUse1")
 
 

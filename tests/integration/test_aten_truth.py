@@ -56,10 +56,22 @@ def fused(x: torch.Tensor, y: torch.Tensor, scale: bool) -> None:
         return
     state = [torch.zeros_like(x), torch.zeros_like(x)]
     torch._fused_adamw_(
-        [x], [y.expand_as(x).contiguous()], state[:1], state[1:], [], [torch.ones(())], lr=0.5, beta1=0.9, beta2=0.9,
-        weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False, grad_scale=torch.full((), 2.0) if scale else None,
+        [x],
+        [y.expand_as(x).contiguous()],
+        state[:1],
+        state[1:],
+        [],
+        [torch.ones(())],
+        lr=0.5,
+        beta1=0.9,
+        beta2=0.9,
+        weight_decay=0.1,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+        grad_scale=torch.full((), 2.0) if scale else None,
         found_inf=torch.zeros(()) if scale else None,
-    )  # fmt: skip
+    )
     state[0].sin()
 
 
@@ -106,7 +118,7 @@ ACTIONS: dict[str, Callable[[list[torch.Tensor], torch.Tensor, torch.Tensor], An
     "foreach in another thread": lambda ts, x, y: in_thread(lambda: torch._foreach_add_([x], 1)),
     "preserved": lambda ts, x, y: preserved(x),
     "memory": lambda ts, x, y: reserve(ts, x),
-}  # fmt: skip
+}
 
 
 LISTS = [0, 16]  # tensors that are looked up one by one: with more they are all at once

@@ -44,17 +44,28 @@ def footprint(model):
             dict(optimizer_globals._global_optimizer_post_hooks),
         ),
         "modules": [
-            {key: (dict(value) if isinstance(value, dict) else value) for key, value in vars(m).items() if "hook" in key}
+            {
+                key: (dict(value) if isinstance(value, dict) else value)
+                for key, value in vars(m).items()
+                if "hook" in key
+            }
             for m in model.modules()
         ],
         "attributes": [sorted(vars(m)) for m in model.modules()],
-        "parameters": [(p._backward_hooks, p._post_accumulate_grad_hooks and dict(p._post_accumulate_grad_hooks)) for p in model.parameters()],
-        "tensor": dict(vars(torch.Tensor)), "torch": {name: value for name, value in vars(torch).items() if name.startswith("_")},
+        "parameters": [
+            (p._backward_hooks, p._post_accumulate_grad_hooks and dict(p._post_accumulate_grad_hooks))
+            for p in model.parameters()
+        ],
+        "tensor": dict(vars(torch.Tensor)),
+        "torch": {name: value for name, value in vars(torch).items() if name.startswith("_")},
         "operators": (torch._ops.OpOverload.__call__, torch._ops.OpOverloadPacket.__call__),
-        "versions": torch._C._autograd._unsafe_set_version_counter, "graphs": dict(vars(torch.cuda.CUDAGraph)),
+        "versions": torch._C._autograd._unsafe_set_version_counter,
+        "graphs": dict(vars(torch.cuda.CUDAGraph)),
         "switch": {name: value for name, value in vars(torch._dynamo.eval_frame).items() if "eval_frame" in name},
-        "resize": torch.UntypedStorage.resize_, "collectives": dict(torch.distributed.ProcessGroup.__dict__), "work": dict(torch.distributed.Work.__dict__),
-    }  # fmt: skip
+        "resize": torch.UntypedStorage.resize_,
+        "collectives": dict(torch.distributed.ProcessGroup.__dict__),
+        "work": dict(torch.distributed.Work.__dict__),
+    }
 
 
 @pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])

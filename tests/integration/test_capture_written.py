@@ -62,16 +62,25 @@ def test_an_operator_that_writes_to_its_arguments_is_recorded_with_what_it_wrote
         z.view(-1)
     means = {row["name"]: row["mean"] for row in ns.open_run(tmp_path / "run").tensors.to_pylist()}
     assert means == {
-        "Aten.add_.0.forward.input.0": 1, "Aten.add_.0.forward.output.0": 2,
-        "Aten.mul.0.forward.input.0": 2, "Aten.mul.0.forward.output.0": 6,
-        "Aten._foreach_add_.0.forward.input.0.0": 2, "Aten._foreach_add_.0.forward.input.0.1": 6,
-        "Aten._foreach_add_.0.forward.output.0.0": 3, "Aten._foreach_add_.0.forward.output.0.1": 7,
+        "Aten.add_.0.forward.input.0": 1,
+        "Aten.add_.0.forward.output.0": 2,
+        "Aten.mul.0.forward.input.0": 2,
+        "Aten.mul.0.forward.output.0": 6,
+        "Aten._foreach_add_.0.forward.input.0.0": 2,
+        "Aten._foreach_add_.0.forward.input.0.1": 6,
+        "Aten._foreach_add_.0.forward.output.0.0": 3,
+        "Aten._foreach_add_.0.forward.output.0.1": 7,
         "Aten.empty.0.forward.output.0": None,
-        "Aten.view.0.forward.input.0": None, "Aten.view.0.forward.output.0": None,
-        "Aten.copy_.0.forward.input.0": None, "Aten.copy_.0.forward.input.1": 3, "Aten.copy_.0.forward.output.0": 3,
-        "Aten.exp.0.forward.input.0": 3, "Aten.exp.0.forward.output.0": pytest.approx(20.0855, rel=1e-4),
-        "Aten.view.1.forward.input.0": None, "Aten.view.1.forward.output.0": None,
-    }  # fmt: skip
+        "Aten.view.0.forward.input.0": None,
+        "Aten.view.0.forward.output.0": None,
+        "Aten.copy_.0.forward.input.0": None,
+        "Aten.copy_.0.forward.input.1": 3,
+        "Aten.copy_.0.forward.output.0": 3,
+        "Aten.exp.0.forward.input.0": 3,
+        "Aten.exp.0.forward.output.0": pytest.approx(20.0855, rel=1e-4),
+        "Aten.view.1.forward.input.0": None,
+        "Aten.view.1.forward.output.0": None,
+    }
 
 
 def test_tensors_that_cannot_be_trusted_are_measured_one_by_one_though_they_are_alike(tmp_path):

@@ -91,11 +91,15 @@ def trained(path: Path, model: nn.Module, half: bool = False) -> Path:
     ("target", "reference", "call"),
     [
         (lambda x: x * torch.sigmoid(1.702 * x), F.gelu, "mul"),
-        (lambda x: 0.5 * x * (1 + torch.tanh(0.79 * (x + 0.044715 * x**3))), lambda x: F.gelu(x, approximate="tanh"), "pow"),
+        (
+            lambda x: 0.5 * x * (1 + torch.tanh(0.79 * (x + 0.044715 * x**3))),
+            lambda x: F.gelu(x, approximate="tanh"),
+            "pow",
+        ),
         (lambda x: (x / 1.01).softmax(-1), lambda x: x.softmax(-1), "div"),
         (lambda x: (x.bfloat16() * 2).tanh().float(), lambda x: (x * 2).tanh(), "_to_copy"),
     ],
-)  # fmt: skip
+)
 def test_adam_s_first_step_which_has_no_size_proves_no_agreement(
     tmp_path: Path, target: Any, reference: Any, call: str
 ) -> None:

@@ -156,9 +156,14 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def trained(
-    path: Any, model: nn.Module, *, steps: int = 2, loss: Callable[..., torch.Tensor] = cross_entropy,
-    autocast: bool = False, decay: float = 0.01,
-) -> Any:  # fmt: skip
+    path: Any,
+    model: nn.Module,
+    *,
+    steps: int = 2,
+    loss: Callable[..., torch.Tensor] = cross_entropy,
+    autocast: bool = False,
+    decay: float = 0.01,
+) -> Any:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
     with ns.capture(path, model, on_error="raise") as cap:
         for ids in batches(steps):

@@ -72,9 +72,18 @@ Job = Callable[[Path], Path]
 
 
 def train(
-    path: Path, model: nn.Module, *, steps: int = 3, clip: bool = True, autocast: bool = False, parts: int = 1,
-    optimizer: Any = None, keep: str = "tensors", clipped: Any = None, level: str = "mix",
-) -> Path:  # fmt: skip
+    path: Path,
+    model: nn.Module,
+    *,
+    steps: int = 3,
+    clip: bool = True,
+    autocast: bool = False,
+    parts: int = 1,
+    optimizer: Any = None,
+    keep: str = "tensors",
+    clipped: Any = None,
+    level: str = "mix",
+) -> Path:
     torch.set_num_threads(1)
     optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(1)

@@ -76,11 +76,14 @@ def test_one_ranks_gradient_in_a_sharded_model_is_that_ranks_alone(
     words = [str(tmp_path / "store"), level, late]
     jobs = [
         subprocess.Popen(
-            [sys.executable, str(script), str(rank), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, str(script), str(rank), *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     told = [job.communicate(timeout=120) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], told
     assert [out.strip() for out, _ in told] == ["[]", str([(call, 1, 1)])], told
@@ -173,10 +176,13 @@ def test_an_overflow_on_one_rank_under_a_scaler_is_a_skipped_step_on_both(late: 
     script.write_text(SCALED)
     jobs = [
         subprocess.Popen(
-            [sys.executable, str(script), str(rank), str(tmp_path / "store"), late], stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            [sys.executable, str(script), str(rank), str(tmp_path / "store"), late],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     told = [job.communicate(timeout=120) for job in jobs]
     assert [out.strip() for out, _ in told] == ["[] [0, 1, 2]"] * 2, told

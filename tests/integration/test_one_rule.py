@@ -188,9 +188,20 @@ def history_that_is_averaged() -> Job:
 
 
 BORN = [
-    own_function, own_backward, heads, reflected, buffer_of_nan, trap, penalty, again_forward, again_backward, closure,
-    micro_batches, sparse, history_that_is_averaged,
-]  # fmt: skip
+    own_function,
+    own_backward,
+    heads,
+    reflected,
+    buffer_of_nan,
+    trap,
+    penalty,
+    again_forward,
+    again_backward,
+    closure,
+    micro_batches,
+    sparse,
+    history_that_is_averaged,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -353,9 +364,21 @@ def samples_of_a_module() -> Job:
 
 
 SILENT = [
-    norm_at_zero, angle_at_zero, impossible_target, masked_logsumexp, memory_that_is_filled, no_data, transforms, nested,
-    inference, traced, history_from_before, metrics_with_nan, number_that_stands_for_none, samples_of_a_module,
-]  # fmt: skip
+    norm_at_zero,
+    angle_at_zero,
+    impossible_target,
+    masked_logsumexp,
+    memory_that_is_filled,
+    no_data,
+    transforms,
+    nested,
+    inference,
+    traced,
+    history_from_before,
+    metrics_with_nan,
+    number_that_stands_for_none,
+    samples_of_a_module,
+]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -60,9 +60,13 @@ def train(steps: int = 2, path: Path | None = None, **settings: Any) -> dict[str
     if cap:
         cap.close()
     return {
-        "losses": losses, "gradients": gradients, "inputs": inputs, "weights": net.second.weight.numpy(),
-        "random": paddle.rand([3]).numpy(), "net": net,
-    }  # fmt: skip
+        "losses": losses,
+        "gradients": gradients,
+        "inputs": inputs,
+        "weights": net.second.weight.numpy(),
+        "random": paddle.rand([3]).numpy(),
+        "net": net,
+    }
 
 
 @pytest.fixture(scope="module")
@@ -250,11 +254,11 @@ def test_a_parameter_that_is_not_finite_is_named_by_check(tmp_path: Path) -> Non
 def test_calls_have_the_names_and_places_of_torch(kept: Any) -> None:
     run, _ = kept
     calls = {call["name"]: call for call in run.calls.to_pylist() if call["step"] == 0}
-    for name in (
-        "Data.Net.0.input", "Module.Net.forward.0", "Module.first.Linear.forward.0", "Functional.linear.0.forward",
-        "Functional.batch_norm.0.forward", "Functional.gelu.0.forward", "Tensor.add.0.forward", "Tensor.mean.0.backward",
-        "Functional.gelu.0.backward", "Module.norm.BatchNorm1D.backward.0", "Optimizer.AdamW.step.0",
-    ):  # fmt: skip
+    for name in """
+        Data.Net.0.input Module.Net.forward.0 Module.first.Linear.forward.0 Functional.linear.0.forward
+        Functional.batch_norm.0.forward Functional.gelu.0.forward Tensor.add.0.forward Tensor.mean.0.backward
+        Functional.gelu.0.backward Module.norm.BatchNorm1D.backward.0 Optimizer.AdamW.step.0
+        """.split():
         assert name in calls
     gelu = calls["Functional.gelu.0.forward"]
     assert json.loads(gelu["arguments"]) == {"kwargs": {"approximate": True}}
@@ -328,8 +332,11 @@ def test_functions_that_were_imported_by_name_are_seen(tmp_path: Path) -> None:
     out = tmp_path / "run"
     done = subprocess.run(
         [sys.executable, "-m", "numscope", "run", "--out", str(out), "--", str(script)],
-        capture_output=True, text=True, env=environment, timeout=120,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
     run = ns.open_run(out)
     assert run.ranks == [1]

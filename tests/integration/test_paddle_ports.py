@@ -38,9 +38,15 @@ def trained(path: Path, model: Any, data: Any, loss: Callable[[Any], Any], optim
 
 
 def ported(
-    root: Path, model: nn.Module, layer: Any, data: Any, *, losses: tuple[Any, Any] | None = None, steps: int = 2,
+    root: Path,
+    model: nn.Module,
+    layer: Any,
+    data: Any,
+    *,
+    losses: tuple[Any, Any] | None = None,
+    steps: int = 2,
     optimizers: tuple[Any, Any] | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
+) -> tuple[Any, Any]:
     """Train a model and its port, compare them both ways round, and return the two comparisons."""
     ns.copy_weights(model, layer)
     losses = losses or ((lambda y: (y**2).mean()),) * 2
@@ -194,9 +200,12 @@ def test_running_variances_that_are_divided_by_one_more_are_equivalent(tmp_path:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2))
     layer = paddle.nn.Sequential(
-        paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4, momentum=momentum), paddle.nn.ReLU(), paddle.nn.Flatten(),
+        paddle.nn.Conv2D(3, 4, 3),
+        paddle.nn.BatchNorm2D(4, momentum=momentum),
+        paddle.nn.ReLU(),
+        paddle.nn.Flatten(),
         paddle.nn.Linear(64, 2),
-    )  # fmt: skip
+    )
     for found in ported(tmp_path, model, layer, IMAGES, steps=3):
         if momentum == 0.9:
             assert found.verdict == "equivalent", found

@@ -98,11 +98,11 @@ def test_equal_models_are_equivalent(runs: dict[str, Path], keep: str) -> None:
     assert comparison.verdict == "equivalent", comparison.report
     pairs = comparison.pairs.to_pylist()
     paired = {row["target_name"] for row in pairs if row["reference_name"]}
-    for name in (
-        "Module.first.norm.LayerNorm.forward.0.output.0", "Functional.linear.0.forward.output.0",
-        "Module.second.batch.BatchNorm1D.forward.0.output.0", "Functional.gelu.1.backward.output.0",
-        "Module.head.Linear.backward.0.parameters_grad.bias",
-    ):  # fmt: skip
+    for name in """
+        Module.first.norm.LayerNorm.forward.0.output.0 Functional.linear.0.forward.output.0
+        Module.second.batch.BatchNorm1D.forward.0.output.0 Functional.gelu.1.backward.output.0
+        Module.head.Linear.backward.0.parameters_grad.bias
+        """.split():
         assert name in paired
     weight = next(row for row in pairs if row["target_name"] == "Module.first.up.Linear.forward.0.parameters.weight")
     assert weight["target_shape"] == weight["reference_shape"] == "[16, 8]"

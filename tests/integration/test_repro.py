@@ -90,7 +90,7 @@ CASES: dict[str, tuple[Work, Work, str, tuple[str, str]]] = {  # target, referen
         r"Functional\.gelu\.0\.forward",
         ("approximate='tanh'", "approximate='none'"),
     ),
-}  # fmt: skip
+}
 
 
 def run(path: Path, work: Work) -> None:

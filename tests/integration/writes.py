@@ -55,9 +55,17 @@ def by_fused_kernel(model: Any) -> None:
     steps = [torch.ones(())]
     with torch.no_grad():
         torch._fused_adamw_(
-            [parameter], [torch.ones(5, 4)], state[:1], state[1:], [], steps, **numbers, maximize=False, grad_scale=None,
+            [parameter],
+            [torch.ones(5, 4)],
+            state[:1],
+            state[1:],
+            [],
+            steps,
+            **numbers,
+            maximize=False,
+            grad_scale=None,
             found_inf=None,
-        )  # fmt: skip
+        )
 
 
 def after_an_optimizer_that_raised(model: Any) -> None:

@@ -114,15 +114,35 @@ class LiveRecorder(Recorder):
 
     def call(
         self,
-        order: int, name: int, kind: int, module: int, module_class: int, phase: int, parent: int, forward: int,
-        arguments: int, stack: int, recompute: bool, error: int, thread: int,
-    ) -> None:  # fmt: skip
+        order: int,
+        name: int,
+        kind: int,
+        module: int,
+        module_class: int,
+        phase: int,
+        parent: int,
+        forward: int,
+        arguments: int,
+        stack: int,
+        recompute: bool,
+        error: int,
+        thread: int,
+    ) -> None:
         """Remember a call."""
         text = self.strings
         self._open[order] = LiveCall(
-            order, text[name], text[kind], text[module], text[module_class], text[phase], parent, forward,
-            json.loads(text[arguments]) if arguments >= 0 else {}, self.sites.frames(stack) if stack >= 0 else [], recompute,
-        )  # fmt: skip
+            order,
+            text[name],
+            text[kind],
+            text[module],
+            text[module_class],
+            text[phase],
+            parent,
+            forward,
+            json.loads(text[arguments]) if arguments >= 0 else {},
+            self.sites.frames(stack) if stack >= 0 else [],
+            recompute,
+        )
 
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
         """Put a tensor in its call's slot."""
@@ -234,9 +254,14 @@ class LiveSession:
             if not isinstance(model, torch.nn.Module):
                 raise SettingsError(f"the model is a {type(model).__name__}: pass a torch.nn.Module")
         settings = CaptureSettings.of(
-            level=level, keep="tensors", backward=backward, parameters=parameters, optimizer=False, stacks=stacks,
+            level=level,
+            keep="tensors",
+            backward=backward,
+            parameters=parameters,
+            optimizer=False,
+            stacks=stacks,
             on_error=on_error,
-        )  # fmt: skip
+        )
         self._recorder = LiveRecorder(listener)
         named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
         self._frontend = TorchFrontend(settings, named, _no_writer, recorder=self._recorder)

@@ -65,7 +65,13 @@ def measure(target: NDArray[Any], reference: NDArray[Any]) -> Measures:
         ratio[same[nonzero]] = 0.0
         mse = float(np.mean(difference**2))
         return Measures(
-            cosine(a, b), float(np.sqrt(mse)), float(ratio.mean()) if ratio.size else float("nan"),
-            float(difference.max()), float(ratio.max()) if ratio.size else float("nan"), int((~nonzero).sum()),
-            float(difference.sum()), float(difference.mean()), mse,
-        )  # fmt: skip
+            cosine=cosine(a, b),
+            rmse=float(np.sqrt(mse)),
+            mape=float(ratio.mean()) if ratio.size else float("nan"),
+            max_abs_err=float(difference.max()),
+            max_rel_err=float(ratio.max()) if ratio.size else float("nan"),
+            zeros=int((~nonzero).sum()),
+            l1=float(difference.sum()),
+            mae=float(difference.mean()),
+            mse=mse,
+        )

@@ -88,9 +88,13 @@ class Rows:
         self.sketch[rows] = columns.sketch
 
     def set_block(
-        self, rows: NDArray[np.int64], integers: NDArray[np.int64], floats: NDArray[np.float64],
-        hashes: NDArray[np.uint64], sketch: NDArray[np.float64],
-    ) -> None:  # fmt: skip
+        self,
+        rows: NDArray[np.int64],
+        integers: NDArray[np.int64],
+        floats: NDArray[np.float64],
+        hashes: NDArray[np.uint64],
+        sketch: NDArray[np.float64],
+    ) -> None:
         """Write many rows at once, whose columns are those of the blocks here."""
         self.reserve()
         self.integers[rows] = integers

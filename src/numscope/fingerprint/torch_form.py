@@ -38,10 +38,12 @@ class TorchBatch:
     `add` raises TypeError with the reason for a tensor that has no data (sparse, nested, meta, fake, quantized).
     """
 
-    __slots__ = (
-        "_arena", "_cuda", "_devices", "_forms", "_held", "_large", "_later", "_lock", "_native", "_places", "_rows",
-        "_scratch", "_small", "_strides", "_ways", "fallbacks",
-    )  # fmt: skip
+    __slots__ = tuple(
+        """
+        _arena _cuda _devices _forms _held _large _later _lock _native _places _rows _scratch _small _strides _ways
+        fallbacks
+        """.split()
+    )
 
     def __init__(self, native: bool = True) -> None:
         self._lock = threading.Lock()

@@ -30,10 +30,19 @@ class Script:
         self.arrays: list[NDArray[Any]] = []
 
     def call(
-        self, name: str, given: Arrays | None = None, made: Arrays | None = None, *, module: str = "", kind: str = "",
-        parent: int | None = None, forward: int | None = None, arguments: dict[str, Any] | None = None,
-        recompute: bool = False, module_class: str = "",
-    ) -> int:  # fmt: skip
+        self,
+        name: str,
+        given: Arrays | None = None,
+        made: Arrays | None = None,
+        *,
+        module: str = "",
+        kind: str = "",
+        parent: int | None = None,
+        forward: int | None = None,
+        arguments: dict[str, Any] | None = None,
+        recompute: bool = False,
+        module_class: str = "",
+    ) -> int:
         """Add a call and return its order."""
         order = len(self.calls)
         prefix = name.partition(".")[0]

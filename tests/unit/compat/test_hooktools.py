@@ -116,8 +116,14 @@ def test_records_hold_name_place_values_and_no_pickle() -> None:
     assert torch.equal(record["output"][0], net.layers[0].linear(x))
     names = [torch.load(file, weights_only=True)["module_name"] for file in files]
     assert names == [
-        "layers.0.linear", "layers.0.norm", "layers.0", "layers.1.linear", "layers.1.norm", "layers.1", "Chat",
-    ]  # fmt: skip
+        "layers.0.linear",
+        "layers.0.norm",
+        "layers.0",
+        "layers.1.linear",
+        "layers.1.norm",
+        "layers.1",
+        "Chat",
+    ]
 
 
 def test_backward_records_have_grad_input_and_grad_output() -> None:
@@ -220,9 +226,14 @@ def test_metrics_are_what_numpy_says(metric: str) -> None:
     )
     d = np.abs(a - b)
     expected = {
-        "L1": d.sum(), "AE": d.max(), "MAE": d.mean(), "CS": a @ b / np.sqrt(a @ a) / np.sqrt(b @ b),
-        "MSE": (d**2).mean(), "RMSE": np.sqrt((d**2).mean()), "MAPE": (d / np.abs(b)).mean(),
-    }  # fmt: skip
+        "L1": d.sum(),
+        "AE": d.max(),
+        "MAE": d.mean(),
+        "CS": a @ b / np.sqrt(a @ a) / np.sqrt(b @ b),
+        "MSE": (d**2).mean(),
+        "RMSE": np.sqrt((d**2).mean()),
+        "MAPE": (d / np.abs(b)).mean(),
+    }
     assert entry.error == pytest.approx(expected[metric])
 
 

@@ -68,12 +68,17 @@ def test_the_first_example_a_model() -> None:
     module(x).sum().backward()
     debugger.stop()
     assert sorted(p.name for p in Path("dump_path/step0/rank").iterdir()) == [
-        "construct.json", "dump.json", "dump_tensor_data", "stack.json",
-    ]  # fmt: skip
+        "construct.json",
+        "dump.json",
+        "dump_tensor_data",
+        "stack.json",
+    ]
     content = load()
     assert {key: content[key] for key in ("task", "level", "framework")} == {
-        "task": "tensor", "level": "mix", "framework": "pytorch",
-    }  # fmt: skip
+        "task": "tensor",
+        "level": "mix",
+        "framework": "pytorch",
+    }
     first = content["data"]["Functional.linear.0.forward"]["input_args"][0]
     assert first["Max"] == float(x.max())
     assert first["Norm"] == pytest.approx(float(x.double().norm()), rel=1e-6)

@@ -10,16 +10,23 @@ import pytest
 from numscope.diagnose.bisect.axes import AXES, sides
 
 SHOWN = {
-    "compile": ("import torch; f = torch.compile(lambda x: x + 1, backend='eager'); print(f(torch.ones(1)).item(), "
-                "len(torch._dynamo.utils.counters['frames']))", "2.0 0"),
+    "compile": (
+        "import torch; f = torch.compile(lambda x: x + 1, backend='eager'); print(f(torch.ones(1)).item(), "
+        "len(torch._dynamo.utils.counters['frames']))",
+        "2.0 0",
+    ),
     "device": ("import os; print(repr(os.environ['CUDA_VISIBLE_DEVICES']))", "''"),
-    "dtype": ("with torch.autocast('cpu', torch.bfloat16): print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)",
-              "torch.float32"),
+    "dtype": (
+        "with torch.autocast('cpu', torch.bfloat16): print((torch.ones(2, 2) @ torch.ones(2, 2)).dtype)",
+        "torch.float32",
+    ),
     "threads": ("print(torch.get_num_threads())", "1"),
-    "deterministic": ("print(torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)",
-                      "True True"),
+    "deterministic": (
+        "print(torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)",
+        "True True",
+    ),
     "env FLAG=1,0": ("import os; print(os.environ['FLAG'])", "0"),
-}  # fmt: skip
+}
 
 
 def test_every_axis_is_shown() -> None:

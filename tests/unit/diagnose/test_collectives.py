@@ -23,13 +23,37 @@ CASES = {
     "mean for sum": (PARTS, TOTAL / 3, TOTAL, "mean for sum", "the sum over 3 ranks (now the mean"),
     "three times too large": ((OUT,) * 3, OUT, OUT / 3, "times N", "divided by the number of ranks, 3"),
     "three times too small": (PARTS, OUT, OUT * 3, "times N", "multiplied by the number of ranks, 3"),
-    "maximum": (PARTS, torch.stack(PARTS).amax(0), TOTAL, "other reduction", "the sum over the ranks (now the maximum)"),
-    "order": (PARTS, torch.cat(PARTS[::-1], 1), torch.cat(PARTS, 1), "concatenation", "0, 1, 2 (now 2, 1, 0) along axis 1"),
+    "maximum": (
+        PARTS,
+        torch.stack(PARTS).amax(0),
+        TOTAL,
+        "other reduction",
+        "the sum over the ranks (now the maximum)",
+    ),
+    "order": (
+        PARTS,
+        torch.cat(PARTS[::-1], 1),
+        torch.cat(PARTS, 1),
+        "concatenation",
+        "0, 1, 2 (now 2, 1, 0) along axis 1",
+    ),
     "axis": (PARTS, torch.cat(PARTS, 1), torch.cat(PARTS, 0), "concatenation", "along axis 0 (now along axis 1)"),
     "not joined": (PARTS, PARTS[RANK], torch.cat(PARTS, 0), "concatenation", "now each rank keeps its own"),
-    "another rank's": (PARTS, PARTS[RANK], PARTS[2], "permutation of shards", "the part of rank 2 (now that of rank 1)"),
-    "another shard": (SHARDED, SHARDS[0], SHARDS[1], "permutation of shards", "shard 1 of the sum along axis 0 (now shard 0)"),
-}  # fmt: skip
+    "another rank's": (
+        PARTS,
+        PARTS[RANK],
+        PARTS[2],
+        "permutation of shards",
+        "the part of rank 2 (now that of rank 1)",
+    ),
+    "another shard": (
+        SHARDED,
+        SHARDS[0],
+        SHARDS[1],
+        "permutation of shards",
+        "shard 1 of the sum along axis 0 (now shard 0)",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -62,8 +62,17 @@ class Interpreted(triton_stream.StreamBatch):
         padded = torch.cat([whole[begin:], torch.zeros(8 - (whole.numel() - begin) % 8, dtype=torch.uint8)])
         code, values = tables.code(kind)
         triton_kernels.measure[(programs,)](
-            padded.view(bits), *self._parts(per), values, *numbers, code, kind.size, per, dims, 0, False,
-        )  # fmt: skip
+            padded.view(bits),
+            *self._parts(per),
+            values,
+            *numbers,
+            code,
+            kind.size,
+            per,
+            dims,
+            0,
+            False,
+        )
 
     def _starter(self, kind: Kind, per: int, dims: int, *, aligned: bool) -> Launch:
         assert aligned

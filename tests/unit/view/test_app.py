@@ -63,9 +63,19 @@ def test_find_and_position_walk_through_the_differences(client: TestClient) -> N
 
 @pytest.mark.parametrize(
     "path",
-    ["rows?table=other", "rows?sort=colour", "rows?step=x", "rows?q=(&regex=1", "rows?columns=secret", "call/999999",
-     "tensor/0/none/plane", "group?group=../..", "rows?offset=x", "tensor/0/input.0/histogram?scale=cubic"],
-)  # fmt: skip
+    [
+        "rows?table=other",
+        "rows?sort=colour",
+        "rows?step=x",
+        "rows?q=(&regex=1",
+        "rows?columns=secret",
+        "call/999999",
+        "tensor/0/none/plane",
+        "group?group=../..",
+        "rows?offset=x",
+        "tensor/0/input.0/histogram?scale=cubic",
+    ],
+)
 def test_a_wrong_question_is_answered_in_one_line(client: TestClient, path: str) -> None:
     answer = client.get(f"/api/{path}")
     assert answer.status_code == 400

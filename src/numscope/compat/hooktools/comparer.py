@@ -13,15 +13,19 @@ from numscope.core.errors import MissingExtraError, SettingsError
 from numscope.view.forms import METRICS, Entry, in_range
 
 TOP = 100
-_KEYS = {
-    "compare_mode", "compare_directory_options", "compare_file_options", "compare_file_list_options", "compare_by_order",
-    "compare_both_file", "compare_specifiy_modules", "evaluation_metrics", "skip_nn_module", "skip_non_nn_module", "filter",
-    "show_max_error_only", "auto_conclusion", "verbose", "trust_pickle",
-}  # fmt: skip
-_DIRECTORY_KEYS = {
-    "compared_directory_1", "compared_directory_2", "compare_folder_name", "compare_epochs", "compare_steps",
-    "only_compare_input", "only_compare_output",
-}  # fmt: skip
+_KEYS = set(
+    """
+    compare_mode compare_directory_options compare_file_options compare_file_list_options compare_by_order
+    compare_both_file compare_specifiy_modules evaluation_metrics skip_nn_module skip_non_nn_module filter
+    show_max_error_only auto_conclusion verbose trust_pickle
+    """.split()
+)
+_DIRECTORY_KEYS = set(
+    """
+    compared_directory_1 compared_directory_2 compare_folder_name compare_epochs compare_steps only_compare_input
+    only_compare_output
+    """.split()
+)
 
 Pair = tuple[Path, Path]
 
@@ -177,11 +181,19 @@ def entries_of(first: Path, second: Path, metric: str, trust_pickle: bool = Fals
         if against is None:
             continue
         yield Entry(
-            folder=first.parts[-4] if len(first.parts) > 3 else "", epoch=epoch, step=step, place=place, index=index,
-            first_path=str(first), second_path=str(second), metric=metric,
-            error=records.error_of(array, against, metric), module=str(one.get("module_name")),
-            first_value=records.describe(array), second_value=records.describe(against),
-        )  # fmt: skip
+            folder=first.parts[-4] if len(first.parts) > 3 else "",
+            epoch=epoch,
+            step=step,
+            place=place,
+            index=index,
+            first_path=str(first),
+            second_path=str(second),
+            metric=metric,
+            error=records.error_of(array, against, metric),
+            module=str(one.get("module_name")),
+            first_value=records.describe(array),
+            second_value=records.describe(against),
+        )
 
 
 def _number(part: str) -> int | None:

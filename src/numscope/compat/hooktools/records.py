@@ -94,9 +94,14 @@ def error_of(first: NDArray[Any], second: NDArray[Any], metric: str) -> float | 
         return None
     found = measure(first, second)
     return {
-        "L1": found.l1, "AE": found.max_abs_err, "MAE": found.mae, "CS": found.cosine, "MSE": found.mse,
-        "RMSE": found.rmse, "MAPE": found.mape,
-    }[metric]  # fmt: skip
+        "L1": found.l1,
+        "AE": found.max_abs_err,
+        "MAE": found.mae,
+        "CS": found.cosine,
+        "MSE": found.mse,
+        "RMSE": found.rmse,
+        "MAPE": found.mape,
+    }[metric]
 
 
 def describe(array: NDArray[Any]) -> str:

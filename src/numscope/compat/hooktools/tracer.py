@@ -20,14 +20,21 @@ from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
 from numscope.store.formats import torch_file
 
-_KEYS = {
-    "log_dir", "tracer_name", "verbose", "trace_mode", "trace_granularity", "register_hooks", "dump_pt_hook_options",
-    "hacker_non_nn_modules", "hacker_options",
-}  # fmt: skip
+_KEYS = set(
+    """
+    log_dir tracer_name verbose trace_mode trace_granularity register_hooks dump_pt_hook_options
+    hacker_non_nn_modules hacker_options
+    """.split()
+)
 _NAMESPACES = {
-    "Functional": "torch.nn.functional", "Tensor": "torch.Tensor", "Torch": "torch", "Linalg": "torch.linalg",
-    "Fft": "torch.fft", "Special": "torch.special", "Sparse": "torch.sparse",
-}  # fmt: skip
+    "Functional": "torch.nn.functional",
+    "Tensor": "torch.Tensor",
+    "Torch": "torch",
+    "Linalg": "torch.linalg",
+    "Fft": "torch.fft",
+    "Special": "torch.special",
+    "Sparse": "torch.sparse",
+}
 
 
 class Tracer:
@@ -134,9 +141,15 @@ class Tracer:
         return name if self._wants(name) else None
 
     def _save(
-        self, kind: str, name: str, source: str, given: dict[str, LiveTensor], result: dict[str, LiveTensor],
-        gradient: Any = None, gradient_grad: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        kind: str,
+        name: str,
+        source: str,
+        given: dict[str, LiveTensor],
+        result: dict[str, LiveTensor],
+        gradient: Any = None,
+        gradient_grad: Any = None,
+    ) -> None:
         folder = self.folder / kind / f"epoch{self.epoch}" / f"step{self.step}"
         number = self._counts.get(folder, 0)
         if not number:
@@ -144,9 +157,13 @@ class Tracer:
         self._counts[folder] = number + 1
         file = folder / f"{kind}_{number:06d}.pt"
         record = {
-            "module_name": name, "file": source, "input": _nested(given), "output": _nested(result),
-            "gradient": gradient, "gradient_grad": gradient_grad,
-        }  # fmt: skip
+            "module_name": name,
+            "file": source,
+            "input": _nested(given),
+            "output": _nested(result),
+            "gradient": gradient,
+            "gradient_grad": gradient_grad,
+        }
         torch_file.save(file, record)
         self._places.setdefault(name, []).append(str(file))
         if self._verbose:

@@ -18,11 +18,13 @@ from numscope.compat.stamps import unused
 from numscope.core.errors import SettingsError
 from numscope.store.formats.ptdbg import Line, data_folder, is_json_lines, lines_of
 
-COLUMNS = (
-    "NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape", "Bench Tensor Shape",
-    "Cosine", "RMSE", "MAPE", "MaxAbsErr", "MaxRelativeErr", "NPU max", "NPU min", "NPU mean", "Bench max", "Bench min",
-    "Bench mean", "Err_message",
-)  # fmt: skip
+COLUMNS = tuple(
+    name.strip()
+    for name in """
+    NPU Name, Bench Name, NPU Tensor Dtype, Bench Tensor Dtype, NPU Tensor Shape, Bench Tensor Shape, Cosine, RMSE,
+    MAPE, MaxAbsErr, MaxRelativeErr, NPU max, NPU min, NPU mean, Bench max, Bench min, Bench mean, Err_message
+    """.split(",")
+)
 KEYS = ("npu_pkl_path", "bench_pkl_path", "npu_dump_data_dir", "bench_dump_data_dir")
 
 
@@ -100,9 +102,17 @@ def _row(npu: Line, bench: Line, npu_folder: Path, bench_folder: Path) -> list[A
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             message = "; ".join(filter(None, [message, "not all elements are finite"]))
     return [
-        npu.fields[0], bench.fields[0], npu.fields[3], bench.fields[3], npu.fields[4], bench.fields[4], *numbers,
-        *_statistics(npu), *_statistics(bench), message,
-    ]  # fmt: skip
+        npu.fields[0],
+        bench.fields[0],
+        npu.fields[3],
+        bench.fields[3],
+        npu.fields[4],
+        bench.fields[4],
+        *numbers,
+        *_statistics(npu),
+        *_statistics(bench),
+        message,
+    ]
 
 
 def _statistics(line: Line) -> list[Any]:

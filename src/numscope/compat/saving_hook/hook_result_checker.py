@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from numscope.compat.measures import cosine, wide
 from numscope.core.errors import NumscopeError, SettingsError
 
-COLUMNS = (
-    "tensor_name", "cosine similarity", "meanA", "meanB", "meanA - meanB", "stdA", "stdB", "stdA - stdB", "varA", "varB",
-    "varA - varB",
-)  # fmt: skip
+COLUMNS = tuple(
+    name.strip()
+    for name in """
+    tensor_name, cosine similarity, meanA, meanB, meanA - meanB, stdA, stdB, stdA - stdB, varA, varB, varA - varB
+    """.split(",")
+)
 
 
 def check(path_a: Path, path_b: Path) -> list[Path]:

@@ -98,10 +98,8 @@ def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
         _state.session.stop()
     if type(_state.listener) is not type(listener):
         _state.models.clear()
-    session = LiveSession(
-        [*_state.models, model], listener, stacks=False,
-        on_error="raise" if token is wrap_checkoverflow_hook else "warn",
-    )  # fmt: skip
+    on_error = "raise" if token is wrap_checkoverflow_hook else "warn"
+    session = LiveSession([*_state.models, model], listener, stacks=False, on_error=on_error)
     _state.models.append(model)
     _state.listener, _state.session = listener, session
     session.start()
@@ -199,9 +197,7 @@ class _AsyncFiles(_Scheduled):
     def seen(self, head: str, call: LiveCall) -> None:
         places = {"input": 0, "output": 0}
         for role, tensor in _tensors(call):
-            parts = {
-                "shape": tensor.shape, "stride": tensor.stride, "offset": (tensor.offset,), "format": (ND,),
-            }  # fmt: skip
+            parts = {"shape": tensor.shape, "stride": tensor.stride, "offset": (tensor.offset,), "format": (ND,)}
             facts = "_".join(f"{name}[{','.join(map(str, values))}]" for name, values in parts.items())
             self._waiting.put((f"{self._counter}_{head}_{role}{places[role]}_{facts}.npy", tensor))
             self._counter += 1

@@ -14,10 +14,13 @@ from numscope.compat.torch_npu_hooks.hooks import flush
 from numscope.core.errors import SettingsError
 from numscope.store.formats.ptdbg import Line, lines_of
 
-COLUMNS = (
-    "NPU Name", "Bench Name", "NPU Tensor Dtype", "Bench Tensor Dtype", "NPU Tensor Shape", "Bench Tensor Shape",
-    "Cosine", "RMSE", "MAPE",
-)  # fmt: skip
+COLUMNS = tuple(
+    name.strip()
+    for name in """
+    NPU Name, Bench Name, NPU Tensor Dtype, Bench Tensor Dtype, NPU Tensor Shape, Bench Tensor Shape, Cosine, RMSE,
+    MAPE
+    """.split(",")
+)
 
 __all__ = ["compare"]
 

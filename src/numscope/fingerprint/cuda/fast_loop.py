@@ -52,7 +52,7 @@ def _step(number, quotient, size):
 @triton.jit
 def row_offset(
     group, divisor0, divisor1, divisor2, divisor3, size0, size1, size2, size3, stride4, DIMS: tl.constexpr
-):  # fmt: skip
+):
     """Return where a group of 4 words begins in rows that lie apart, in words; 2 to 5 dimensions."""
     outer = _divided(group, divisor0)
     result = _step(group, outer, size0)
@@ -70,7 +70,7 @@ def row_offset(
 def _words(
     data, skip, tile, good, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     DIMS: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+):
     """Load the words of a tile, where `good` says that there are any; `data` begins `skip` tiles later."""
     if DIMS > 1:
         group = tile * 256 + tl.arange(0, 256)
@@ -114,12 +114,12 @@ def _fetch(
     data, skip, fact, rows, tile, row, step, first,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     PER: tl.constexpr, DIMS: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+):
     """Begin the loads of a tile's words, factor and signs, and of where the signs begin of the next to take this place."""
     word = _words(
         data, skip, tile, tile >= first, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
         DIMS, MASKED,
-    )  # fmt: skip
+    )
     factor, factor_above = _factor(fact)
     signs, flips = _signs(fact, rows, row, PER)
     return word, factor, factor_above, signs, flips, _row(fact + 2 * step * _FACT)
@@ -192,7 +192,7 @@ def _quarters(word):
 def _add(
     word, factor, factor_above, signs, flips, left, below, above, low, high, total, squares, zeros, signed,
     KIND: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
+):
     """Add the words of one tile to the sums; of the last tile, only `left` elements are there."""
     below += word.to(tl.int64) * factor.to(tl.int64)
     above += word * factor_above
@@ -229,7 +229,7 @@ def fast_sums(
     data, facts, rows, first, last, step, count, begin,
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     KIND: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr, EARLY: tl.constexpr,
-):  # fmt: skip
+):
     """Return what the tiles first, first + step … below `last` come to, per place, element or group.
 
     They are read from the last one on: of what was just written the end is still in the cache, and whoever reads the tensor
@@ -263,11 +263,11 @@ def fast_sums(
     word0, factor0, above0, signs0, flips0, row0 = _fetch(
         data, skip, fact, rows, tile, row0, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
-    )  # fmt: skip
+    )
     word1, factor1, above1, signs1, flips1, row1 = _fetch(
         data, skip, fact + back * _FACT, rows, tile + back, row1, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
-    )  # fmt: skip
+    )
     pairs = tl.maximum(turns - 2, 0) // 2
     for _ in range(pairs):
         tile += 2 * back
@@ -275,39 +275,39 @@ def fast_sums(
         below, above, low, high, total, squares, zeros, signed = _add(
             word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
-        )  # fmt: skip
+        )
         word0, factor0, above0, signs0, flips0, row0 = _fetch(
             data, skip, fact, rows, tile, row0, back, first,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
-        )  # fmt: skip
+        )
         below, above, low, high, total, squares, zeros, signed = _add(
             word1, factor1, above1, signs1, flips1, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
-        )  # fmt: skip
+        )
         word1, factor1, above1, signs1, flips1, row1 = _fetch(
             data, skip, fact + back * _FACT, rows, tile + back, row1, back, first,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, False,
-        )  # fmt: skip
+        )
     rest = turns - 2 * pairs  # three at most, of which two are on their way already
     word2, factor2, above2, signs2, flips2, _ = _fetch(
         data, skip, fact + 2 * back * _FACT, rows, tile + 2 * back, row0, back, first,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER, DIMS, True,
-    )  # fmt: skip
+    )
     if rest > 0:
         below, above, low, high, total, squares, zeros, signed = _add(
             word0, factor0, above0, signs0, flips0, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
-        )  # fmt: skip
+        )
     if rest > 1:
         below, above, low, high, total, squares, zeros, signed = _add(
             word1, factor1, above1, signs1, flips1, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
-        )  # fmt: skip
+        )
     if rest > 2:
         below, above, low, high, total, squares, zeros, signed = _add(
             word2, factor2, above2, signs2, flips2, 0,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, PACKED, False,
-        )  # fmt: skip
+        )
     tile = first + turns * step
     if PACKED:
         low_one, low_two = _halves(low, HALVES)
@@ -321,7 +321,7 @@ def fast_sums(
         word = _words(
             data, skip, tile, place * PER < left,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS, True,
-        )  # fmt: skip
+        )
         if PER > 1:  # of the last word, only the elements that are there
             there = tl.maximum(left - place * PER, 0).to(tl.int32)
             word = tl.where(there < PER, word & ((1 << (there * (32 // PER))) - 1), word)
@@ -331,5 +331,5 @@ def fast_sums(
         below, above, low, high, total, squares, zeros, signed = _add(
             word, factor, factor_above, signs, flips, left,
             below, above, low, high, total, squares, zeros, signed, KIND, PER, False, True,
-        )  # fmt: skip
+        )
     return below, above, low, high, total, squares, zeros, signed

@@ -58,13 +58,13 @@ def _both(low, high, total, squares, zeros, hashed, low2, high2, total2, squares
     return (
         tl.minimum(low, low2), tl.maximum(high, high2), total + total2, squares + squares2, zeros + zeros2,
         hashed + hashed2,
-    )  # fmt: skip
+    )
 
 
 @triton.jit
 def _in_rows(
     index, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER: tl.constexpr, DIMS: tl.constexpr
-):  # fmt: skip
+):
     """Return where an element lies in rows that lie apart."""
     group = (index // (4 * PER)).to(tl.int32)
     words = row_offset(group, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS)
@@ -78,7 +78,7 @@ def _measure(
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, PACKED: tl.constexpr,
     EARLY: tl.constexpr,
-):  # fmt: skip
+):
     """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
 
     `data` holds the elements `begin` to `count`; `begin` is where tile `first` begins, or 0.
@@ -100,7 +100,7 @@ def _measure(
             data, facts, rows, (first + program).to(tl.int32), last.to(tl.int32), step.to(tl.int32), count, begin,
             shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
             KIND, PER, PACKED, DIMS, EARLY,
-        )  # fmt: skip
+        )
         p_hash = tl.sum((below + (above.to(tl.int64) << 32)) * tl.load(factors + places()), 1)
         low, high, total, squares, zeros, hashed = tl.reduce(
             (
@@ -108,7 +108,7 @@ def _measure(
             ),
             0,
             _both,
-        )  # fmt: skip
+        )
         lowest, highest, zeros = low.to(tl.float64), high.to(tl.float64), zeros.to(tl.int64)
         bucket = _fold(tl.reshape(signed, (1024 * PER,)), first + program, PER)
         size = tl.maximum(-lowest, highest)
@@ -226,7 +226,7 @@ def _measure(
 @triton.jit(do_not_specialize=[
     "count", "begin", "row", "record", "first", "last",
     "shape0", "shape1", "shape2", "shape3", "shape4", "shape5", "shape6", "shape7", "shape8",
-])  # fmt: skip
+])
 def measure(
     data, ring, table, facts, factors, blocks, spans, chunks, rows, values,
     count: tl.int64, begin: tl.int64, row: tl.int64, record: tl.int64, first: tl.int64, last: tl.int64,
@@ -238,21 +238,21 @@ def measure(
     DIMS: tl.constexpr,
     PACKED: tl.constexpr,  # smallest and largest of two elements at once
     EARLY: tl.constexpr,  # launched before the kernel before has ended
-):  # fmt: skip
+):
     """Measure one content: all programs of the launch share its tiles."""
     program = tl.program_id(0).to(tl.int64)
     _measure(
         data, program, tl.num_programs(0).to(tl.int64),
         ring, table, facts, factors, blocks, spans, chunks, rows, values, count, begin, row, record, first, last,
         shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, KIND, SIZE, PER, DIMS, PACKED, EARLY,
-    )  # fmt: skip
+    )
 
 
 @triton.jit
 def measure_many(
     jobs, ring, table, facts, factors, blocks, spans, chunks, rows, values,
     KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr,
-):  # fmt: skip
+):
     """Measure many contents, each shared by the programs whose jobs name it: address, count, program, of how many, …"""
     place = tl.program_id(0).to(tl.int64)
     job = jobs + place * _JOB
@@ -266,7 +266,7 @@ def measure_many(
         ring, table, facts, factors, blocks, spans, chunks, rows, values,
         count, zero, tl.load(job + 4), tl.load(job + 5), zero, last,
         one, one, one, one, one, zero, zero, zero, zero, KIND, SIZE, PER, 1, PACKED, False,
-    )  # fmt: skip
+    )
 
 
 @triton.jit

@@ -25,9 +25,12 @@ class Used(ctypes.Structure):
     """How much of a stream's lines and of its ring of records is used; native_launch.c knows it by its address."""
 
     _fields_ = [
-        ("lines", ctypes.c_int64), ("records", ctypes.c_int64), ("most_lines", ctypes.c_int64),
-        ("most_records", ctypes.c_int64), ("about", ctypes.c_void_p),
-    ]  # fmt: skip
+        ("lines", ctypes.c_int64),
+        ("records", ctypes.c_int64),
+        ("most_lines", ctypes.c_int64),
+        ("most_records", ctypes.c_int64),
+        ("about", ctypes.c_void_p),
+    ]
 
 
 class Direct(NamedTuple):

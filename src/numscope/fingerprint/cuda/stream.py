@@ -197,9 +197,15 @@ class StreamBatch:
             begin = end
 
     def _plan(
-        self, tensor: Tensor, kind: Kind, elements: int, count: int, shape: list[int] | None, per: int,
+        self,
+        tensor: Tensor,
+        kind: Kind,
+        elements: int,
+        count: int,
+        shape: list[int] | None,
+        per: int,
         turn: Turn | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Keep what was found out for the next content of this dtype and size, or of this shape and strides."""
         if count > MOST_PROGRAMS * MOST_TILES * TILE or tensor.data_ptr() & 15:
             return
@@ -228,18 +234,29 @@ class StreamBatch:
             self._part(line, kind, tensor, first, min(first + most, line[2]), 0, shape, per)
 
     def _part(
-        self, line: tuple[int, int, int], kind: Kind, data: Tensor, first: int, end: int, begin: int,
-        shape: list[int] | None, per: int,
-    ) -> None:  # fmt: skip
+        self,
+        line: tuple[int, int, int],
+        kind: Kind,
+        data: Tensor,
+        first: int,
+        end: int,
+        begin: int,
+        shape: list[int] | None,
+        per: int,
+    ) -> None:
         """Measure the elements [first, end) of a content, of which `data` holds those from `begin` on."""
         tile = TILE * per if per else TILE
         low, high = first // tile, -(-end // tile)
         programs = programs_for(high - low, self.tables.at_once[per])
         used = self._room(programs)
         self._launch(
-            kind, per, 1 if shape is None else shape[-1], data, programs,
+            kind,
+            per,
+            1 if shape is None else shape[-1],
+            data,
+            programs,
             (end, begin, used.lines, used.records, low, high, *(FLAT if shape is None else shape[:-1])),
-        )  # fmt: skip
+        )
         self._use(programs, line)
 
     def _make_room(self, lines: int) -> None:
@@ -256,17 +273,33 @@ class StreamBatch:
     def _parts(self, per: int) -> tuple[Tensor, ...]:
         tables = self.tables
         return (
-            self.ring, self.table, tables.facts[per or 1], tables.places, tables.blocks, tables.spans, tables.chunks,
+            self.ring,
+            self.table,
+            tables.facts[per or 1],
+            tables.places,
+            tables.blocks,
+            tables.spans,
+            tables.chunks,
             tables.rows,
-        )  # fmt: skip
+        )
 
     def _launch(self, kind: Kind, per: int, dims: int, data: Tensor, programs: int, numbers: tuple[int, ...]) -> None:
         address = data.data_ptr()
         code, values = self.tables.code(kind)
         self._starter(kind, per, dims, aligned=address % 16 == 0)(
-            programs, self.stream, address, *(part.data_ptr() for part in self._parts(per)), values.data_ptr(), *numbers,
-            code, kind.size, per, dims, self.tables.packed[per], self.tables.early,
-        )  # fmt: skip
+            programs,
+            self.stream,
+            address,
+            *(part.data_ptr() for part in self._parts(per)),
+            values.data_ptr(),
+            *numbers,
+            code,
+            kind.size,
+            per,
+            dims,
+            self.tables.packed[per],
+            self.tables.early,
+        )
 
     def _launch_many(self, kind: Kind, per: int, table: NDArray[np.int64]) -> None:
         compiled, (code, values) = self.tables.compiled, self.tables.code(kind)
@@ -277,14 +310,29 @@ class StreamBatch:
         key = "many", kind.name, per
         if key not in compiled:
             warm = kernels.measure_many.warmup(
-                jobs, *self._parts(per), values, code, kind.size, per, self.tables.packed[per],
-                grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
-            )  # fmt: skip
+                jobs,
+                *self._parts(per),
+                values,
+                code,
+                kind.size,
+                per,
+                self.tables.packed[per],
+                grid=(1,),
+                num_warps=TUNING[per].warps,
+                maxnreg=TUNING[per].registers,
+            )
             compiled[key] = launch_of(warm)
         compiled[key](
-            len(table), self.stream, jobs.data_ptr(), *(part.data_ptr() for part in self._parts(per)), values.data_ptr(),
-            code, kind.size, per, self.tables.packed[per],
-        )  # fmt: skip
+            len(table),
+            self.stream,
+            jobs.data_ptr(),
+            *(part.data_ptr() for part in self._parts(per)),
+            values.data_ptr(),
+            code,
+            kind.size,
+            per,
+            self.tables.packed[per],
+        )
 
     def _turn(self, kind: Kind, tensor: Tensor, matrix: list[int]) -> Turn:
         """Return what makes a contiguous copy of matrices that lie transposed."""
@@ -329,10 +377,21 @@ class StreamBatch:
         if not aligned:
             stand_in = stand_in[1:]
         compiled = kernels.measure.warmup(
-            stand_in, *self._parts(per), values, *([1] * 15), code, kind.size, per, dims, self.tables.packed[per],
-            self.tables.early, grid=(1,), num_warps=TUNING[per].warps, maxnreg=TUNING[per].registers,
+            stand_in,
+            *self._parts(per),
+            values,
+            *([1] * 15),
+            code,
+            kind.size,
+            per,
+            dims,
+            self.tables.packed[per],
+            self.tables.early,
+            grid=(1,),
+            num_warps=TUNING[per].warps,
+            maxnreg=TUNING[per].registers,
             **({"launch_pdl": True} if self.tables.early else {}),
-        )  # fmt: skip
+        )
         return launch_of(compiled)
 
     # --- handing over

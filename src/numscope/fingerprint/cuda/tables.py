@@ -22,10 +22,9 @@ from numscope.fingerprint.kinds import Kind
 TILE = 1024
 _BEFORE = (2 * AHEAD + 1) * MOST_PROGRAMS  # tiles before the first, of which the loop asks without looking
 
-_NAMES = (
-    "float32", "bfloat16", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
-    "float8_e4m3fn", "float8_e5m2",
-)  # fmt: skip
+_NAMES = """
+    float32 bfloat16 float16 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 float8_e4m3fn float8_e5m2
+    """.split()
 _CODES: dict[str, int] = {name: getattr(elements, name.upper()) for name in _NAMES}
 _CODES["bool"] = elements.UINT8
 

@@ -14,9 +14,16 @@ _SQUARE = tl.constexpr(SQUARE)
 
 @triton.jit(do_not_specialize=["rows", "columns", "stride", "many", "plane1", "plane2"])
 def transposed(
-    data, out, rows: tl.int64, columns: tl.int64, stride: tl.int64, many: tl.int64, plane1: tl.int64, plane2: tl.int64,
+    data,
+    out,
+    rows: tl.int64,
+    columns: tl.int64,
+    stride: tl.int64,
+    many: tl.int64,
+    plane1: tl.int64,
+    plane2: tl.int64,
     EVEN: tl.constexpr,  # of addresses and strides: how many elements they are multiples of
-):  # fmt: skip
+):
     """Write out[plane, row, column] = data[row + column * stride], a square by each program.
 
     Plane p of `data` begins at (p % many) * plane1 + (p // many) * plane2.

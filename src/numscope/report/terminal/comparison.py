@@ -39,9 +39,14 @@ class Paint:
 
 
 def print_comparison(
-    comparison: Comparison, stream: TextIO, *, top: int = 10, only: str | None = None, sort: str = "error",
+    comparison: Comparison,
+    stream: TextIO,
+    *,
+    top: int = 10,
+    only: str | None = None,
+    sort: str = "error",
     colour: bool | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Print the answer, at most one screen of it."""
     width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
     paint = Paint(stream, colour)

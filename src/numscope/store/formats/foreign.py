@@ -109,9 +109,13 @@ def kind_and_phase(name: str) -> tuple[str, str, str, str]:
     if parts is None:
         return "save", "forward", "", ""
     kinds = {
-        "Module": "module", "Optimizer": "optimizer", "Aten": "aten", "Distributed": "collective", "Save": "save",
+        "Module": "module",
+        "Optimizer": "optimizer",
+        "Aten": "aten",
+        "Distributed": "collective",
+        "Save": "save",
         "Data": "data",
-    }  # fmt: skip
+    }
     kind = kinds.get(parts.prefix, "api")
     phase = {"step": "optimizer"}.get(parts.phase, parts.phase)
     return kind, phase, parts.path, parts.op if kind == "module" else ""
@@ -235,10 +239,11 @@ class _Part:
         return columns
 
 
-_CALL_COLUMNS = (
-    "order", "name", "kind", "module", "module_class", "phase", "parent", "forward", "arguments", "stack", "recompute",
-    "thread",
-)  # fmt: skip
+_CALL_COLUMNS = tuple(
+    """
+    order name kind module module_class phase parent forward arguments stack recompute thread
+    """.split()
+)
 _FINGERPRINT = ("nan", "posinf", "neginf", "zero", "min", "max", "mean", "l2", "hash")
 
 

@@ -135,9 +135,12 @@ class _Reader:
         positional: dict[str, Any] = {}
         named: dict[str, Any] = {}
         for group, slot, others in (
-            ("input_args", "input", positional), ("input", "input", positional), ("input_kwargs", "kwargs", named),
-            ("output", "output", {}), ("parameters", "parameters", {}),
-        ):  # fmt: skip
+            ("input_args", "input", positional),
+            ("input", "input", positional),
+            ("input_kwargs", "kwargs", named),
+            ("output", "output", {}),
+            ("parameters", "parameters", {}),
+        ):
             if group in entry:
                 self._walk(slot, entry[group], call.slots, others, top=True)
         arguments = {**({"args": positional} if positional else {}), **({"kwargs": named} if named else {})}
@@ -168,10 +171,15 @@ class _Reader:
         load = partial(self._load, file, shape) if file is not None and file.is_file() else None
         digest = value.get("md5")
         return ForeignTensor(
-            dtype=dtype, shape=shape, load=load, min=_number(value.get("Min")), max=_number(value.get("Max")),
-            mean=_number(value.get("Mean")), l2=_number(value.get("Norm")),
+            dtype=dtype,
+            shape=shape,
+            load=load,
+            min=_number(value.get("Min")),
+            max=_number(value.get("Max")),
+            mean=_number(value.get("Mean")),
+            l2=_number(value.get("Norm")),
             digest=_digest(digest) if digest and load is None else None,
-        )  # fmt: skip
+        )
 
     def _load(self, file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
         value = np.load(file) if file.suffix == ".npy" else torch_file.load(file, self._trust_pickle)

@@ -189,9 +189,15 @@ class _Writer:
         if tensor.dtype == "bool" and high is not None:
             high, low, mean, norm = bool(high), bool(low), None, None
         entry: dict[str, Any] = {
-            "type": "torch.Tensor", "dtype": f"torch.{tensor.dtype}", "shape": list(tensor.shape),
-            "Max": high, "Min": low, "Mean": mean, "Norm": norm, "requires_grad": tensor.number in self._gradients,
-        }  # fmt: skip
+            "type": "torch.Tensor",
+            "dtype": f"torch.{tensor.dtype}",
+            "shape": list(tensor.shape),
+            "Max": high,
+            "Min": low,
+            "Mean": mean,
+            "Norm": norm,
+            "requires_grad": tensor.number in self._gradients,
+        }
         if self._digest:
             entry["md5"] = _crc(tensor)
         elif self._task == "tensor":

@@ -223,9 +223,14 @@ def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
     size = int(np.prod(shape, dtype=np.int64))
     whole = np.load(file, mmap_mode="r").size == size
     return ForeignTensor(
-        _dtype(fields[3]), shape, partial(_array, file, _dtype(fields[3]), shape if whole else None), not whole,
-        min=low, max=high, mean=mean,
-    )  # fmt: skip
+        _dtype(fields[3]),
+        shape,
+        partial(_array, file, _dtype(fields[3]), shape if whole else None),
+        not whole,
+        min=low,
+        max=high,
+        mean=mean,
+    )
 
 
 def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:

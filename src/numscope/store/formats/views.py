@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from numscope.store.reader import Run
 
-_NARROW = (
-    "tensor", "dtype", "shape", "elements", "nan", "posinf", "neginf", "min", "max", "mean", "l2", "hash", "shard", "key",
-    "sampled",
-)  # fmt: skip
+_NARROW = """
+    tensor dtype shape elements nan posinf neginf min max mean l2 hash shard key sampled
+    """.split()
 
 
 @dataclass(frozen=True)
@@ -71,10 +70,17 @@ def step_calls(run: Run, step: int, rank: int) -> list[CallView]:
     calls: dict[int, CallView] = {}
     for row in tables.calls.to_pylist():
         calls[row["order"]] = CallView(
-            row["order"], row["name"], row["kind"], row["module"] or "", row["module_class"] or "", row["phase"],
-            row["parent"], row["forward"], json.loads(row["arguments"]) if row["arguments"] else {},
+            row["order"],
+            row["name"],
+            row["kind"],
+            row["module"] or "",
+            row["module_class"] or "",
+            row["phase"],
+            row["parent"],
+            row["forward"],
+            json.loads(row["arguments"]) if row["arguments"] else {},
             stacks.get(row["stack"]) or [],
-        )  # fmt: skip
+        )
     for row in tables.slots.select(["call", "slot", "tensor"]).to_pylist():
         if row["call"] in calls:
             calls[row["call"]].slots.append((row["slot"], tensors.get(row["tensor"])))

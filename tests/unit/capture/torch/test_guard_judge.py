@@ -89,8 +89,15 @@ def test_a_mask_from_outside_stays_meant_until_it_makes_a_nan() -> None:
 
 @pytest.mark.parametrize(
     ("allow", "silent"),
-    [("Torch.log", True), ("Torch.log.0.forward", True), ("*log*", True), ("blocks.1", True), ("blocks.2", False), ("exp", False)],
-)  # fmt: skip
+    [
+        ("Torch.log", True),
+        ("Torch.log.0.forward", True),
+        ("*log*", True),
+        ("blocks.1", True),
+        ("blocks.2", False),
+        ("exp", False),
+    ],
+)
 def test_the_users_list_is_of_calls_and_modules(allow: str, silent: bool) -> None:
     court = Court((allow,))
     call = court.call("Torch.log", module="blocks.1")

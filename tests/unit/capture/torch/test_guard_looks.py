@@ -101,6 +101,12 @@ def test_each_tensor_is_looked_at_on_its_own_stream_and_the_flags_wait_for_all()
     cuda.now = main
     streams.join()
     assert log == [
-        "event on main", "side waits for the flags", "on main", "look", "off main", "look", "main waits for side",
-    ]  # fmt: skip
+        "event on main",
+        "side waits for the flags",
+        "on main",
+        "look",
+        "off main",
+        "look",
+        "main waits for side",
+    ]
     assert streams.is_here()

@@ -93,9 +93,11 @@ def test_equal_runs_are_no_more_than_can_be_known(
 
 
 @given(
-    st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20), st.floats(-1, 1, width=32), st.integers(0, 19),
+    st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=20),
+    st.floats(-1, 1, width=32),
+    st.integers(0, 19),
     st.booleans(),
-)  # fmt: skip
+)
 @settings(max_examples=40, deadline=None)
 def test_the_bound_is_never_above_the_true_error(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], change: float, place: int, has_l2: bool
@@ -107,9 +109,13 @@ def test_the_bound_is_never_above_the_true_error(
     def run(path: Path, array: Any) -> Path:
         wide = array.astype(np.float64)
         tensor = ForeignTensor(
-            "float32", array.shape, min=wide.min(), max=wide.max(), mean=wide.mean(),
+            "float32",
+            array.shape,
+            min=wide.min(),
+            max=wide.max(),
+            mean=wide.mean(),
             l2=float(np.linalg.norm(wide)) if has_l2 else None,
-        )  # fmt: skip
+        )
         calls = [ForeignCall("Torch.exp.0.forward", [("output.0", tensor)])]
         write_run(path, Dump("test", [ForeignStep(0, 0, calls)]))
         return path
