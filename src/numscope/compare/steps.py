@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.judge.findings import History
+from numscope.compare.judge.origins import origin
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.precisions import Precisions, precisions
-from numscope.compare.judge.sentences import origin
 from numscope.compare.judge.unmeasured import Known, known
 from numscope.compare.judge.walk import Judgement, judge
 from numscope.compare.load import frameworks

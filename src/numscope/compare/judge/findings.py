@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import math
 import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from numscope.compare.align.arguments import Difference
 from numscope.compare.judge.precisions import Precisions
+from numscope.compare.load.side import Side
+from numscope.core.report import Origin
+from numscope.core.words import Mechanism, OriginKind
 
 IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
 VERDICTS = ("identical", "equivalent", "origin", "inherited")
@@ -21,11 +27,41 @@ Status = tuple[int, int]  # and the suspicion that is its cause, -1 for none
 PLAIN = 16  # unit roundoffs: what follows from something wrong and is as small as this is right again
 
 
+class Inputs(Enum):
+    """Whether a run shows what a call was given; the value is what a sentence says of it."""
+
+    RECORDED = ""
+    NONE = "it has no inputs"
+    UNRECORDED = "inputs not recorded"
+
+
+class Dtypes(NamedTuple):
+    """The dtypes of one output on the two sides."""
+
+    target: str
+    reference: str
+
+
+class Reason(ABC):
+    """Why something is named as an origin (reasons.py)."""
+
+    kind: ClassVar[OriginKind | None] = None  # None: that of the call itself
+    mechanism: ClassVar[Mechanism | None] = None  # None: what the arguments and dtypes of the two calls tell
+
+    @abstractmethod
+    def sentence(self, finding: Finding, a: Side, b: Side) -> str:
+        """Return what is wrong, without arguments, dtypes and source line."""
+
+    def details(self, finding: Finding) -> Mapping[str, str]:
+        """Return the fields that this reason adds to the details of the report's origin."""
+        return {"slot": finding.slot} if finding.slot else {}
+
+
 @dataclass(frozen=True)
 class Finding:
     """One origin, before it is put into words."""
 
-    kind: str  # call, data, parameter, missing, extra, gap, optimizer
+    reason: Reason
     pair: int  # row in the alignment, -1 for a call that one side alone has
     target: int  # row of the target's call, -1
     reference: int
@@ -37,12 +73,15 @@ class Finding:
     came_in: float
     differences: tuple[Difference, ...] = ()
     slot: str = ""
-    note: str = ""
     random: bool = False
-    dtypes: tuple[str, str] | None = None
-    given: str = ""  # what is known of its inputs, where that is not how far they are apart
-    parts: str = ""  # the shapes of the data, where the two sides are given parts of other sizes of a batch
-    ready: Any = None  # an origin of an earlier step, already in words
+    dtypes: Dtypes | None = None
+    inputs: Inputs = Inputs.RECORDED
+    batch_shapes: str = ""  # the shapes of the data, where the two sides are given parts of other sizes of a batch
+    ready: Origin | None = None  # an origin of an earlier step, already in words
+
+    def call(self, a: Side, b: Side) -> tuple[Side, int]:
+        """Return the side and the row of the call that is named: the target's where it has one."""
+        return (a, self.target) if self.target >= 0 else (b, self.reference)
 
 
 @dataclass

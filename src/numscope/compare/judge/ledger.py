@@ -11,9 +11,20 @@ from numscope.compare.align.arguments import Difference, differences, numbers
 from numscope.compare.align.pairing import MAP
 from numscope.compare.align.slots import INPUT, OUTPUT, SlotPairs
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, Finding, History, Suspicion
+from numscope.compare.judge.findings import (
+    EQUIVALENT,
+    IDENTICAL,
+    INHERITED,
+    Dtypes,
+    Finding,
+    History,
+    Inputs,
+    Reason,
+    Suspicion,
+)
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.paths.dataflow import flow, leads_to, other_sources
+from numscope.compare.judge.reasons import DataOfAnotherSize
 from numscope.compare.judge.rounding import CallErrors, call_errors, common_roundoff, forward_pairs
 from numscope.compare.judge.rules.micro_batches import batch_shapes, loading
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
@@ -280,14 +291,21 @@ class Ledger:
         return len(self.suspicions) - 1
 
     def find(
-        self, kind: str, pair: int, error: float, explained: float, came_in: float, *, slot: str = "", note: str = "",
+        self,
+        reason: Reason,
+        pair: int,
+        error: float,
+        explained: float,
+        came_in: float,
+        *,
+        slot: str = "",
         firm: bool = True,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Add a suspicion of a pair of calls and return its number."""
         row = int(self.alignment.target[pair])
         return self.suspect(
             Finding(
-                kind,
+                reason,
                 pair,
                 row,
                 int(self.alignment.reference[pair]),
@@ -299,27 +317,26 @@ class Ledger:
                 came_in,
                 tuple(self.told(pair)),
                 slot,
-                note,
                 random=bool(self.errors.operator[pair] == op.RANDOM),
                 dtypes=self._dtypes(pair),
-                given=self._what_is_given(pair),
-                parts=self.parts if kind == "data" and not firm else "",
+                inputs=self._inputs_of(pair),
+                batch_shapes=self.parts if isinstance(reason, DataOfAnotherSize) else "",
             ),
             firm,
             -1 if firm else pair,
         )
 
-    def _what_is_given(self, pair: int) -> str:
+    def _inputs_of(self, pair: int) -> Inputs:
         if is_source(self.a, int(self.alignment.target[pair])) and not self.given(pair):
-            return "it has no inputs"
-        return "inputs not recorded" if self.blind else ""
+            return Inputs.NONE
+        return Inputs.UNRECORDED if self.blind else Inputs.RECORDED
 
-    def _dtypes(self, pair: int) -> tuple[str, str] | None:
+    def _dtypes(self, pair: int) -> Dtypes | None:
         for row in self.made(pair):
             t, r = self.tensors(row)
             mine, theirs = self.dtype(self.a, t), self.dtype(self.b, r)
             if mine != theirs:
-                return mine, theirs
+                return Dtypes(mine, theirs)
         return None
 
     def mark_wrong(self, t: int, r: int, error: float, cause: int) -> None:
@@ -359,7 +376,7 @@ class Ledger:
                 continue
             itself = finding.target in ahead or finding.reference in behind
             phases = {self.phase(suspicion.at), *self._phases(finding)}
-            if itself or finding.parts or "backward" in phases or leads_to(self.flow_a, row, ahead):
+            if itself or finding.batch_shapes or "backward" in phases or leads_to(self.flow_a, row, ahead):
                 suspicion.healed_at = max(suspicion.healed_at, order)
 
     def _phases(self, finding: Finding) -> list[str]:

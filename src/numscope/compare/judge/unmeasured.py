@@ -16,7 +16,7 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference
 from numscope.compare.align.slots import SlotPairs
-from numscope.compare.judge.sentences import title_of
+from numscope.compare.judge.call_titles import title
 from numscope.compare.load.side import Side
 from numscope.compare.load.sources import Sources
 from numscope.core.report import Source
@@ -109,7 +109,7 @@ def _unlike(
     where = f"; {PurePath(source.file).name}:{source.line}" if source is not None else ""
     module = side.book.words[side.calls.module[at]] if side.calls.module[at] >= 0 else ""
     names = (a.calls.name(row) if row >= 0 else "", b.calls.name(other) if other >= 0 else "")
-    return Unlike(what, *names, module, a.step, a.rank, f"{title_of(side, at)}: {text}{where}", source)
+    return Unlike(what, *names, module, a.step, a.rank, f"{title(side, at)}: {text}{where}", source)
 
 
 def together(steps: Iterable[Known | None]) -> Known:

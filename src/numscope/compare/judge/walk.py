@@ -20,6 +20,7 @@ from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, OR
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.reasons import CallReason, DataDiffers, DataOfAnotherSize
 from numscope.compare.judge.rounding import CallErrors
 from numscope.compare.judge.rules.composite_calls import Outer
 from numscope.compare.judge.rules.late_writes import late_writes
@@ -173,10 +174,10 @@ class _Walk:
                 ledger.mark_wrong(t, r, ledger.size(row), -1)
                 ledger.verdict[pair] = INHERITED
             elif ledger.parts and np.isnan(error):
-                ledger.find("data", pair, np.inf, explained, 0.0, slot=ledger.slot(row), firm=False)
+                ledger.find(DataOfAnotherSize(), pair, np.inf, explained, 0.0, slot=ledger.slot(row), firm=False)
             else:
                 size = float("inf") if np.isnan(error) else error
-                cause = ledger.find("data", pair, size, explained, 0.0, slot=ledger.slot(row))
+                cause = ledger.find(DataDiffers(), pair, size, explained, 0.0, slot=ledger.slot(row))
                 ledger.mark_wrong(t, r, size, cause)
                 ledger.verdict[pair] = ORIGIN
 
@@ -200,7 +201,7 @@ class _Walk:
 
     def _outermost(self, finding: Finding) -> Finding:
         ledger = self.ledger
-        if finding.kind != "call" or finding.pair < 0 or finding.ready is not None:
+        if not isinstance(finding.reason, CallReason) or finding.pair < 0 or finding.ready is not None:
             return finding
         pair_of = {int(row): pair for pair, row in enumerate(ledger.alignment.target.tolist())}
         row = int(ledger.a.calls.parent[finding.target])

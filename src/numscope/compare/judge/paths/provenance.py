@@ -13,6 +13,7 @@ from numscope.compare.align.slots import STATE
 from numscope.compare.judge.findings import PLAIN, RIGHT, TAINTED, Made, Status, or_zero
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.regions import Regions
+from numscope.compare.judge.reasons import CallReason, DataDiffers, ParameterDiffers, UnrecordedWork
 from numscope.compare.judge.rules.gradients import forward_cause, heal_parts
 from numscope.core.dtypes import unit_roundoff
 
@@ -74,7 +75,7 @@ class Provenance:
             and not history.started
             and not (label in history.arguments and ledger.flow_a.producer[t] >= 0)
         ):
-            cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row))
+            cause = ledger.find(ParameterDiffers(), pair, error, explained, 0.0, slot=ledger.slot(row))
         elif ledger.anything_wrong():
             cause = ledger.first_cause()
         elif (remembered := history.arguments.get(label) or history.late.get(label)) is not None:
@@ -82,7 +83,8 @@ class Provenance:
         elif self._is_written_by_one(t, r):
             return self.regions.check(pair, row)
         else:
-            cause = ledger.find("parameter", pair, error, explained, 0.0, slot=ledger.slot(row), note="between steps")
+            reason = ParameterDiffers(between_steps=True)
+            cause = ledger.find(reason, pair, error, explained, 0.0, slot=ledger.slot(row))
         history.parameters[label] = error
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
@@ -118,7 +120,9 @@ class Provenance:
     def _is_told(self, cause: int) -> bool:
         """Return whether a cause is a call of other arguments: then a parameter that it wrote is no fault of its own."""
         finding = self.ledger.suspicions[cause].finding if cause >= 0 else None
-        return finding is not None and finding.kind == "call" and bool(finding.differences) and not finding.random
+        if finding is None or not isinstance(finding.reason, CallReason):
+            return False
+        return bool(finding.differences) and not finding.random
 
     def label(self, pair: int, row: int) -> str:
         """Return a parameter's or buffer's name over all steps: its module's path and its own."""
@@ -157,8 +161,8 @@ class Provenance:
         ):
             cause = found
         else:
-            kind = "data" if self._is_data(pair, t) else "gap"
-            cause = ledger.find(kind, pair, error, explained, 0.0, slot=ledger.slot(row))
+            reason = DataDiffers() if self._is_data(pair, t) else UnrecordedWork()
+            cause = ledger.find(reason, pair, error, explained, 0.0, slot=ledger.slot(row))
         ledger.mark_wrong(t, r, error, cause)
         return TAINTED, cause
 

@@ -13,10 +13,19 @@ import numpy as np
 from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.slots import OUTPUT
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.findings import Finding
+from numscope.compare.judge.findings import Finding, Reason
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.counterparts import alike, crossed
 from numscope.compare.judge.paths.dataflow import Flow, Region, region
+from numscope.compare.judge.reasons import (
+    AnotherLayout,
+    AnotherTensor,
+    DoesAnotherJob,
+    GradientOnOneSide,
+    UnrecordedWork,
+    WritesInPlace,
+    one_sided_call,
+)
 from numscope.compare.judge.rules.gradients import lone_gradient
 from numscope.compare.load.side import Ints, Side
 from numscope.compare.measure.measures import filled
@@ -32,8 +41,8 @@ def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: S
     ahead, behind = narrowed(ledger, row, regions)
     told = _first_told(ledger, ahead, behind)
     if told >= 0:
-        return _of_pair(ledger, told, sizes, "other inputs")
-    return replace(_named(ledger, pair, row, (ahead, behind), sizes), parts=ledger.parts)
+        return _of_pair(ledger, told, sizes, DoesAnotherJob())
+    return replace(_named(ledger, pair, row, (ahead, behind), sizes), batch_shapes=ledger.parts)
 
 
 def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
@@ -52,39 +61,37 @@ def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) 
     if extra >= 0 or missing >= 0:
         first = _first_pair(ledger, paired, behind, extra, missing)
         if first >= 0:
-            return _of_pair(ledger, first, sizes, "other inputs")
+            return _of_pair(ledger, first, sizes, DoesAnotherJob())
         first = _other_layout(ledger, ahead, behind)
         if first >= 0:
-            return _of_pair(ledger, first, sizes, "other layout")
+            return _of_pair(ledger, first, sizes, AnotherLayout())
         order = float(extra) if extra >= 0 else ledger.place_of_reference(missing)
-        kind = "extra" if extra >= 0 else "missing"
-        step = (ledger.a.step, ledger.a.rank)
-        return Finding(kind, -1, extra, missing, *step, order, *sizes, slot=ledger.slot(row), note=name)
+        place = (ledger.a.step, ledger.a.rank, order)
+        return Finding(one_sided_call(extra, name), -1, extra, missing, *place, *sizes, slot=ledger.slot(row))
     if paired:
         first = ledger.pair_of(_most_active(ledger, ledger.a, paired))
         lone = lone_gradient(ledger, first)
         if lone is not None:
-            return _of_pair(ledger, lone[0], sizes, f"gradient of the {lone[2]}", slot=lone[1])
+            return _of_pair(ledger, lone.pair, sizes, GradientOnOneSide(lone.who), slot=lone.slot)
         swapped = next((given for given in ledger.given(first) if crossed(ledger, given)), None)
         if swapped is not None:
-            return _of_pair(ledger, first, sizes, "another tensor", slot=ledger.slot(swapped))
-        return _of_pair(ledger, first, sizes, "other inputs")
+            return _of_pair(ledger, first, sizes, AnotherTensor(), slot=ledger.slot(swapped))
+        return _of_pair(ledger, first, sizes, DoesAnotherJob())
     t, r = ledger.tensors(row)
     if ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0:
-        return _of_pair(ledger, pair, sizes, "", kind="gap", slot=ledger.slot(row))
+        return _of_pair(ledger, pair, sizes, UnrecordedWork(), slot=ledger.slot(row))
     writer = _writer(ledger, t, r)
     if writer >= 0:
-        return _of_pair(ledger, writer, sizes, "in place", slot=name)
+        return _of_pair(ledger, writer, sizes, WritesInPlace(name))
     chosen = _last_maker(ledger, pair, t, r)
     if chosen is not None:
         target, reference = chosen
         if target >= 0 and reference >= 0:
-            return _of_pair(ledger, ledger.pair_of(target), sizes, "other inputs")
+            return _of_pair(ledger, ledger.pair_of(target), sizes, DoesAnotherJob())
         order = float(target) if target >= 0 else ledger.place_of_reference(reference)
-        kind = "extra" if target >= 0 else "missing"
         where = (ledger.a.step, ledger.a.rank, order)
-        return Finding(kind, -1, target, reference, *where, *sizes, slot=ledger.slot(row), note=name)
-    return _of_pair(ledger, pair, sizes, "another tensor", slot=ledger.slot(row))
+        return Finding(one_sided_call(target, name), -1, target, reference, *where, *sizes, slot=ledger.slot(row))
+    return _of_pair(ledger, pair, sizes, AnotherTensor(), slot=ledger.slot(row))
 
 
 def _first_told(ledger: Ledger, ahead: Region, behind: Region) -> int:
@@ -109,11 +116,11 @@ def _doubted(calls: list[int], cleared: set[int]) -> list[int]:
     return [call for call in calls if call not in cleared] or calls
 
 
-def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, note: str, *, kind: str = "call", slot: str = "") -> Finding:
+def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, reason: Reason, slot: str = "") -> Finding:
     target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
     differ = tuple(ledger.differences.get(pair, ()))
     place = (ledger.a.step, ledger.a.rank, float(target))
-    return Finding(kind, pair, target, reference, *place, *sizes, differ, slot=slot, note=note)
+    return Finding(reason, pair, target, reference, *place, *sizes, differ, slot=slot)
 
 
 def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:

@@ -16,6 +16,7 @@ from numscope.compare.judge.findings import FAILED, PLAIN, RIGHT, TAINTED, Statu
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Region, region
 from numscope.compare.judge.paths.region_cause import between_them, narrowed
+from numscope.compare.judge.reasons import ExtraCall, OneSidedCall
 from numscope.compare.judge.rounding import common_roundoff
 from numscope.compare.judge.rules.gradients import forward_cause, further_use, raise_again
 from numscope.compare.load.side import Side
@@ -203,12 +204,19 @@ class Regions:
         suspicion.failures += 1
         suspicion.last = error
         finding = suspicion.finding
-        if suspicion.failures <= 4 and not suspicion.firm and (finding.kind != "extra" or cause in cleared):
+        if (
+            suspicion.failures <= 4
+            and not suspicion.firm
+            and (not isinstance(finding.reason, ExtraCall) or cause in cleared)
+        ):
             sizes = (finding.relative, finding.expected, finding.came_in)
             wider = between_them(ledger, pair, row, regions, sizes)
             # The reference lacks a call that the target has, before what first failed: another way to do it.
-            if wider.kind == "extra" and wider.target < ledger.alignment.target[suspicion.at] and cause not in cleared:
-                suspicion.finding = replace(wider, note=finding.note, slot=finding.slot)
+            extra, first = isinstance(wider.reason, ExtraCall), ledger.alignment.target[suspicion.at]
+            if extra and wider.target < first and cause not in cleared:
+                if isinstance(finding.reason, OneSidedCall):  # it shows where it first did
+                    wider = replace(wider, reason=ExtraCall(finding.reason.shows_in), slot=finding.slot)
+                suspicion.finding = wider
             elif cause in cleared:
                 suspicion.finding = replace(wider, relative=error)
                 suspicion.at = pair

@@ -7,6 +7,7 @@ import numpy as np
 from numscope.compare.judge.findings import INHERITED, ORIGIN, PLAIN, RIGHT, or_zero
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.reasons import InnerCallsAgree
 
 
 class Outer:
@@ -71,13 +72,12 @@ class Outer:
         if cause is None and not ledger.anything_wrong():
             summed_up = ledger.slot(row).startswith("parameters_grad")  # what reaches the optimizer tells
             cause = ledger.find(
-                "call",
+                InnerCallsAgree(),
                 pair,
                 error,
                 explained,
                 front,
                 slot=ledger.slot(row),
-                note="inner calls agree",
                 firm=not summed_up,
             )
         elif cause is None:

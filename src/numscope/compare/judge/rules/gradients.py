@@ -6,13 +6,17 @@ or one whose outputs met again in forward, but not their gradients, is named bef
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
 from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding, or_zero
 from numscope.compare.judge.ledger import Ledger
-from numscope.compare.judge.paths.dataflow import region
+from numscope.compare.judge.paths.dataflow import Flow, region
+from numscope.compare.judge.reasons import GradientOnOneSide, Who, one_sided_call
+from numscope.compare.load.side import Ints, Side
 
 
 def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
@@ -34,19 +38,29 @@ def cut(ledger: Ledger, pair: int, label: str, error: float, explained: float) -
     lone = _lone_call(ledger, "detach")
     if lone is not None:
         return _suspect_lone(ledger, pair, f"parameters_grad.{label}", lone, error, explained)
-    maker, who = _maker(ledger, pair, label)
+    maker = _maker(ledger, pair, label)
     one_sided = _one_sided(ledger)
-    found = [one for one in one_sided if one[0] == maker] if maker >= 0 else one_sided
-    if not found:
+    if maker is None:
+        found = one_sided[0] if one_sided else None
+    else:
+        found = maker if any(one.pair == maker.pair for one in one_sided) else None
+    if found is None:
         return None
-    first, slot, who = found[0] if maker < 0 else (maker, f"for {label}", who)
-    return ledger.find("call", first, error, explained, 0.0, slot=slot, note=f"gradient of the {who}")
+    return ledger.find(GradientOnOneSide(found.who), found.pair, error, explained, 0.0, slot=found.slot)
 
 
-def lone_gradient(ledger: Ledger, pair: int) -> tuple[int, str, str] | None:
+class LoneGradient(NamedTuple):
+    """A paired backward call that has a gradient on one side alone."""
+
+    pair: int
+    slot: str
+    who: Who
+
+
+def lone_gradient(ledger: Ledger, pair: int) -> LoneGradient | None:
     """Return the backward call that has a gradient on one side alone, where a pair is given that gradient: a norm over
-    all gradients. As (pair, slot, whose)."""
-    sides = (
+    all gradients."""
+    sides: tuple[tuple[Side, Flow, Ints, Ints, Who], ...] = (
         (ledger.a, ledger.flow_a, ledger.slots.alone_a, ledger.alignment.target, "target"),
         (ledger.b, ledger.flow_b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
     )
@@ -56,14 +70,14 @@ def lone_gradient(ledger: Ledger, pair: int) -> tuple[int, str, str] | None:
         makers = set(flow.producer[flow.same[tensors[tensors >= 0]]].tolist())
         for maker, slot, whose in one_sided:
             if whose == who and int(calls[maker]) in makers:
-                return maker, f"as {slot}", who
+                return LoneGradient(maker, f"as {slot}", who)
     return None
 
 
-def _maker(ledger: Ledger, pair: int, label: str) -> tuple[int, str]:
-    """Return the pair of calls that makes the gradient which one side alone has, -1 for none, and whose it is."""
+def _maker(ledger: Ledger, pair: int, label: str) -> LoneGradient | None:
+    """Return the pair of calls that makes the gradient of a parameter which one side alone has."""
     slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)
-    sides = (
+    sides: tuple[tuple[Side, Flow, Ints, Who], ...] = (
         (ledger.a, ledger.flow_a, ledger.alignment.target, "target"),
         (ledger.b, ledger.flow_b, ledger.alignment.reference, "reference"),
     )
@@ -72,14 +86,14 @@ def _maker(ledger: Ledger, pair: int, label: str) -> tuple[int, str]:
         for tensor in side.slots.tensor[here][side.slots.slot[here] == slot].tolist():
             maker = int(flow.producer[flow.same[tensor]]) if tensor >= 0 else -1
             if maker >= 0 and maker in calls:
-                return int(np.flatnonzero(calls == maker)[0]), who
-    return -1, ""
+                return LoneGradient(int(np.flatnonzero(calls == maker)[0]), f"for {label}", who)
+    return None
 
 
-def _one_sided(ledger: Ledger) -> list[tuple[int, str, str]]:
-    """Return the paired backward calls that have a gradient on one side alone, in order: (pair, slot, whose)."""
+def _one_sided(ledger: Ledger) -> list[LoneGradient]:
+    """Return the paired backward calls that have a gradient on one side alone, in order."""
     found = []
-    sides = (
+    sides: tuple[tuple[Side, Ints, Ints, Who], ...] = (
         (ledger.a, ledger.slots.alone_a, ledger.alignment.target, "target"),
         (ledger.b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
     )
@@ -91,7 +105,7 @@ def _one_sided(ledger: Ledger) -> list[tuple[int, str, str]]:
             inner = side.calls.phase[call] == backward and side.calls.children[call] == 0
             # An argument that is given by name here and by place there has a gradient under two names.
             if inner and slot.startswith("output") and call in pair_of and _has_more(ledger, pair_of[call], who):
-                found.append((pair_of[call], slot, who))
+                found.append(LoneGradient(pair_of[call], slot, who))
     return sorted(found)
 
 
@@ -186,13 +200,20 @@ def _lone_call(ledger: Ledger, wanted: str) -> tuple[int, int] | None:
 
 
 def _suspect_lone(ledger: Ledger, pair: int, slot: str, lone: tuple[int, int], error: float, explained: float) -> int:
-    kind = "extra" if lone[0] >= 0 else "missing"
     name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
     return ledger.suspect(
         Finding(
-            kind, -1, *lone, ledger.a.step, ledger.a.rank, ledger.order(pair) - 0.5, error, explained, 0.0,
-            slot=slot, note=name,
+            one_sided_call(lone[0], name),
+            -1,
+            *lone,
+            ledger.a.step,
+            ledger.a.rank,
+            ledger.order(pair) - 0.5,
+            error,
+            explained,
+            0.0,
+            slot=slot,
         ),
         firm=False,
         at=pair,
-    )  # fmt: skip
+    )

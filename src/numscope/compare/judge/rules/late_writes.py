@@ -13,26 +13,36 @@ from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Flow
+from numscope.compare.judge.reasons import one_sided_call
 
 
 def late_writes(ledger: Ledger) -> dict[str, Finding]:
     """Return the calls that write over what an optimizer has left and have no counterpart, by the parameter's name."""
     found: dict[str, Finding] = {}
-    for flow, alone, kind in (
-        (ledger.flow_a, ledger.alignment.alone_target, "extra"),
-        (ledger.flow_b, ledger.alignment.alone_reference, "missing"),
+    for flow, alone, is_target in (
+        (ledger.flow_a, ledger.alignment.alone_target, True),
+        (ledger.flow_b, ledger.alignment.alone_reference, False),
     ):
         left = _left(flow) if len(alone) else {}
         for call in alone.tolist() if left else ():
             label = next((left[tensor] for tensor in flow.inputs(call) if tensor in left), None)
             if label is None or label in found or not _writes(flow, call):
                 continue
-            order = float(call) if kind == "extra" else ledger.place_of_reference(call)
-            target, reference = (call, -1) if kind == "extra" else (-1, call)
+            order = float(call) if is_target else ledger.place_of_reference(call)
+            target, reference = (call, -1) if is_target else (-1, call)
             found[label] = Finding(
-                kind, -1, target, reference, ledger.a.step, ledger.a.rank, order, _moved(flow, call), 0.0, 0.0,
-                slot=label, note="the next step",
-            )  # fmt: skip
+                one_sided_call(target, "the next step"),
+                -1,
+                target,
+                reference,
+                ledger.a.step,
+                ledger.a.rank,
+                order,
+                _moved(flow, call),
+                0.0,
+                0.0,
+                slot=label,
+            )
     return found
 
 

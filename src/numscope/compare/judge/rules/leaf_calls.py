@@ -21,6 +21,7 @@ from numscope.compare.judge.findings import (
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.counterparts import crossed, meets_again
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.reasons import ChangesState, OutputDiffers, UnrecordedWork
 from numscope.compare.judge.rules.unrecorded_calls import lone_before
 from numscope.compare.load.side import Floats, distinct
 
@@ -89,16 +90,17 @@ class Leaves:
             ledger.inherit(pair, ledger.suspect(lone, firm=True))
         else:
             if self._begins_otherwise(pair):  # numbers of another kind, perhaps for another use: see where they lead
-                cause = ledger.find("call", pair, out, float(self.limits[pair]), came_in, firm=False)
+                cause = ledger.find(OutputDiffers(), pair, out, float(self.limits[pair]), came_in, firm=False)
                 ledger.loosen(pair, [cause])
                 ledger.verdict[pair], ledger.cause_of[pair] = ORIGIN, cause
                 return
             blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
-            kind = "gap" if slot else "call"
             explained = float(self.limits[pair])
             explained = explained if out > explained else self._limit(pair, came_in, carried)
             out, explained, came_in = self._in_list(pair) or (out, explained, came_in)
-            cause = ledger.find(kind, blamed, out, explained, came_in, slot=slot)
+            cause = ledger.find(
+                UnrecordedWork() if slot else OutputDiffers(), blamed, out, explained, came_in, slot=slot
+            )
             ledger.inherit(pair, cause)
             ledger.cause_of[blamed] = cause
             ledger.verdict[blamed] = ORIGIN
@@ -256,7 +258,7 @@ class Leaves:
         row = int(ledger.alignment.target[pair])
         reference = int(ledger.alignment.reference[pair])
         finding = Finding(
-            "call",
+            ChangesState(),
             pair,
             row,
             reference,
@@ -267,7 +269,6 @@ class Leaves:
             0.0,
             0.0,
             told,
-            note="on state",
         )
         module = ledger.a.calls.module[row]
         path = ledger.a.book.words[module] if module >= 0 else ""

@@ -7,7 +7,6 @@ compared are the gradients that reach the optimizer, when all parts have been ad
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +15,7 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import SlotPairs
 from numscope.compare.judge.findings import Finding, or_zero
 from numscope.compare.judge.paths.dataflow import Flow
+from numscope.compare.judge.reasons import GradientsOfParts
 from numscope.compare.load.side import Side
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def blame_gradients(ledger: Ledger, pair: int, rows: list[int]) -> None:
     """Name the gradients, which are not the same though the parts have been added up, in place of what was suspected
     because a part is not the whole. A call whose arguments differ stays what it is."""
     stands = [suspicion for suspicion in ledger.suspicions if suspicion.stands]
-    open_ = [one for one in stands if one.finding.parts and not one.firm]
+    open_ = [one for one in stands if one.finding.batch_shapes and not one.firm]
     if len(open_) < len(stands):
         return
     finding = _of_gradients(ledger, pair, rows)
@@ -89,14 +89,12 @@ def _of_gradients(ledger: Ledger, pair: int, rows: list[int]) -> Finding:
     factor = factors[worst]
     alike = np.isfinite(factor) and bool(np.all(np.abs(factors[off] - factor) <= _OFF * abs(factor)))
     count = int(off.sum())
-    how = f"{factor:.4g} times the reference's" if alike else "off"
-    text = f"{count} of {len(rows)} gradients {'are' if count > 1 else 'is'} {how}" if count else "all together are off"
+    reason = GradientsOfParts(count, len(rows), float(factor) if alike else None)
     row, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
     place = (ledger.a.step, ledger.a.rank, float(row))
     sizes = (float(errors[worst]), 32 * ledger.roundoff(*ledger.tensors(rows[worst])), 0.0)
     slot = ledger.slot(rows[worst])
-    finding = Finding("optimizer", pair, row, reference, *place, *sizes, slot=slot, note="parts", given=text)
-    return replace(finding, parts=ledger.parts)
+    return Finding(reason, pair, row, reference, *place, *sizes, slot=slot, batch_shapes=ledger.parts)
 
 
 def _factor(ledger: Ledger, row: int) -> float:

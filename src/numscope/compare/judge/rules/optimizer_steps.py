@@ -10,9 +10,10 @@ from numscope.compare.align.optimizer_parameters import has_parameter
 from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Made, or_zero
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.reasons import UpdateDiffers, UpdatedOnOneSide, Who
 from numscope.compare.judge.rules.gradients import cut
 from numscope.compare.judge.rules.micro_batches import blame_gradients, lost_in_rounding
-from numscope.compare.load.side import Side
+from numscope.compare.load.side import Ints, Side
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
 _LINEAR = ("SGD", "ASGD")
@@ -26,7 +27,7 @@ class _Update:
     explained: float
     came_in: float
     slot: str
-    note: str = ""
+    who: Who | None = None  # the side that alone has it
 
     @property
     def excess(self) -> float:
@@ -80,7 +81,7 @@ def judge_optimizer(ledger: Ledger, provenance: Provenance, pair: int) -> None:
     follows = ledger.blind and ledger.anything_wrong()
     if wrong and not ledger.history.diverged and not follows:
         worst = max(wrong, key=lambda update: update.excess)
-        cause = ledger.find("optimizer", pair, worst.error, worst.explained, worst.came_in, slot=worst.slot)
+        cause = ledger.find(UpdateDiffers(), pair, worst.error, worst.explained, worst.came_in, slot=worst.slot)
         ledger.cause_of[pair] = cause
         verdict = ORIGIN
         for update in wrong:
@@ -119,19 +120,19 @@ def _cut(ledger: Ledger, pair: int, update: _Update) -> int:
         return ledger.first_cause()
     cause = cut(ledger, pair, update.label, update.error, update.explained)
     if cause is None:
-        return ledger.find(
-            "optimizer", pair, update.error, update.explained, update.came_in, slot=update.slot, note=update.note
-        )
+        reason = UpdateDiffers() if update.who is None else UpdatedOnOneSide(update.who)
+        return ledger.find(reason, pair, update.error, update.explained, update.came_in, slot=update.slot)
     return cause
 
 
 def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
     """Return the parameters that one side alone updates in this step, that it does move, and that the other has, too."""
     found = []
-    for number, side, other, alone, calls, who in (
+    sides: tuple[tuple[int, Side, Side, Ints, Ints, Who], ...] = (
         (0, ledger.a, ledger.b, ledger.slots.alone_a, ledger.alignment.target, "target"),
         (1, ledger.b, ledger.a, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
-    ):
+    )
+    for number, side, other, alone, calls, who in sides:
         rows = alone[side.slots.call[alone] == calls[pair]]
         tensors = {side.book.words[side.slots.slot[row]]: int(side.slots.tensor[row]) for row in rows.tolist()}
         for slot, after in tensors.items():
@@ -141,7 +142,7 @@ def _updated_alone(ledger: Ledger, pair: int) -> list[_Update]:
                 moved = _distance(side, after, before)
                 missed = moved > 0 and has_parameter(other, label, side, before)
                 if missed and not (ledger.elsewhere is not None and ledger.elsewhere.holds(1 - number, label)):
-                    found.append(_Update(label, moved, 0.0, 0.0, slot, f"only the {who} has"))
+                    found.append(_Update(label, moved, 0.0, 0.0, slot, who))
     return found
 
 

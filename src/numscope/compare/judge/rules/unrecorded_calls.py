@@ -9,8 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.judge import operators as op
-from numscope.compare.judge.findings import Finding
+from numscope.compare.judge.findings import Finding, Inputs
 from numscope.compare.judge.ledger import Ledger
+from numscope.compare.judge.reasons import one_sided_call
 from numscope.compare.load.side import Ints, Side
 from numscope.compare.load.unrecorded_inputs import is_source
 
@@ -29,12 +30,12 @@ def lone_before(ledger: Ledger, pair: int, error: float, explained: float, came_
     missing = _first(ledger, ledger.b, alignment.alone_reference, begin[1], other)
     if extra < 0 and missing < 0:
         return None
-    kind = "extra" if extra >= 0 else "missing"
     order = float(extra) if extra >= 0 else ledger.place_of_reference(missing)
     place = (ledger.a.step, ledger.a.rank, order)
     name = ledger.a.calls.name(row)
     sizes = (error, explained, came_in)
-    return Finding(kind, -1, extra, missing, *place, *sizes, note=name, given="inputs not recorded")
+    reason = one_sided_call(extra, name)
+    return Finding(reason, -1, extra, missing, *place, *sizes, inputs=Inputs.UNRECORDED)
 
 
 def _first(ledger: Ledger, side: Side, alone: Ints, begin: int, end: int) -> int:
