@@ -111,47 +111,67 @@ struct Slot {
     bool is_none(PyObject *object) const { return (*this)(object) == Py_None; }
 };
 
-#define SLOTS(X)                                                                                                                     \
-    X(Api, head) X(Api, op) X(Api, plain) X(Api, series) X(Api, usual)                                                                \
-    X(ApiMode, _known) X(ApiMode, _thread) X(ApiMode, _watch)                                                                         \
-    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _outside) X(AtenMode, _owners) X(AtenMode, _watch)    \
-    X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) X(BackwardCall, attached)          \
-    X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) X(BackwardCall, row) X(BackwardCall, wanted)               \
-    X(Executions, log)                                                                                                                \
-    X(Form, device) X(Form, dtype) X(Form, rows) X(Form, seen) X(Form, shape) X(Form, views)                                                         \
-    X(GradientHook, _backwards) X(GradientHook, _path) X(GradientHook, _slot) X(GradientHook, _watch)                                 \
-    X(Modules, _backwards) X(Modules, _modules) X(Modules, _shows_state) X(Modules, _watch)                                           \
-    X(Names, coming)                                                                                                                  \
-    X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing)                                                \
-    X(Open, backward) X(Open, module) X(Open, module_class) X(Open, op) X(Open, order) X(Open, path)    X(Open, site)                                  \
-    X(Operator, aliases) X(Operator, backward) X(Operator, call) X(Operator, forward) X(Operator, in_order) X(Operator, key)          \
-    X(Operator, ordinary) X(Operator, slots) X(Operator, tensors) X(Operator, texts)                                                  \
-    X(Recorder, _again) X(Recorder, _batch) X(Recorder, _lock) X(Recorder, _measure) X(Recorder, _tensors) X(Recorder, call_rows) X(Recorder, epoch)      \
-    X(Recorder, direct) X(Recorder, full) X(Recorder, orders) X(Recorder, shares) X(Recorder, sites) X(Recorder, slot_rows)           \
-    X(Recorder, takes_many) X(Recorder, tensor_numbers)                                                                               \
-    X(Rows, count) X(Rows, room)                                                                                                      \
-    X(Series, _lock) X(Series, backward) X(Series, forward) X(Series, now)                                                                             \
-    X(Settled, known) X(Settled, storages)                                                                                                                 \
-    X(Sites, _boundaries) X(Sites, _ids)                                                                                              \
-    X(State, busy) X(State, guard) X(State, number) X(State, quiet) X(State, stack) X(State, stepping)                                                   \
-    X(Tensors, _keys) X(Tensors, _recorder) X(Tensors, _storages) X(Tensors, _untrusted) X(Tensors, _volatile) X(Tensors, blanks)     \
-    X(Tensors, compiled_forms) X(Tensors, follows_views) X(Tensors, objects) X(Tensors, settled)                                      \
-    X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways)                                                                   \
-    X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) X(Watch, calm) X(Watch, executions)            \
-    X(Watch, first_gradient) X(Watch, first_output) X(Watch, forward_on) X(Watch, forward_phase) X(Watch, on) X(Watch, outside)       \
-    X(Watch, places) X(Watch, record_backward) X(Watch, recorder) X(Watch, restless) X(Watch, stacks) X(Watch, tensors)               \
-    X(Watch, thread) X(Watch, buffer_slots) X(Watch, inputs) X(Watch, module_kind) X(Watch, parameter_slots) X(Watch, records_modules)
+#define SLOTS(X) \
+    X(Api, head) X(Api, op) X(Api, plain) X(Api, series) X(Api, usual) \
+    X(ApiMode, _known) X(ApiMode, _thread) X(ApiMode, _watch) \
+    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _outside) X(AtenMode, _owners) \
+        X(AtenMode, _watch) \
+    X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) \
+        X(BackwardCall, attached) X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) \
+        X(BackwardCall, row) X(BackwardCall, wanted) \
+    X(Executions, log) \
+    X(Form, device) X(Form, dtype) X(Form, rows) X(Form, seen) X(Form, shape) X(Form, views) \
+    X(GradientHook, _backwards) X(GradientHook, _path) X(GradientHook, _slot) X(GradientHook, _watch) \
+    X(Modules, _backwards) X(Modules, _modules) X(Modules, _shows_state) X(Modules, _watch) \
+    X(Names, coming) \
+    X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing) \
+    X(Open, backward) X(Open, module) X(Open, module_class) X(Open, op) X(Open, order) X(Open, path) X(Open, site) \
+    X(Operator, aliases) X(Operator, backward) X(Operator, call) X(Operator, forward) X(Operator, in_order) \
+        X(Operator, key) X(Operator, ordinary) X(Operator, slots) X(Operator, tensors) X(Operator, texts) \
+    X(Recorder, _again) X(Recorder, _batch) X(Recorder, _lock) X(Recorder, _measure) X(Recorder, _tensors) \
+        X(Recorder, call_rows) X(Recorder, direct) X(Recorder, epoch) X(Recorder, full) X(Recorder, orders) \
+        X(Recorder, shares) X(Recorder, sites) X(Recorder, slot_rows) X(Recorder, takes_many) \
+        X(Recorder, tensor_numbers) \
+    X(Rows, count) X(Rows, room) \
+    X(Series, _lock) X(Series, backward) X(Series, forward) X(Series, now) \
+    X(Settled, known) X(Settled, storages) \
+    X(Sites, _boundaries) X(Sites, _ids) \
+    X(State, busy) X(State, guard) X(State, number) X(State, quiet) X(State, stack) X(State, stepping) \
+    X(Tensors, _keys) X(Tensors, _recorder) X(Tensors, _storages) X(Tensors, _untrusted) X(Tensors, _volatile) \
+        X(Tensors, blanks) X(Tensors, compiled_forms) X(Tensors, follows_views) X(Tensors, objects) \
+        X(Tensors, settled) \
+    X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways) \
+    X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) \
+        X(Watch, buffer_slots) X(Watch, calm) X(Watch, executions) X(Watch, first_gradient) X(Watch, first_output) \
+        X(Watch, forward_on) X(Watch, forward_phase) X(Watch, inputs) X(Watch, module_kind) X(Watch, on) \
+        X(Watch, outside) X(Watch, parameter_slots) X(Watch, places) X(Watch, record_backward) X(Watch, recorder) \
+        X(Watch, records_modules) X(Watch, restless) X(Watch, stacks) X(Watch, tensors) X(Watch, thread)
 
 #define DECLARE(owner, name) static Slot owner##_##name;
 SLOTS(DECLARE)
 #undef DECLARE
 
 /* Objects that Python hands over once: classes, functions of torch's, and functions of ours for what is rare. */
-#define GIVEN(X)                                                                                                                     \
-    X(Tensor) X(Parameter) X(Buffer) X(BackwardCall) X(NodeHook) X(TorchBatch) X(Way) X(AccumulateGrad) X(SIMPLE) X(EXACT)    \
-    X(LEAVES) X(KEY) X(AGAIN) X(Open) X(State) X(Tensors) X(Watch) X(Modules) X(ABSENT) X(NUMBERS) X(THREAD) X(current_node) X(look_up_view) X(nested_rows) X(named_rows) X(result_rows) X(call_operator) X(take_state) X(begin_module) X(end_module) X(Unmeasured) X(compiler) X(is_tracing) X(task) X(functions) X(modes) X(traced) X(sequence)      \
-    X(look_up) X(aim_again) X(aim) X(call_function) X(end_call) X(raised) X(hook_call) X(lead) X(capturing) X(raw_stream)     \
-    X(current_device) X(count) X(Sink) X(gradient_call)
+#define GIVEN(X) \
+    X(ABSENT) X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) \
+    X(BackwardCall) X(begin_module) X(Buffer) \
+    X(call_function) X(call_operator) X(capturing) X(compiler) X(count) X(current_device) X(current_node) \
+    X(end_call) X(end_module) X(EXACT) \
+    X(functions) \
+    X(gradient_call) \
+    X(hook_call) \
+    X(is_tracing) \
+    X(KEY) \
+    X(lead) X(LEAVES) X(look_up) X(look_up_view) \
+    X(modes) X(Modules) \
+    X(named_rows) X(nested_rows) X(NodeHook) X(NUMBERS) \
+    X(Open) \
+    X(Parameter) \
+    X(raised) X(raw_stream) X(result_rows) \
+    X(sequence) X(SIMPLE) X(Sink) X(State) \
+    X(take_state) X(task) X(Tensor) X(Tensors) X(THREAD) X(TorchBatch) X(traced) \
+    X(Unmeasured) \
+    X(Watch) X(Way)
 
 struct Given {
 #define DECLARE(name) PyObject *name;
@@ -160,12 +180,27 @@ struct Given {
 };
 static Given given;
 
-#define NAMES(X)                                                                                                                     \
-    X(_add) X(_add_numpy) X(_is_compiling_flag) X(_sequence_nr) X(acquire) X(add_alike) X(alike) X(arguments) X(begin) X(detach)      \
-    X(fault) X(flatten_one) X(flush_if_full) X(form) X(grad_fn) X(here) X(index) X(input) X(keywords) X(kwargs) X(entry)              \
-    X(launch_by_triton) X(metadata) X(name) X(next) X(next_functions) X(output_nr) X(register_hook) X(release) X(reserve) X(rows)     \
-    X(show) X(state_slot) X(streams) X(_arguments) X(_begin_step) X(_flush) X(_link) X(arranged) X(__dict__) X(_parameters) X(_buffers) X(_modules) X(tensor) X(thread_number) X(unmeasured) X(variable) X(add) X(call) X(slot) X(backward) X(__enter__)  \
-    X(__exit__) X(grad) X(parameters_grad)
+#define NAMES(X) \
+    X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(_arguments) X(arguments) X(arranged) \
+    X(backward) X(begin) X(_begin_step) X(_buffers) \
+    X(call) \
+    X(detach) X(__dict__) \
+    X(__enter__) X(entry) X(__exit__) \
+    X(fault) X(flatten_one) X(_flush) X(flush_if_full) X(form) \
+    X(grad) X(grad_fn) \
+    X(here) \
+    X(index) X(input) X(_is_compiling_flag) \
+    X(keywords) X(kwargs) \
+    X(launch_by_triton) X(_link) \
+    X(metadata) X(_modules) \
+    X(name) X(next) X(next_functions) \
+    X(output_nr) \
+    X(_parameters) X(parameters_grad) \
+    X(register_hook) X(release) X(reserve) X(rows) \
+    X(_sequence_nr) X(show) X(slot) X(state_slot) X(streams) \
+    X(tensor) X(thread_number) \
+    X(unmeasured) \
+    X(variable)
 
 struct Names {
     PyObject *nothing; /* the empty text */
