@@ -73,8 +73,8 @@ class Frontend(Protocol):
     def complaint(self) -> str | None:
         """Return what the user should know of the capture's own settings, at its end."""
 
-    def unseen(self) -> AbstractContextManager[None]:
-        """Return a context in which work of our own is not recorded."""
+    def own_code(self) -> AbstractContextManager[object]:
+        """Return a context for our own code, of which nothing is recorded."""
 
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
@@ -323,7 +323,7 @@ class Capture:
     def _guarded(self, work: Any) -> None:
         """Do work of ours that must not stop training."""
         try:
-            with self._frontend.unseen():
+            with self._frontend.own_code():
                 work()
         except Exception as error:
             if self.settings.on_error == "raise":

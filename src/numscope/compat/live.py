@@ -20,6 +20,7 @@ from numscope.capture import ranks, session
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch.frontend import TorchFrontend
 from numscope.capture.torch.identity.subclasses import to_numpy
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.settings import CaptureSettings
 
@@ -110,7 +111,7 @@ class LiveRecorder(Recorder):
         self._lay: dict[int, tuple[tuple[int, ...], int]] = {}
         self._task = -1  # the backward whose end is waited for
         self.forget: Any = None  # of the engine: what it knows of tensors seen before
-        self.thread: Any = None  # … of what runs in this thread
+        self.watch: Any = None  # … what runs in each thread
 
     def call(
         self,
@@ -192,13 +193,8 @@ class LiveRecorder(Recorder):
         for order in calls:
             del self._open[order]
         if calls:
-            thread = self.thread
-            busy, thread.here.busy = thread.here.busy, True  # what the listener computes is none of the job's calls
-            try:
-                with torch.no_grad(), torch._C.DisableTorchFunction():
-                    self._listener.backward(list(_by_end(calls)))
-            finally:
-                thread.here.busy = busy
+            with OwnComputation(self.watch):  # what the listener computes is none of the job's calls
+                self._listener.backward(list(_by_end(calls)))
 
     def drain(self) -> None:
         """Tell all that is left, and hold nothing any more."""
@@ -266,7 +262,7 @@ class LiveSession:
         named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
         self._frontend = TorchFrontend(settings, named, _no_writer, recorder=self._recorder)
         self._recorder.forget = self._frontend.watch.tensors.forget
-        self._recorder.thread = self._frontend.watch.thread
+        self._recorder.watch = self._frontend.watch
         self._recorder.begin_step(0)
         self.running = False
 

@@ -17,6 +17,7 @@ from typing import Any
 import paddle
 
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
+from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.watch import Open, Slot, Undo, Watch
 from numscope.capture.sites import is_user as is_user_file
 
@@ -151,14 +152,10 @@ class Functions:
     def _record(self, head: str, op: str, function: Function, args: Any, kwargs: Any, frame: Any, places: Any) -> Any:
         watch, thread = self._watch, self._watch.thread
         call = _Call(watch, self._gradients, head, op, self._records)
-        thread.busy = True
-        try:
-            opened = call.before(args, kwargs, frame, places) if watch.begins() else None
-        except Exception:
-            watch.fault(head)
-            opened = None
-        finally:
-            thread.busy = False
+        opened = None
+        with OwnCode(watch, head):
+            if watch.begins():
+                opened = call.before(args, kwargs, frame, places)
         if opened is None:
             return function(*args, **kwargs)
         thread.stack.append(opened)
@@ -169,13 +166,8 @@ class Functions:
             raise
         finally:
             thread.stack.pop()
-        thread.busy = True
-        try:
+        with OwnCode(watch, head):
             call.after(args[0] if op == "__setitem__" else result)
-        except Exception:
-            watch.fault(head)
-        finally:
-            thread.busy = False
         return result
 
 
@@ -291,12 +283,10 @@ class _Call:
         """Record a call that raised; the user may catch it and go on."""
         if not self._records:
             return
-        try:
+        with OwnCode(self._watch, self._head):
             if self._wanted and self._watch.record_forward:
                 self._row(self._watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300]))
                 self._watch.slots(self._order, self._rows)
-        except Exception:
-            self._watch.fault(self._head)
 
 
 class _Lazy:

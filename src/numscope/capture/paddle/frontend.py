@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import paddle
@@ -13,6 +12,7 @@ from numscope.capture.paddle.api import Functions
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
 from numscope.capture.paddle.layers import Layers
 from numscope.capture.paddle.optimizer import Optimizers, tick
+from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.static import pause_in_static
 from numscope.capture.paddle.watch import Undo, Watch
 from numscope.capture.recorder import Recorder
@@ -102,12 +102,9 @@ class PaddleFrontend:
         watch = self.watch
         if watch.thread.busy:
             return
-        with self.unseen():
-            try:
-                if watch.begins():
-                    self._save(name, value, grad, sys._getframe(2))
-            except Exception:
-                watch.fault("save")
+        with OwnCode(watch, "save"):
+            if watch.begins():
+                self._save(name, value, grad, sys._getframe(2))
 
     def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
         watch = self.watch
@@ -130,14 +127,9 @@ class PaddleFrontend:
             )
             self._gradients.attach(backward, [], {}, outputs, makes=False)
 
-    @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Record nothing of what our own code does inside."""
-        before, self.watch.thread.busy = self.watch.thread.busy, True
-        try:
-            yield
-        finally:
-            self.watch.thread.busy = before
+    def own_code(self) -> OwnCode:
+        """Return a context for our own code, of which nothing is recorded."""
+        return OwnCode(self.watch)
 
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one: a data loader's worker."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.watch import Slot, Watch
 
 
@@ -142,8 +143,7 @@ class Gradients:
         def seen(gradient: Any) -> None:
             if not watch.on or watch.thread.busy:
                 return
-            watch.thread.busy = True
-            try:
+            with OwnCode(watch, "backward"):
                 for call, slot, inside in track.users:
                     if inside >= track.functions:
                         call.record(slot, gradient)
@@ -155,9 +155,5 @@ class Gradients:
                 for call, slot in reversed(track.makers):  # the outermost call's backward begins first
                     call.record(slot, gradient)
                 watch.flush_if_full()
-            except Exception:
-                watch.fault("backward")
-            finally:
-                watch.thread.busy = False
 
         return seen

@@ -10,6 +10,7 @@ from typing import Any
 import paddle
 
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
+from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.watch import Open, Slot, Undo, Watch
 
 Layer = paddle.nn.Layer
@@ -98,15 +99,10 @@ class Layers:
         if not watch.on or not watch.forward_on or thread.busy:
             return original(layer, *args, **kwargs)
         call = _LayerCall(watch, self._gradients, layer)
-        thread.busy = True
-        try:
-            opened = None
+        opened = None
+        with OwnCode(watch, "module"):
             if watch.begins():
                 opened = call.before(self._path(layer), args, kwargs, sys._getframe(2), self._backwards)
-        except Exception:
-            watch.fault("module")
-        finally:
-            thread.busy = False
         if opened is None:
             return original(layer, *args, **kwargs)
         thread.stack.append(opened)
@@ -114,13 +110,8 @@ class Layers:
             result = original(layer, *args, **kwargs)
         finally:
             thread.stack.pop()
-        thread.busy = True
-        try:
+        with OwnCode(watch, "module"):
             call.after(result)
-        except Exception:
-            watch.fault("module")
-        finally:
-            thread.busy = False
         return result
 
     def _watch_gradient(self, parameter: Any) -> None:
@@ -148,14 +139,9 @@ class Layers:
         call = self._backwards.get(found[1])
         if call is None or not watch.in_scope(call.name, *call.place, "module", "backward"):
             return
-        watch.thread.busy = True
-        try:
+        with OwnCode(watch, "parameters_grad"):
             rows = watch.measure([(watch.slot_id(f"parameters_grad.{found[2]}"), parameter.grad)], call.name, True)
             watch.slots(call.begin(), rows)
-        except Exception:
-            watch.fault("parameters_grad")
-        finally:
-            watch.thread.busy = False
 
 
 class _LayerCall:

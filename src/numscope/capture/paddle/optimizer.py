@@ -10,6 +10,7 @@ from typing import Any
 import paddle
 
 from numscope.capture.paddle.layers import Layers
+from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.watch import Slot, Undo, Watch
 
 _SETTINGS = (
@@ -35,7 +36,9 @@ class Optimizers:
             thread = watch.thread
             if not watch.on or thread.quiet or thread.busy:
                 return original(optimizer, *args, **kwargs)
-            opened = self._guarded(lambda: self._before(optimizer, sys._getframe(2)))
+            opened = None
+            with OwnCode(watch, "optimizer"):
+                opened = self._before(optimizer, sys._getframe(1))
             thread.quiet = True
             try:
                 return original(optimizer, *args, **kwargs)
@@ -43,20 +46,10 @@ class Optimizers:
                 thread.quiet = False
                 watch.tensors.forget()  # it has written without a new version
                 if opened is not None:
-                    self._guarded(lambda: self._after(optimizer, *opened))
+                    with OwnCode(watch, "optimizer"):
+                        self._after(optimizer, *opened)
 
         return step
-
-    def _guarded(self, work: Callable[[], Any]) -> Any:
-        watch = self._watch
-        watch.thread.busy = True
-        try:
-            return work()
-        except Exception:
-            watch.fault("optimizer")
-        finally:
-            watch.thread.busy = False
-        return None
 
     def _before(self, optimizer: Any, frame: Any) -> tuple[int, int] | None:
         watch = self._watch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -220,11 +219,10 @@ class Watch:
         if self.recorder.is_full():
             self.recorder.flush()
 
-    def fault(self, where: str) -> None:
+    def fault(self, where: str, error: Exception) -> None:
         """Count a fault of our own; training goes on unless the user wants it raised."""
         if self.settings.on_error == "raise":
-            raise
-        error = sys.exc_info()[1]
+            raise error
         reason = f"{where}: {type(error).__name__}: {error}"
         self.recorder.skip(reason.splitlines()[0][:200])
         if where not in self._warned:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +26,8 @@ from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.levels.cuda_graphs import Replays
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
-from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
+from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -94,7 +94,7 @@ class TorchFrontend(Installed):
         """Record a value of the user's own as a call of kind `save`."""
         watch = self.watch
         if not watch.thread.here.busy:
-            with OwnWork(watch, "save"):
+            with OwnCode(watch, "save"):
                 self._save(name, value, grad, sys._getframe(2))
 
     def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
@@ -129,19 +129,14 @@ class TorchFrontend(Installed):
 
             def seen(gradient: torch.Tensor, slot: int = watch.slot_id("input", tail)) -> None:
                 if watch.on and not watch.thread.here.busy:
-                    with OwnWork(watch, "save"), torch.no_grad():
+                    with OwnComputation(watch, "save"):
                         call.record(slot, gradient)
 
             tensor.register_hook(seen)
 
-    @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Record nothing of what our own code does inside."""
-        before, self.watch.thread.here.busy = self.watch.thread.here.busy, True
-        try:
-            yield
-        finally:
-            self.watch.thread.here.busy = before
+    def own_code(self) -> OwnCode:
+        """Return a context for our own code, of which nothing is recorded."""
+        return OwnCode(self.watch)
 
     def is_helper(self) -> bool:
         """Tell whether this process only feeds another one: a data loader's worker."""

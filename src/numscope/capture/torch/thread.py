@@ -1,10 +1,10 @@
-"""What is open in a thread of the user's job, and the stretches of our own code in it."""
+"""The state of one thread of the user's job: the calls that are open in it, and which code runs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -39,9 +39,9 @@ class State:
 
     def __init__(self) -> None:
         self.stack: list[Open] = []
-        # Our own code runs: now, or always, in a thread of the writer's.
+        # Our own code runs: now (`own_code.py` sets it), or always, in a thread of the writer's.
         self.busy = threading.current_thread().name.startswith("numscope")
-        self.guard = torch._C.DisableTorchFunction()  # around it; it is never inside itself
+        self.guard = torch._C.DisableTorchFunction()  # entered by the outermost stretch of our own code alone
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
         self.stepping: Any = None  # … the same step, where nothing but its operators writes to what it works on
         self.asked: Any = None  # what torch has told of tensors while only its own code and ours runs, see `lists.py`
@@ -72,36 +72,3 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.here = State()
-
-
-class Watched(Protocol):
-    """What our own work is done for: it knows its threads, and counts faults."""
-
-    thread: ThreadState
-
-    def fault(self, where: str, error: Exception) -> None:
-        """Count a fault of our own."""
-
-
-class OwnWork:
-    """A stretch of our own code inside the user's job: nothing of it is seen, and a fault in it is only counted."""
-
-    __slots__ = ("_guard", "_watch", "_where")
-
-    def __init__(self, watch: Watched, where: str) -> None:
-        self._watch = watch
-        self._where = where
-
-    def __enter__(self) -> None:
-        state = self._watch.thread.here
-        state.busy = True
-        self._guard = state.guard
-        self._guard.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        self._guard.__exit__(None, None, None)
-        self._watch.thread.here.busy = False
-        if error is None or not isinstance(error, Exception):
-            return False
-        self._watch.fault(self._where, error)
-        return True

@@ -16,6 +16,7 @@ from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
 from numscope.capture.torch.identity.subclasses import data_ptr
 from numscope.capture.torch.identity.tensor_lists import Lists
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot, Values
 from numscope.capture.torch.thread import Open, ThreadState
 from numscope.capture.unmeasured import Unmeasured
@@ -284,15 +285,14 @@ class Watch(Values):
 
     def keep(self, slots: list[Slot], rows: list[int], name: int) -> None:
         """Keep the data of those tensors of a call that are wanted."""
-        place = 2
-        for slot, tensor in slots:
-            number = rows[place]
-            if number >= 0:
+        with OwnComputation(self):
+            for place, (slot, tensor) in zip(range(2, len(rows), 4), slots):
+                if (number := rows[place]) < 0:
+                    continue
                 if self._wants_data(name, slot):
                     rows[place] = self.tensors.keep(number, tensor)
                 elif self._samples:
                     self.tensors.keep_sample(number, tensor, self.settings.sample)
-            place += 4
 
     def _wants_data(self, name: int, slot: int) -> bool:
         if self._keep_all:

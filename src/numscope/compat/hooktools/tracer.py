@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.identity.subclasses import to_numpy
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.compat.hooktools.options import NameFilter, check_keys, load, one_of, section
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor
 from numscope.core.errors import SettingsError
@@ -102,7 +103,7 @@ class Tracer:
         """Write each parameter and its gradient; to be called after optimizer.step()."""
         self.update_epoch(epoch)
         self.update_step(step)
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with OwnComputation():
             for name, parameter in self._model.named_parameters():
                 if self._wants(name):
                     gradient = parameter.grad

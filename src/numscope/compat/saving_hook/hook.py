@@ -77,11 +77,13 @@ class _Torch:
         import torch
 
         from numscope.capture.torch.identity.subclasses import to_numpy
+        from numscope.capture.torch.own_code import OwnComputation
 
-        with torch.no_grad(), torch._C.DisableTorchFunction():
-            for item in _leaves(value):
-                if isinstance(item, torch.Tensor):
-                    yield to_numpy(item.detach().contiguous())
+        for item in _leaves(value):
+            if isinstance(item, torch.Tensor):
+                with OwnComputation():
+                    array = to_numpy(item.detach().contiguous())
+                yield array
 
 
 def _leaves(value: Any) -> Iterator[Any]:

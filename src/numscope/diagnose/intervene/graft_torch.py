@@ -10,8 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.levels.function_names import ApiTable
+from numscope.capture.torch.own_code import OwnCode
 from numscope.diagnose.intervene.reroute import push
-from numscope.diagnose.intervene.run_elsewhere import untraced
 from numscope.diagnose.recorded.step_graph import Record
 
 Undo = Callable[[], None]
@@ -69,12 +69,10 @@ class TorchBackend:
 
     def replaced(self, value: torch.Tensor, record: Record, number: int) -> torch.Tensor:
         """Return the recorded tensor on the value's device and in its dtype, with the value's gradient."""
-        with untraced():
+        with OwnCode():
             other = record.data(number).to(value.device, value.dtype)
-            if not value.requires_grad:
-                return other.clone()
-            result: torch.Tensor = _Replace.apply(value, other)  # type: ignore[no-untyped-call]
-            return result
+            result: torch.Tensor = _Replace.apply(value, other) if value.requires_grad else other.clone()  # type: ignore[no-untyped-call]
+        return result
 
     def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
         """Replace the results of torch functions by name."""

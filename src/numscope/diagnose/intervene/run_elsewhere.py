@@ -17,6 +17,8 @@ import torch
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from numscope.capture.torch.own_code import OwnCode
+
 CPU = torch.device("cpu")
 _TO_DEVICE = {"cuda", "npu", "xpu", "mps", "hpu", "mlu", "musa"}
 _CASTS = {"float", "double", "half", "bfloat16"}
@@ -120,13 +122,13 @@ class OnCpu(TorchFunctionMode):
         if dtype is not None and name in _CASTS and len(args) == 1 and not kwargs:
             return args[0] if args[0].dtype == dtype else args[0].to(dtype)
         moving = Moving(dtype)
-        with untraced():
+        with OwnCode():
             args = map_leaves(moving.there(args), self._argument)
             kwargs = map_leaves(moving.there(kwargs), self._argument)
         if name == "to" or "device" in kwargs:
             args, kwargs = _cpu_for_device(args), _cpu_for_device(kwargs)
         result = func(*args, **kwargs)
-        with untraced():
+        with OwnCode():
             moving.write_back(unseen=name in _WRITE_UNSEEN)
             result = moving.written(result)
         if self._outer.device is None:
@@ -157,11 +159,11 @@ def _cpu_for_device(value: Any) -> Any:
 def run_on_cpu(function: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype | None = None) -> Any:
     """Call a function on the CPU, in a dtype if one is given; the result is where it would have been."""
     moving = Moving(dtype)
-    with untraced():
+    with OwnCode():
         moved_args, moved_kwargs = moving.there(args), moving.there(kwargs)
     with _autocast(moving), _checkpoints(moving), OnCpu(moving):
         result = function(*moved_args, **moved_kwargs)
-    with untraced():
+    with OwnCode():
         moving.write_back(unseen=getattr(function, "__name__", "") in _WRITE_UNSEEN)
         return moving.back(result)
 
@@ -194,13 +196,6 @@ def _checkpoints(moving: Moving) -> Iterator[None]:
     finally:
         for name, original in before.items():
             setattr(home, name, original)
-
-
-@contextlib.contextmanager
-def untraced() -> Iterator[None]:
-    """Do work of our own that no capture records; autograd sees it."""
-    with torch._C.DisableTorchFunction():
-        yield
 
 
 @contextlib.contextmanager

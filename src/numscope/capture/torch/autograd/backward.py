@@ -11,11 +11,9 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.identity.storages import UNSEEN
-from numscope.capture.torch.identity.subclasses import data_ptr
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
-from numscope.capture.unmeasured import Unmeasured
 
 KEY = "numscope"  # of a node's hook in the node's metadata
 
@@ -114,7 +112,7 @@ class Sink:
         """Take one of several contributions; return their sum when it is the last one."""
         self._received += 1
         if gradient is not None and self._total is not None:
-            with torch.no_grad():
+            with OwnComputation():
                 self._total = self._total + gradient
         elif gradient is not None:
             self._total = gradient
@@ -140,67 +138,19 @@ class NodeHook:
 
     def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
         watch = self._watch
-        state = watch.thread.here
-        if not watch.on or state.busy:
+        if not watch.on or watch.thread.here.busy:
             return
-        state.busy = True
-        guard = state.guard
-        guard.__enter__()
-        try:
-            recorder = watch.recorder
+        with OwnCode(watch, "backward"):
             gradients = grad_outputs + grad_inputs
             parts = iter(self.incoming + self.outgoing)
-            if watch.restless:
-                for place, call, slot in zip(parts, parts, parts):
-                    gradient = gradients[place]
-                    if slot < 0:
-                        gradient = call.add(gradient)
-                        slot, call = call.slot, call.call
-                    if gradient is not None:
-                        call.record(slot, gradient)
-                watch.flush_if_full()
-                return
-            # The same, as `call.show`, `watch.show` and `Tensors.number` do it: this is done for each gradient of each call.
-            epoch = recorder.epoch
-            tensors = watch.tensors
-            objects = tensors.objects
-            last = None
             for place, call, slot in zip(parts, parts, parts):
                 gradient = gradients[place]
                 if slot < 0:
                     gradient = call.add(gradient)
                     slot, call = call.slot, call.call
-                if gradient is None:
-                    continue
-                if call._epoch != epoch:
-                    order = call.begin(state)
-                    call._seen = (slot,)
-                elif slot in call._seen:
-                    order = call.show(slot)
-                else:
-                    order = call._order
-                    call._seen += (slot,)
-                if gradient is not last:  # a module has the gradients of the last call inside it
-                    last = gradient
-                    key = id(gradient)
-                    seen, version, address, number, _ = objects.get(key, UNSEEN)
-                    if seen() is not gradient or version != gradient._version or address != data_ptr(gradient):
-                        try:
-                            number = tensors.look_up(gradient)
-                        except Unmeasured:
-                            watch.show(order, slot, gradient, call.name)
-                            last = None
-                            continue
-                        if key not in objects:  # it is measured at each look
-                            last = None
-                recorder.slot_rows.extend((order, slot, number, -1))
-            if len(recorder.slot_rows) > recorder.full:
-                watch.flush_if_full()
-        except Exception as error:
-            watch.fault("backward", error)
-        finally:
-            guard.__exit__(None, None, None)
-            state.busy = False
+                if gradient is not None:
+                    call.record(slot, gradient)
+            watch.flush_if_full()
 
     def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
         """Lead what leaves by an edge to a slot of a call; false if it goes to one of the same call already."""

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.guard.calls import Entry, Seen, bytes_of
-from numscope.capture.torch.guard.faults import PASS
 from numscope.capture.torch.guard.flags import is_finite
+from numscope.capture.torch.own_code import OwnCode
 
 Tensor = torch.Tensor
 _LEAF = 2**64 - 1  # the sequence number of AccumulateGrad
@@ -81,13 +81,8 @@ class NodeHook:
         guard = self._guard
         if not guard.watch.on or guard.watch.thread.here.busy:
             return
-        try:
-            with torch._C.DisableTorchFunction():  # this runs in the user's thread, with our mode on
-                self._look(incoming, outgoing)
-        except PASS:
-            raise
-        except Exception as error:
-            guard.watch.fault("backward", error)
+        with OwnCode(guard.watch, "backward"):  # this runs in the user's thread, with our mode on
+            self._look(incoming, outgoing)
 
     def _look(self, incoming: tuple[Any, ...], outgoing: tuple[Any, ...]) -> None:
         guard = self._guard

@@ -15,6 +15,7 @@ import torch
 
 from numscope.capture.torch.guard.calls import bytes_of, storage_of, version_of
 from numscope.capture.torch.guard.flags import DeviceFlags, Pending, count
+from numscope.capture.torch.own_code import OwnCode
 from numscope.nonfinite.rule import Counts, State
 
 Tensor = torch.Tensor
@@ -275,7 +276,7 @@ class LateFlags:
             if look.after is not None:
                 roots[look] = roots.get(look.after, look.after.row)
         assert self._flags is not None
-        with torch._C.DisableTorchFunction():  # our own work is no call of the user's
+        with OwnCode():
             self._flags.launch([(tensor, look.row, roots.get(look, -1)) for tensor, look in batch])
 
     # The log --------------------------------------------------------------------------------------------------------

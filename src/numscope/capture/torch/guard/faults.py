@@ -1,28 +1,20 @@
-"""A fault of the guard's own never stops a job: it is said once, and what was to be looked at is left out."""
+"""A fault of the guard's own never stops a job; its findings do."""
 
 from __future__ import annotations
 
-from typing import Any
-
+from numscope.capture.torch.watch import Watch
 from numscope.core.errors import NonFiniteError
 
-PASS = (NonFiniteError, Warning)  # what the guard has to say; a warning is raised where the user made errors of them
+_FINDINGS = (NonFiniteError, Warning)  # a finding is a Warning where the user has made errors of warnings
 
 
-class OurWork:
-    """A stretch of the guard's own work."""
+class GuardWatch(Watch):
+    """Counts faults of the guard's own code, but raises its findings."""
 
-    __slots__ = ("_watch", "_where")
+    __slots__ = ()
 
-    def __init__(self, watch: Any, where: str) -> None:
-        self._watch = watch
-        self._where = where
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> bool:
-        if error is None or not isinstance(error, Exception) or isinstance(error, PASS):
-            return False
-        self._watch.fault(self._where, error)
-        return True
+    def fault(self, where: str, error: Exception) -> None:
+        """Raise a finding; count anything else, which is left out."""
+        if isinstance(error, _FINDINGS):
+            raise error
+        super().fault(where, error)

@@ -12,7 +12,7 @@ from numscope.capture.recorder import Recorder
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.guard.calls import Ring
 from numscope.capture.torch.guard.device_log import LateFlags, Look, Window
-from numscope.capture.torch.guard.faults import OurWork
+from numscope.capture.torch.guard.faults import GuardWatch
 from numscope.capture.torch.guard.judge import Judge
 from numscope.capture.torch.guard.mode import GuardMode, GuardModules, WriteMode, watch_call
 from numscope.capture.torch.guard.on_cpu import Now
@@ -23,7 +23,7 @@ from numscope.capture.torch.guard.strike import Strike
 from numscope.capture.torch.guard.training import Graphs, GuardCollectives, Losses, Rehearsals, Scalers
 from numscope.capture.torch.install import Installed
 from numscope.capture.torch.levels.autograd_function import Functions
-from numscope.capture.torch.watch import Watch
+from numscope.capture.torch.own_code import OwnCode
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 
@@ -48,7 +48,7 @@ class TorchGuard(Installed):
         self.recorder = Recorder(
             open_writer, None, for_the_writer
         )  # names and stacks alone; a record has one of its own
-        self.watch = Watch(self.recorder, CaptureSettings(level=settings.level))
+        self.watch = GuardWatch(self.recorder, CaptureSettings(level=settings.level))
         self.waits = settings.deferred
         self.late = LateFlags(settings.deferred)
         self.judge = Judge(
@@ -106,18 +106,17 @@ class TorchGuard(Installed):
         self.ring.step = step
         self.watch.executions.forget()
         self.judge.marks.forget()
-        with OurWork(self.watch, "the end of a step"):
+        with OwnCode(self.watch, "the end of a step"):
             self._read_flags(step)
 
     def _read_flags(self, step: int) -> None:
         self.end_pass()
         if self.late.in_use:
-            with Unseen(self):
-                ended = self.late.end(step=True)
-                self._since = 0
-                before, self._ended = self._ended, ended
-                self.late.read(wait=self.settings.latency == 0, through=before)
-                self._make_room()
+            ended = self.late.end(step=True)
+            self._since = 0
+            before, self._ended = self._ended, ended
+            self.late.read(wait=self.settings.latency == 0, through=before)
+            self._make_room()
         self.control(self.judge.begin_step, step)
 
     def _make_room(self) -> None:
@@ -129,16 +128,11 @@ class TorchGuard(Installed):
 
     def finish(self) -> None:
         """Judge all that is still on a device."""
-        with OurWork(self.watch, "the last flags"):
+        with OwnCode(self.watch, "the last flags"):
             self.end_pass()
-            with Unseen(self):
-                self.late.end()
-                self.late.read(wait=True)
+            self.late.end()
+            self.late.read(wait=True)
             self.judge.end_model()
-
-    def unseen(self) -> Unseen:
-        """Return a context for work of our own."""
-        return Unseen(self)
 
     def _found(self, strike: Strike) -> None:
         """Tell of an origin; one inside an optimizer's step only tells the line of that step's."""
@@ -193,25 +187,6 @@ class TorchGuard(Installed):
     def write(self, strike: Strike | None) -> int:
         """Write the record; return how many of the origin's tensors had to be let go before."""
         return write(self, strike)
-
-
-class Unseen:
-    """A stretch of our own code: no mode sees it. A NonFiniteError goes through."""
-
-    __slots__ = ("_before", "_guard", "_thread")
-
-    def __init__(self, guard: TorchGuard) -> None:
-        self._thread = guard.watch.thread
-        self._guard = torch._C.DisableTorchFunction()
-
-    def __enter__(self) -> None:
-        self._before = self._thread.here.busy
-        self._thread.here.busy = True
-        self._guard.__enter__()
-
-    def __exit__(self, *error: object) -> None:
-        self._guard.__exit__(None, None, None)
-        self._thread.here.busy = self._before
 
 
 def room_on(device: torch.device, cuda: Any = torch.cuda) -> int:

@@ -16,13 +16,13 @@ from numscope.capture.torch.autograd.graph import edges_of
 from numscope.capture.torch.guard.call_backward import hook
 from numscope.capture.torch.guard.calls import OpenCall, OpenModule, Seen, key_of, version_of
 from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT, TRANSMITS
-from numscope.capture.torch.guard.faults import PASS, OurWork
 from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.guard.module_backward import ModuleBackward, attach
 from numscope.capture.torch.levels.api import ApiMode, _same_name
 from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.function_names import Api, is_cast
 from numscope.capture.torch.levels.modules import Module, Modules
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.thread import Open, State
 
 Tensor = torch.Tensor
@@ -120,7 +120,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             if guard.is_late(tensors[0]):
                 guard.later.before_write(tensors[0])
             else:
-                clean = tensors[0] is state.last or _was_finite(tensors[0])
+                clean = tensors[0] is state.last or _was_finite(watch, tensors[0])
                 saved = guard.now.save(tensors[0])
         if torch.is_grad_enabled():
             edges = [
@@ -129,8 +129,6 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
                 if isinstance(item, Tensor) and item.requires_grad
             ]
             first = _sequence()
-    except PASS:
-        raise
     except Exception as error:
         watch.fault(api.head, error)
         return work()
@@ -159,7 +157,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
             return result
         if not outputs[0].requires_grad:
             seen.aside = seen.at_once = not (stack and isinstance(stack[0], OpenModule))
-        with torch._C.DisableTorchFunction():
+        with OwnCode(watch):
             if api.uninitialized:
                 for tensor in outputs:
                     guard.judge.marks.set(tensor, key_of(tensor), "blank")
@@ -174,17 +172,16 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
                 fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
         if fresh and first >= 0 and outputs[0].requires_grad:
             hook(guard, seen, outputs, edges, first)
-    except PASS:
-        raise
     except Exception as error:
         watch.fault(api.head, error)
     return result
 
 
-def _was_finite(tensor: Tensor) -> bool:
+def _was_finite(watch: Any, tensor: Tensor) -> bool:
     """Tell whether a tensor of the CPU that is about to be overwritten is finite."""
-    with torch._C.DisableTorchFunction():
-        return is_finite(tensor)
+    with OwnCode(watch):
+        finite = is_finite(tensor)
+    return finite
 
 
 def numbered(watch: Any, series: Series, tensors: list[Tensor], task: int) -> tuple[int, bool]:
@@ -229,7 +226,7 @@ class GuardModules(Modules):
         first = -1
         if parent is None:
             state.end_quiet()
-        with OurWork(watch, path or op), torch._C.DisableTorchFunction():
+        with OwnCode(watch, path or op):
             # With our mode on, to ask a tensor for anything is a call of a torch function.
             task = _task()
             if guard.leaves and task == -1:
@@ -253,12 +250,11 @@ class GuardModules(Modules):
             raise
         finally:
             stack.pop()
-        with OurWork(watch, path or op):
+        with OwnCode(watch, path or op):
             if parent is None and not recompute:
                 guard.control(guard.judge.end_model)
             if inner and first >= 0:
-                with torch._C.DisableTorchFunction():
-                    self._look(seen, module, slots, versions, result, edges, first)
+                self._look(seen, module, slots, versions, result, edges, first)
                 if parent is None:
                     guard.exits.clear()
         return result
@@ -294,8 +290,7 @@ class GuardModules(Modules):
         guard = self._guard
         watch = guard.watch
         guard.control(guard.judge.new_pass)
-        with torch._C.DisableTorchFunction():
-            slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
+        slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
         series = watch.series(f"Data.{name}")
         if slots:
             seen = Seen(series, series.next(guard.recorder.epoch), "data", "", None, site)

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.guard.calls import Entry, Item, Seen, bytes_of
-from numscope.capture.torch.guard.faults import OurWork
 from numscope.capture.torch.guard.flags import is_finite
+from numscope.capture.torch.own_code import OwnCode
 from numscope.nonfinite.rule import Counts
 
 Tensor = torch.Tensor
@@ -109,7 +109,7 @@ class EdgeHook:
         guard = self._guard
         if not guard.watch.on or guard.watch.thread.here.busy:
             return
-        with OurWork(guard.watch, "backward"), torch._C.DisableTorchFunction():  # the user's thread, with our mode on
+        with OwnCode(guard.watch, "backward"):  # the user's thread, with our mode on
             for call, number, slot in reversed(self.incoming):  # the outermost module first: it was built last
                 if number < len(incoming) and incoming[number] is not None:
                     call.record(slot, incoming[number])

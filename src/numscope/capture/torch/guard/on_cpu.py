@@ -9,6 +9,7 @@ import torch
 from numscope.capture.torch.guard.calls import Entry, Item, Seen, bytes_of, key_of, version_of
 from numscope.capture.torch.guard.flags import count, is_finite
 from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.nonfinite.rule import Counts
 
 Tensor = torch.Tensor
@@ -26,13 +27,13 @@ class Now:
         """Return a copy of a small tensor that is about to be overwritten: the record will want it as it was."""
         if tensor.layout is not torch.strided or tensor.nbytes > _SAVED or type(tensor) not in _PLAIN:
             return None
-        with torch._C.DisableTorchFunction(), torch.no_grad():
+        with OwnComputation(self._guard.watch):
             copy = tensor.detach().clone()
             state = self._guard.watch.thread.here
             before = self._guard.ring.last() if tensor is state.last else None
             if before is not None and before.outputs and before.outputs[0][1] is state.held:
                 before.outputs[0] = (before.outputs[0][0], copy, None)  # the call that made it has it from here, too
-            return copy
+        return copy
 
     def call(
         self, api: Api, seen: Seen, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int], outputs: Any,
@@ -78,7 +79,7 @@ class Now:
     ) -> None:  # fmt: skip
         guard = self._guard
         marks = guard.judge.marks
-        with guard.unseen():
+        with OwnCode(guard.watch):
             results = list(enumerate(outputs))
             if not (api.overwrites and clean):
                 results = self.written(results, kwargs)
@@ -111,7 +112,7 @@ class Now:
 
     def gradients(self, seen: Seen, incoming: list[tuple[str, Tensor]], outgoing: list[tuple[str, Tensor]]) -> None:
         """Judge gradients that came into a node or module, and went out of it, one of them not finite."""
-        with self._guard.unseen(), torch.no_grad():
+        with OwnComputation(self._guard.watch):
             given = [self.item(slot, tensor) for slot, tensor in incoming]
             made = [self.item(slot, tensor) for slot, tensor in outgoing]
             self._guard.submit(self._guard.judge.backward, seen, given, made, late=False)
@@ -120,14 +121,14 @@ class Now:
         """Look at what a module gave back, where calls inside it are not watched."""
         guard = self._guard
         texts = guard.recorder.strings
-        with torch._C.DisableTorchFunction():
+        with OwnCode(guard.watch):
             clean = all(is_finite(tensor) for _, tensor in outputs)
             taken = [(texts[slot], tensor.detach(), version) for (slot, tensor), version in zip(slots, versions)]
             held = [(texts[slot], tensor.detach(), version_of(tensor)) for slot, tensor in outputs]
         guard.ring.add(Entry(seen, "forward", taken, held, sum(bytes_of(tensor) for _, tensor in outputs)))
         if clean:
             return
-        with guard.unseen(), torch.no_grad():
+        with OwnComputation(guard.watch):
             given = [
                 self.item(texts[slot], tensor, clean=version != version_of(tensor))._replace(version=version)
                 for (slot, tensor), version in zip(slots, versions)
@@ -140,10 +141,10 @@ class Now:
         """Look at what enters a root module."""
         guard = self._guard
         last = guard.watch.thread.here.last
-        with torch._C.DisableTorchFunction():
+        with OwnCode(guard.watch):
             bad = [pair for pair in slots if pair[1] is not last and not is_finite(pair[1])]
         if bad:
-            with guard.unseen():
+            with OwnCode(guard.watch):
                 items = [self.item(guard.recorder.strings[slot], tensor) for slot, tensor in bad]
                 guard.submit(guard.judge.data, seen, items, late=False)
 

@@ -11,6 +11,7 @@ from numscope.capture.torch.guard.calls import Entry, Seen, key_of
 from numscope.capture.torch.guard.device_log import Look
 from numscope.capture.torch.guard.on_cpu import numbers
 from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
 
 Tensor = torch.Tensor
 Looks = list[tuple[Any, Look]]  # with their slots
@@ -66,7 +67,7 @@ class Later:
         """Look at what is about to be overwritten, where nothing is known of it: a gradient, say, that DDP has filled."""
         late = self._guard.late
         if late.known(target) is None and self._guard.judge.marks.get(key_of(target)) != "blank":
-            with torch._C.DisableTorchFunction():
+            with OwnCode(self._guard.watch):
                 late.given(target, self._guard.parameter).tensor = None
 
     def _nested(self, args: Any, kwargs: Any, tensors: list[Tensor], versions: list[int]) -> tuple[Looks, list[float]]:
@@ -107,7 +108,7 @@ class Later:
     def end_pass(self, leaves: list[Any]) -> None:
         """Look at the gradients of parameters in one launch."""
         guard = self._guard
-        with guard.unseen(), torch.no_grad():
+        with OwnComputation(guard.watch):
             found = [(seen, slot, given, reference()) for seen, slot, given, reference in leaves]
             ready = [item for item in found if item[3] is not None and item[3].grad is not None]
             looks = guard.late.all([(variable.grad, "") for *_, variable in ready])
@@ -121,7 +122,7 @@ class Later:
         guard = self._guard
         late = guard.late
         texts = guard.recorder.strings
-        with torch._C.DisableTorchFunction():
+        with OwnCode(guard.watch):
             before = late.held
             given = [
                 (texts[slot], late.given(tensor, guard.parameter, version))
@@ -142,7 +143,7 @@ class Later:
         guard = self._guard
         late = guard.late
         texts = guard.recorder.strings
-        with torch._C.DisableTorchFunction():
+        with OwnCode(guard.watch):
             before = late.held
             made = [(texts[slot], late.given(tensor, guard.parameter)) for slot, tensor in slots]
             entry = Entry(seen, "input", (), made, late.held - before, late.window)

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.guard.calls import Item, Seen, key_of
-from numscope.capture.torch.guard.faults import OurWork
 from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.levels.optimizer import around_steps, outside_torch
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Undo
 from numscope.nonfinite.rule import Counts
 
@@ -42,7 +42,7 @@ class GuardOptimizers:
             """Nothing is born here; under a mode each gradient that is let go would be several calls of ours."""
             self._known.add(optimizer)
             self._guard.late.launch()
-            with torch._C.DisableTorchFunction():
+            with OwnCode(self._guard.watch):
                 original(optimizer, *args, **kwargs)
 
         def undo() -> None:
@@ -67,7 +67,7 @@ class GuardOptimizers:
             return
         self.stepped = True
         self._known.add(optimizer)
-        with OurWork(watch, "an optimizer's step"):
+        with OwnCode(watch, "an optimizer's step"):
             self._begin(optimizer)
         if type(optimizer).__module__.startswith("torch.optim"):
             watch.thread.here.begin_quiet()
@@ -94,7 +94,7 @@ class GuardOptimizers:
         marks = guard.judge.marks
         given: list[Item] = []
         late: list[tuple[str, Tensor, str]] = []
-        with guard.unseen(), torch.no_grad():
+        with OwnComputation(guard.watch):
             for label, parameter in self._parameters(optimizer):
                 for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
                     if tensor is None:
@@ -112,7 +112,7 @@ class GuardOptimizers:
                 given.append(Item(slot, look.key, None, look, "", weakref.ref(tensor)))
                 if not look.parameter:
                     look.tensor = None  # gradients are the user's to let go
-            return given
+        return given
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
         found = []
@@ -130,7 +130,7 @@ class GuardOptimizers:
         opened = self._open.pop(id(optimizer), None)
         if opened is None or not guard.watch.on or guard.watch.thread.here.busy:
             return
-        with OurWork(guard.watch, "an optimizer's step"):
+        with OwnCode(guard.watch, "an optimizer's step"):
             self._end(optimizer, *opened)
         self._after_step()
 
@@ -138,7 +138,7 @@ class GuardOptimizers:
         guard = self._guard
         made = []
         late = []
-        with guard.unseen(), torch.no_grad():
+        with OwnComputation(guard.watch):
             for label, parameter in self._parameters(optimizer):
                 if guard.is_late(parameter):
                     late.append((label, parameter))
@@ -185,8 +185,9 @@ class Around:
         given = [Item(f"parameters.{label}", 0, Counts(), tensor=parameter, version=parameter._version - 1)]
         if parameter.grad is not None:
             given.append(Item(f"parameters_grad.{label}", 0, Counts(), tensor=parameter.grad))
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            return given, left, _explain(optimizer, parameter, state)
+        with OwnComputation():
+            explanation = _explain(optimizer, parameter, state)
+        return given, left, explanation
 
 
 def _explain(optimizer: torch.optim.Optimizer, parameter: Tensor, state: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from numscope.capture.recorder import Recorder
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.guard.calls import Entry, Item, Seen
 from numscope.capture.torch.guard.strike import Strike
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.torch_form import TorchBatch
@@ -33,7 +34,7 @@ def write(guard: Any, strike: Strike | None) -> int:
     watch = Watch(recorder, CaptureSettings())
     entries = _entries(guard, strike)
     missing = 0
-    with guard.unseen(), torch.no_grad():
+    with OwnComputation(guard.watch):
         for step, calls in groupby(entries, key=lambda entry: entry.step):
             recorder.begin_step(step)
             for entry in calls:

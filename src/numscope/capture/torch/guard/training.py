@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from numscope.capture.torch.guard.calls import Item, Seen
-from numscope.capture.torch.guard.faults import OurWork
 from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.levels.optimizer import outside_torch
+from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 
@@ -85,8 +85,10 @@ class Losses:
         original = torch.autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            with OurWork(self._guard.watch, "Tensor.backward"):
-                self._look(tensors)
+            watch = self._guard.watch
+            if watch.on and not watch.thread.here.busy:
+                with OwnComputation(watch, "Tensor.backward"):
+                    self._look(tensors)
             return original(tensors, *args, **kwargs)
 
         torch.autograd.backward = backward
@@ -103,21 +105,20 @@ class Losses:
         given = (
             [tensors] if isinstance(tensors, Tensor) else [item for item in tensors or () if isinstance(item, Tensor)]
         )
-        if not watch.on or watch.thread.here.busy or not given:
+        if not given:
             return
         series = watch.series("Tensor.backward")
         site = watch.site(outside_torch(sys._getframe(2)))
         seen = Seen(series, series.next(guard.recorder.epoch), "api", "backward", None, site)
-        with guard.unseen(), torch.no_grad():
-            late = any(guard.is_late(tensor) for tensor in given)
-            if late:
-                looks = [guard.late.given(tensor, guard.parameter) for tensor in given]
-                items = [Item(f"input.{n}", look.key, None, look, "", look.tensor) for n, look in enumerate(looks)]
-            elif all(is_finite(tensor) for tensor in given):
-                return
-            else:
-                items = [guard.now.item(f"input.{n}", tensor) for n, tensor in enumerate(given)]
-            guard.submit(guard.judge.loss, seen, items, late=late)
+        late = any(guard.is_late(tensor) for tensor in given)
+        if late:
+            looks = [guard.late.given(tensor, guard.parameter) for tensor in given]
+            items = [Item(f"input.{n}", look.key, None, look, "", look.tensor) for n, look in enumerate(looks)]
+        elif all(is_finite(tensor) for tensor in given):
+            return
+        else:
+            items = [guard.now.item(f"input.{n}", tensor) for n, tensor in enumerate(given)]
+        guard.submit(guard.judge.loss, seen, items, late=late)
 
 
 class Graphs:
@@ -135,7 +136,7 @@ class Graphs:
         on: list[bool] = []
 
         def capture_begin(graph: Any, *args: Any, **kwargs: Any) -> None:
-            with OurWork(watch, "a CUDA graph"):
+            with OwnCode(watch, "a CUDA graph"):
                 guard.late.launch_where_made()  # a launch inside would be part of the graph
             on.append(watch.on)
             watch.on = False
@@ -148,7 +149,7 @@ class Graphs:
                 watch.on = on.pop() if on else watch.on
 
         def replayed(graph: Any) -> None:
-            with OurWork(watch, "a CUDA graph"):
+            with OwnCode(watch, "a CUDA graph"):
                 guard.late.launch_where_made()  # what waits may be overwritten
                 guard.late.forget()
             replay(graph)
@@ -248,6 +249,6 @@ class GuardCollectives(Collectives):
             guard.submit(guard.judge.collective, seen, phase, given, made, world, late=late)
 
     def _guarded(self, work: Any, where: str) -> Any:
-        with OurWork(self._guard.watch, where), self._guard.unseen(), torch.no_grad():
+        with OwnComputation(self._guard.watch, where):
             return work()
         return None

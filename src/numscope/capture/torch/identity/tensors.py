@@ -216,8 +216,7 @@ class Tensors(Storages):
                 self._recorder.keep_view(number, view)
                 return number
             self._bases.add(number, tensor, key)
-        with torch.no_grad():
-            copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size())
         return number
@@ -235,12 +234,11 @@ class Tensors(Storages):
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
         head, stride, tail = sample
-        with torch.no_grad():
-            flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
-            size = flat.numel()
-            if size > head + tail:
-                flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
-            copy = flat.clone() if data_ptr(flat) == data_ptr(tensor) else flat
+        flat = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
+        size = flat.numel()
+        if size > head + tail:
+            flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
+        copy = flat.clone() if data_ptr(flat) == data_ptr(tensor) else flat
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 

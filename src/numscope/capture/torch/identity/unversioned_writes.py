@@ -16,8 +16,9 @@ import torch
 
 from numscope.capture.torch.identity.exposed_memory import Exposures
 from numscope.capture.torch.levels.compiled import is_tracing
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.patching import replace, together
-from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
 _SILENT = ("_amp_", "_fused_")  # what torch's own operators begin with that raise no version
@@ -115,7 +116,7 @@ def _doubt(watch: Watch, args: Any, kwargs: Any) -> None:
     """Measure tensors anew each time, while their versions stay; those of an optimizer's step are so when it ends."""
     here = watch.thread.here
     if watch.on and not (here.busy or here.quiet or is_tracing()):
-        with OwnWork(watch, "untold"):
+        with OwnCode(watch, "untold"):
             watch.tensors.given_to_others(list(_tensors((args, *kwargs.values()))))
 
 

@@ -18,6 +18,7 @@ from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.levels.api_results import Begun, raised, record
 from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.function_names import STORAGES, Api, ApiTable, Function, is_cast
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import POSITIONS, Slot
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
@@ -64,8 +65,7 @@ class ApiMode(TorchFunctionMode):
         # which need no guard against others' functions.
         order = -1
         recorder = watch.recorder
-        state.busy = True
-        try:
+        with OwnCode(watch, api.head):
             series = api.series or _learn_series(watch, api)
             now = series.now
             number = next(now[1]) if now[0] == recorder.epoch and not now[2] else series.next(recorder.epoch)
@@ -95,10 +95,6 @@ class ApiMode(TorchFunctionMode):
                    arguments, site, False, -1, thread)  # fmt: skip
             first = _sequence() if targets else -1
             order = new
-        except Exception as error:
-            watch.fault(api.head, error)
-        finally:
-            state.busy = False
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except Exception as error:
@@ -117,8 +113,7 @@ class ApiMode(TorchFunctionMode):
                 result,
             )
             return result
-        state.busy = True
-        try:
+        with OwnCode(watch, api.head):
             recorder.call_rows.extend(row)
             try:
                 rows += (order, watch.first_output, tensors.look_up(result), -1)
@@ -130,10 +125,6 @@ class ApiMode(TorchFunctionMode):
                 attach_one(watch, call, (result.output_nr, call, watch.first_gradient), node, targets, first)
             if len(recorder.slot_rows) > recorder.full:
                 watch.flush_if_full()
-        except Exception as error:
-            watch.fault(api.head, error)
-        finally:
-            state.busy = False
         return result
 
     def _any(self, api: Api, func: Function, state: State, args: Any, kwargs: Any, frame: Any) -> Any:
@@ -221,10 +212,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
 
     A fault of ours is counted.
     """
-    guard = state.guard
-    state.busy = True
-    guard.__enter__()
-    try:
+    with OwnCode(watch, api.head):
         recorder = watch.recorder
         if watch.asks:
             watch.do_first()
@@ -301,12 +289,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         if not targets:
             return row, slots, rows, series, number, parent, versions, None, -1
         return row, slots, rows, series, number, parent, versions, targets, _sequence()
-    except Exception as error:
-        watch.fault(api.head, error)
-        return None
-    finally:
-        guard.__exit__(None, None, None)
-        state.busy = False
+    return None
 
 
 def _learn_series(watch: Watch, api: Api) -> Series:
@@ -324,10 +307,7 @@ def _backward(watch: Watch, series: Series, number: int, row: tuple[int, ...], p
 
 def end_call(watch: Watch, state: State, api: Api, begun: Begun, backward: BackwardCall | None, result: Any) -> None:
     """Record the call with its outputs, unseen, and watch for the gradients."""
-    guard = state.guard
-    state.busy = True
-    guard.__enter__()
-    try:
+    with OwnCode(watch, api.head):
         row, _, rows, series, number, parent, versions, targets, first = begun
         recorder = watch.recorder
         if versions is None and type(result) is _Tensor and watch.calm:  # most calls
@@ -356,8 +336,3 @@ def end_call(watch: Watch, state: State, api: Api, begun: Begun, backward: Backw
             watch.ended(row[1])
         if watch.keeps_some or len(recorder.slot_rows) > recorder.full:
             watch.flush_if_full()
-    except Exception as error:
-        watch.fault(api.head, error)
-    finally:
-        guard.__exit__(None, None, None)
-        state.busy = False

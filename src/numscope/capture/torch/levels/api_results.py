@@ -9,8 +9,9 @@ from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.identity.uninitialized import record_results
 from numscope.capture.torch.inputs import Targets
 from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import Slot
-from numscope.capture.torch.thread import Open, OwnWork
+from numscope.capture.torch.thread import Open
 from numscope.capture.torch.watch import Watch
 
 # A call that has begun: its row, its input tensors and their rows, its series and number there, what it runs in, the versions
@@ -76,7 +77,7 @@ def raised(watch: Watch, api: Api, row: tuple[int, ...], rows: list[int], error:
     """Record a call that raised; the user may catch it and go on."""
     if type(error).__name__ == "_StopRecomputationError":  # how checkpoint ends a recomputation
         return
-    with OwnWork(watch, api.head):
+    with OwnCode(watch, api.head):
         text = watch.recorder.strings.id(f"{type(error).__name__}: {error}"[:300])
         watch.call_row((*row[:11], text, row[12]))
         watch.add(rows)

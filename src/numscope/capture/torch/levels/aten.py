@@ -23,8 +23,9 @@ from numscope.capture.torch.identity.uninitialized import record_results
 from numscope.capture.torch.levels.aten_rows import named_rows, nested_rows, result_rows
 from numscope.capture.torch.levels.operator_schema import ABSENT, Names, Operator
 from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import NUMBERS, SIMPLE, Slot
-from numscope.capture.torch.thread import Open, OwnWork, State
+from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
 
@@ -81,10 +82,9 @@ class AtenMode(TorchDispatchMode):
 
         # Most of them: nothing is to be done but to write down what goes in and what comes out. It is done here, at once. No
         # function mode is on, and plain tensors need no guard against others' functions: what is none is looked at inside it.
-        order = -1
+        begun = False
         recorder = watch.recorder
-        state.busy = True
-        try:
+        with OwnCode(watch, operator.head):
             if self._epoch != recorder.epoch:
                 self._begin_step(recorder.epoch)
             thread = state.number
@@ -144,46 +144,35 @@ class AtenMode(TorchDispatchMode):
             ))  # fmt: skip
             if not in_engine:
                 watch.executions.log += (operator.forward, name, order, len(rows), rows)  # see `note`
-        except Exception as error:
-            order = -1
-            watch.fault(operator.head, error)
-        finally:
-            state.busy = False
+            begun = True
         try:
             result = operator.call(*args, **kwargs) if kwargs else operator.call(*args)
         except BaseException:
-            if order >= 0:
+            if begun:
                 recorder.slot_rows.extend(rows)
             raise
-        if order < 0:
+        if not begun:
             return result
-        state.busy = True
-        try:
-            if type(result) is not _Tensor or (operator.aliases and type(args[0]) not in PLAIN):
-                rows += result_rows(watch, state, operator, order, args, result)
-            elif operator.aliases:
-                number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
-                rows += (order, watch.first_output, number, -1)
-            else:
-                rows += (order, watch.first_output, tensors.look_up(result), -1)
-        except Unmeasured as why:
-            rows += (order, watch.first_output, -1, watch.unmeasured(why))
-        except Exception as error:
-            watch.fault(operator.head, error)
-        finally:
-            slot_rows = recorder.slot_rows
-            slot_rows.extend(rows)
-            if len(slot_rows) > recorder.full:
-                self._flush(operator.head)
-            state.busy = False
+        with OwnCode(watch, operator.head):
+            try:
+                if type(result) is not _Tensor or (operator.aliases and type(args[0]) not in PLAIN):
+                    rows += result_rows(watch, state, operator, order, args, result)
+                elif operator.aliases:
+                    number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
+                    rows += (order, watch.first_output, number, -1)
+                else:
+                    rows += (order, watch.first_output, tensors.look_up(result), -1)
+            except Unmeasured as why:
+                rows += (order, watch.first_output, -1, watch.unmeasured(why))
+            finally:
+                recorder.slot_rows.extend(rows)
+        if len(recorder.slot_rows) > recorder.full:
+            self._flush(operator.head)
         return result
 
     def _flush(self, head: str) -> None:
-        try:
+        with OwnCode(self._watch, head):
             self._watch.flush_if_full()
-        except Exception as error:
-            self._watch.thread.here.busy = False
-            self._watch.fault(head, error)
 
     def _know(self, func: Any) -> Operator:
         watch = self._watch
@@ -225,42 +214,27 @@ class AtenMode(TorchDispatchMode):
         if operator.in_group and state.collective:
             return func(*args, **kwargs)
         watch = self._watch
-        guard = state.guard
         row: Row | None = None
         stepping: Stepping | None = state.stepping
-        state.busy = True
-        guard.__enter__()
-        try:
+        with OwnCode(watch, operator.head):
             if stepping is not None and not stepping.covers(frame):
                 stepping = None
             if watch.forward_on:
                 row = self._before(operator, state, args, kwargs, frame)
-        except Exception as error:
-            watch.fault(operator.head, error)
-        finally:
-            guard.__exit__(None, None, None)
-            state.busy = False
         try:
             result = func(*args, **kwargs)
         except Exception:
             if row is not None:
                 watch.add(row[3])
             if operator.writes:
-                with OwnWork(watch, operator.head):
+                with OwnCode(watch, operator.head):
                     self._written(operator, args, kwargs, None)  # or a part of it
             raise
         if row is not None or operator.writes:
-            state.busy = True
-            guard.__enter__()
-            try:
+            with OwnCode(watch, operator.head):
                 written = self._written(operator, args, kwargs, stepping) if operator.writes else []
                 if row is not None:
                     self._after(operator, row, result, written)
-            except Exception as error:
-                watch.fault(operator.head, error)
-            finally:
-                guard.__exit__(None, None, None)
-                state.busy = False
         return result
 
     def _written(self, operator: Operator, args: Any, kwargs: Any, stepping: Stepping | None) -> list[Slot]:

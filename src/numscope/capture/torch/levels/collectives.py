@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot
-from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
 # Method of ProcessGroup → the function users know, positions of what is read, positions of what is written.
@@ -152,7 +153,7 @@ class Collectives:
         watch.record(order, outputs, name)
 
     def _guarded(self, work: Any, where: str) -> Any:
-        with OwnWork(self._watch, f"collective {where}"), torch.no_grad():
+        with OwnComputation(self._watch, f"collective {where}"):
             return work()
         return None
 

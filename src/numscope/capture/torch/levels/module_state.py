@@ -9,6 +9,7 @@ import torch
 
 from numscope.capture.torch.autograd.backward import BackwardCall
 from numscope.capture.torch.identity.storages import version_of
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.watch import Watch
 from numscope.capture.unmeasured import Unmeasured
@@ -59,10 +60,7 @@ class GradientHook:
         call = self._backwards.get(self._path)
         if call is None or not call.wanted:
             return
-        state.busy = True
-        guard = state.guard
-        guard.__enter__()
-        try:
+        with OwnCode(watch, "parameters_grad"):
             if (gradient := tensor.grad) is not None:
                 recorder = watch.recorder
                 order = call._order if call._epoch == recorder.epoch else call.begin(state)
@@ -74,11 +72,6 @@ class GradientHook:
                     recorder.slot_rows.extend((order, self._slot, number, -1))
                 except Unmeasured:
                     watch.show(order, self._slot, gradient, call.name)
-        except Exception as error:
-            watch.fault("parameters_grad", error)
-        finally:
-            guard.__exit__(None, None, None)
-            state.busy = False
 
 
 def watch_gradient(

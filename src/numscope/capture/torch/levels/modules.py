@@ -19,6 +19,7 @@ from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.inputs import Targets, aim, take, take_state
 from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.module_state import state_of, watch_gradient, written_by
+from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import POSITIONS, Slot
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.watch import Watch
@@ -168,16 +169,8 @@ class Modules:
             watch.thread.here.end_quiet()
             watch.tensors.doubt_everything()
         begun: Begun | None = None
-        guard = state.guard
-        state.busy = True
-        guard.__enter__()
-        try:
+        with OwnCode(watch, "module"):
             begun = self._begin(state, module, args, kwargs, sys._getframe(2))
-        except Exception as error:
-            watch.fault("module", error)
-        finally:
-            guard.__exit__(None, None, None)
-            state.busy = False
         if begun is None:
             return original(module, *args, **kwargs)
         stack = state.stack
@@ -191,15 +184,8 @@ class Modules:
         finally:
             stack.pop()
         if watch.records_modules:
-            state.busy = True
-            guard.__enter__()
-            try:
+            with OwnCode(watch, "module"):
                 end_module(watch, module, begun, result)
-            except Exception as error:
-                watch.fault("module", error)
-            finally:
-                guard.__exit__(None, None, None)
-                state.busy = False
         return result
 
     def _begin(self, state: State, module: Module, args: Any, kwargs: Any, frame: Any) -> Begun:

@@ -16,8 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot
-from numscope.capture.torch.thread import OwnWork, Undo
+from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.nonfinite.rule import SKIPPED_STEP
 
@@ -79,7 +80,7 @@ class Optimizers:
         stepping = None
         if watch.settings.level == "aten" and watch.thread.here.entered and len(args) == 1 and not kwargs:
             stepping = Stepping(watch.tensors, watch.thread, sys._getframe(1).f_code)
-        with OwnWork(watch, "optimizer"), torch.no_grad():
+        with OwnComputation(watch, "optimizer"):
             watch.thread.here.stepping = watch.thread.here.asked = None
             watch.tensors.forget_left()
             if watch.tensors.any_settled:
@@ -189,7 +190,7 @@ class Optimizers:
         opened = self._open.pop(id(optimizer), None)
         if not watch.on or watch.thread.here.busy:
             return
-        with OwnWork(watch, "optimizer"), torch.no_grad():
+        with OwnComputation(watch, "optimizer"):
             tensors = watch.tensors
             if stepping is not None:
                 watch.thread.here.asked = asked

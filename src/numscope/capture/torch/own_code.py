@@ -1,0 +1,99 @@
+"""Our own code inside the user's job: the one way to say that what runs now is ours.
+
+Whatever capture or the guard does between two operations of the job runs inside `OwnCode`, and inside `OwnComputation`
+where it computes with tensors. The compiled functions set the same flag (`State.busy`) through a guard of their own.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+import torch
+from torch._C._dynamo.eval_frame import get_eval_frame_callback, set_eval_frame
+
+from numscope.capture.torch.thread import ThreadState
+
+_is_disabled = torch._C._is_torch_function_all_disabled
+
+
+class Watched(Protocol):
+    """Owns the state of each thread, and counts the faults of our own code."""
+
+    thread: ThreadState
+
+    def fault(self, where: str, error: Exception) -> None:
+        """Count a fault of our own, or raise it."""
+
+
+class _Unwatched:
+    """Stands in where no capture is at hand: function modes and Dynamo are off, and nothing is counted."""
+
+    def __init__(self) -> None:
+        self.thread = ThreadState()
+
+    def fault(self, where: str, error: Exception) -> None:
+        raise error
+
+
+_UNWATCHED = _Unwatched()
+
+
+class OwnCode:
+    """Context manager around our own code, which nothing of the job's sees.
+
+    - No function mode is called, ours or the user's.
+    - Our dispatch mode, hooks and replaced functions pass calls on without recording them: they ask `State.busy`.
+    - Dynamo neither traces nor compiles the Python functions that are called inside.
+    - With `where`, a fault inside is counted under that name and the job goes on; without, it is raised.
+
+    The job's grad mode stays, so that it can be asked for; see `OwnComputation`. Stretches may be nested.
+    """
+
+    __slots__ = ("_dynamo", "_guard", "_nested", "_state", "_watch", "_where")
+
+    def __init__(self, watch: Watched = _UNWATCHED, where: str = "") -> None:
+        self._watch = watch
+        self._where = where
+
+    def __enter__(self) -> None:
+        state = self._state = self._watch.thread.here
+        self._nested = nested = state.busy
+        state.busy = True
+        # A guard object can't be entered again before it is left, so that a nested stretch has one of its own, if any.
+        self._guard = None if _is_disabled() else torch._C.DisableTorchFunction() if nested else state.guard
+        if self._guard is not None:
+            self._guard.__enter__()
+        self._dynamo = get_eval_frame_callback()
+        if self._dynamo is not None:
+            set_eval_frame(None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if self._dynamo is not None:
+            set_eval_frame(self._dynamo)
+        if self._guard is not None:
+            self._guard.__exit__(None, None, None)
+        self._state.busy = self._nested
+        if error is None or not self._where or not isinstance(error, Exception):
+            return False
+        self._watch.fault(self._where, error)
+        return True
+
+
+class OwnComputation(OwnCode):
+    """Context manager around our own code that computes with tensors: no autograd graph is made of it either."""
+
+    __slots__ = ("_grad_mode",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._grad_mode = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        torch._C._set_grad_enabled(self._grad_mode)
+        return super().__exit__(kind, error, trace)
