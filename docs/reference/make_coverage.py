@@ -130,19 +130,23 @@ def seen(case: Case, level: str) -> bool:
 
 
 NOTES = """
-- **Collectives** (c10d, synchronous and asynchronous, and functional ones) are seen at every level; the result is as it is
-  after `wait`. What DDP's reducer sends from C++ is not a Python call: its effect is in the optimizer's `parameters_grad`;
-  level `aten` has what was given to it, and "not waited for" in place of the result.
-- **torch.compile**: a compiled region runs exactly as it would without capture. Its boundary is recorded (the compiled
-  module, and the compiled autograd function), its inside is not; the run counts each region under "compiled region: its
-  inside is not seen". To look inside, run the same job eagerly (`TORCH_COMPILE_DISABLE=1`) and compare the two runs.
-- **Optimizers** are one call each: parameters and gradients before, parameters after, hyperparameters as arguments. Their
-  inside is seen at level `aten`. The optimizer's state is measured at the first step that is recorded of it.
-- **torch.func, nested, sparse and meta tensors, tensor subclasses**: the call is recorded; a tensor that has no plain data
-  has a note in its place, and is counted in the run's `skipped` by reason.
+- **Collectives** (c10d, synchronous and asynchronous, and functional ones) are seen at every level; the result is as it
+  is after `wait`.
+  What DDP's reducer sends from C++ is not a Python call: its effect is in the optimizer's `parameters_grad`; level
+  `aten` has what was given to it, and "not waited for" in place of the result.
+- **torch.compile**: a compiled region runs exactly as it would without capture.
+  Its boundary is recorded (the compiled module, and the compiled autograd function), its inside is not; the run counts
+  each region under "compiled region: its inside is not seen".
+  To look inside, run the same job eagerly (`TORCH_COMPILE_DISABLE=1`) and compare the two runs.
+- **Optimizers** are one call each: parameters and gradients before, parameters after, hyperparameters as arguments.
+  Their inside is seen at level `aten`.
+  The optimizer's state is measured at the first step that is recorded of it.
+- **torch.func, nested, sparse and meta tensors, tensor subclasses**: the call is recorded; a tensor that has no plain
+  data has a note in its place, and is counted in the run's `skipped` by reason.
 - **DTensor**: the local shard, with global shape, mesh, coordinate and placements in the column `placement`.
 - **Other threads** are seen from their outermost module call on.
-- **Memory written by kernels that torch does not know of** (through `data_ptr()`, `.data`, numpy) is measured anew each time.
+- **Memory written by kernels that torch does not know of** (through `data_ptr()`, `.data`, numpy) is measured anew each
+  time.
 """
 
 
@@ -151,7 +155,8 @@ def page() -> str:
     lines = [
         "# What is seen",
         "",
-        "Made by `docs/reference/make_coverage.py`, which runs each case at each level and looks for its call. ✓ seen, – not seen.",
+        "Made by `docs/reference/make_coverage.py`, which runs each case at each level and looks for its call.",
+        "✓ is seen, – is not.",
         "",
         "| case | " + " | ".join(f"`{level}`" for level in LEVELS) + " |",
         "|---|" + "---|" * len(LEVELS),

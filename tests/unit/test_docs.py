@@ -1,5 +1,8 @@
-"""Pages that scripts make are what the scripts make now."""
+"""Pages are short lines of true statements: what scripts make is up to date, links lead somewhere, named files exist."""
 
+from __future__ import annotations
+
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,10 +10,101 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "numscope"
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+]
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+FILE = re.compile(r"[\w./-]+\.(py|cpp|c|h|md|tsx?|toml)|(?:[\w-]+/)+")
+# Words without tables and code. An explanation that outgrows its number is cut, or becomes a reference.
+MOST_WORDS = {"verdicts.md": 3600, "performance.md": 1500}
+MOST_WORDS_OF_OTHERS = 1000
+
+# Files that pages name though they are a user's, another tool's, or written by numscope.
+NOT_OURS = {"train.py", "generate.py", "model.py", "numscope.toml", "test_origin.py", "bench/", "runs/"}
+NOT_OURS |= {
+    "bisect/test_origin.py",
+    "demo/ported.py",
+    "ported.py",
+    "compare_url.py",
+    "main.py",
+    "NNNNNN/",
+    "utils.py",
+    "helpers.py",
+}
+
+
+def prose(text: str) -> str:
+    text = re.sub(r"<!-- figures.*?<!-- end of figures -->", "", FENCE.sub("", text), flags=re.DOTALL)
+    return "\n".join(line for line in text.splitlines() if not line.startswith("|"))
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.timeout(280)
-def test_the_page_of_what_is_seen_is_what_capture_sees():
+def test_the_page_of_what_is_seen_is_what_capture_sees() -> None:
     script = ROOT / "docs" / "reference" / "make_coverage.py"
     done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@by_page
+def test_lines_are_at_most_120_characters(page: Path) -> None:
+    lines = enumerate(page.read_text().splitlines(), 1)
+    # A link that is longer can't be broken.
+    long = [f"line {number}: {len(line)}" for number, line in lines if len(re.sub(r"\(?https?://\S+", "", line)) > 120]
+    assert not long
+
+
+@by_page
+def test_links_lead_to_pages_and_headings_that_are_there(page: Path) -> None:
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{link} leads nowhere"
+        assert not anchor or anchor in anchors(target), f"{link}: no such heading"
+
+
+@by_page
+def test_files_of_ours_that_are_named_exist(page: Path) -> None:
+    names = {
+        path.name
+        for folder in ("src", "tests", "bench", "docs", "frontend/src")
+        for path in (ROOT / folder).rglob("*.*")
+    }
+    missing = []
+    for code in CODE.findall(FENCE.sub("", page.read_text())):
+        if not FILE.fullmatch(code) or code in NOT_OURS or page.name == "CHANGELOG.md":
+            continue
+        places = [ROOT / code, ROOT / "src" / code, SOURCE / code, SOURCE / "diagnose" / code, page.parent / code]
+        if not any(place.exists() for place in places) and not ("/" not in code and code in names):
+            missing.append(code)
+    assert not missing
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda page: page.name)
+def test_an_explanation_is_read_in_minutes(page: Path) -> None:
+    assert len(prose(page.read_text()).split()) <= MOST_WORDS.get(page.name, MOST_WORDS_OF_OTHERS)
+
+
+def test_architecture_is_one_page() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 120
+
+
+def test_the_index_lists_every_page() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page.name != "README.md":
+            assert f"({page.relative_to(ROOT / 'docs')})" in index
