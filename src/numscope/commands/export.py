@@ -27,15 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the run."""
-    from numscope.store.formats import msprobe_export, other_exports
+    from numscope.store.formats import msprobe_export, npy_export, ptdbg_export, table_export
     from numscope.store.reader import open_run
 
     writers = {
         "msprobe": msprobe_export.export,
-        "ptdbg": other_exports.export_ptdbg,
-        "npy": other_exports.export_npy,
-        "csv": other_exports.export_csv,
-        "parquet": other_exports.export_parquet,
+        "ptdbg": ptdbg_export.export,
+        "npy": npy_export.export,
+        "csv": table_export.export_csv,
+        "parquet": table_export.export_parquet,
     }
     if args.format not in writers:
         raise SettingsError(f"--format {args.format}: there are {', '.join(FORMATS)}")
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     destination = args.destination
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise RunError(f"{destination} is there already: give a folder that is new or empty")
-    if args.format == "npy" and not other_exports.kept(source):
+    if args.format == "npy" and not npy_export.kept_slots(source):
         raise RunError(f"{args.run} keeps no tensors: capture it with keep='tensors' or tensors=[…]")
     with writing(destination):
         count = writers[args.format](source, destination)

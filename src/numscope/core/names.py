@@ -54,3 +54,9 @@ def split_tensor(name: str) -> tuple[str, str] | None:
         if parse_call(head) and (slot := _SLOT.match(tail)):
             return head, slot["slot"]
     return None
+
+
+def natural_key(text: str) -> list[tuple[int, int, str]]:
+    """Return a key by which texts sort with the numbers in them as numbers: step2 before step10."""
+    parts = re.split(r"(\d+)", text)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]

@@ -40,13 +40,11 @@ def collect(
     world_size: int = 1,
 ) -> dict[str, Any]:
     """Return the manifest of a run that begins now. Nothing here is slow, and nothing raises."""
-    from numscope import __version__
-
     script = _script()
     return {
         "format": FORMAT,
         "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "numscope": __version__,
+        "numscope": _version("numscope"),
         "framework": framework,
         "framework_version": framework_version or _version(framework),
         "python": platform.python_version(),
@@ -75,8 +73,8 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(name))
 
 
-def _version(framework: str) -> str:
-    return str(getattr(sys.modules.get(framework), "__version__", "")) if framework else ""
+def _version(package: str) -> str:
+    return str(getattr(sys.modules.get(package), "__version__", ""))
 
 
 def _script() -> Path | None:

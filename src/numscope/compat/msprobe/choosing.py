@@ -9,10 +9,10 @@ import warnings
 
 from numscope.compat.msprobe.options import Options
 from numscope.core.names import parse_call
-from numscope.store.formats.views import CallView, TensorView
+from numscope.store.formats.step_calls import StepCall, StepTensor
 
 
-def chosen(options: Options, calls: list[CallView]) -> list[CallView]:
+def chosen(options: Options, calls: list[StepCall]) -> list[StepCall]:
     """Return the calls whose values are written."""
     found = [call for call in calls if _is_supported(options, call)]
     if options.scope:
@@ -28,7 +28,7 @@ def chosen(options: Options, calls: list[CallView]) -> list[CallView]:
     return found
 
 
-def _is_supported(options: Options, call: CallView) -> bool:
+def _is_supported(options: Options, call: StepCall) -> bool:
     if not options.operators or call.kind in ("module", "save"):
         return True
     parts = parse_call(call.name)
@@ -36,7 +36,7 @@ def _is_supported(options: Options, call: CallView) -> bool:
     return listed == "all" or (listed is not None and parts is not None and parts.op in listed)
 
 
-def _range(scope: tuple[str, ...], calls: list[CallView]) -> list[CallView]:
+def _range(scope: tuple[str, ...], calls: list[StepCall]) -> list[StepCall]:
     """Return the calls from the first name to the last, both included, and the backward calls of those."""
     ordered = sorted((call for call in calls if call.phase != "backward"), key=lambda call: call.order)
     places = [next((i for i, call in enumerate(ordered) if call.name.startswith(name)), None) for name in scope]
@@ -55,16 +55,16 @@ def _test(entry: str) -> re.Pattern[str]:
     return re.compile(re.escape(entry), re.IGNORECASE)
 
 
-def _warn(wanted: object, calls: list[CallView]) -> None:
+def _warn(wanted: object, calls: list[StepCall]) -> None:
     names = [call.name for call in calls]
     listed = list(wanted) if isinstance(wanted, (list, tuple)) else [str(wanted)]
     near = [match for entry in listed for match in difflib.get_close_matches(entry, names, 2, 0.3)]
     warnings.warn(f"{listed} matched none of {len(names)} calls; nearest: {', '.join(near) or 'none'}", stacklevel=6)
 
 
-def is_overflow(call: CallView) -> bool:
+def is_overflow(call: StepCall) -> bool:
     """Tell whether a call's finite inputs gave something that is not finite, and no argument asked for it."""
-    groups: dict[str, list[TensorView]] = {}
+    groups: dict[str, list[StepTensor]] = {}
     for slot, tensor in call.slots:
         if tensor is not None:
             groups.setdefault(slot.partition(".")[0], []).append(tensor)
@@ -74,6 +74,6 @@ def is_overflow(call: CallView) -> bool:
     return not any(mark in str(call.arguments) for mark in ("'inf'", "'-inf'", "'nan'"))
 
 
-def _is_finite(tensor: TensorView) -> bool:
+def _is_finite(tensor: StepTensor) -> bool:
     high, low, mean, _ = tensor.statistics()
     return all(value is None or math.isfinite(value) for value in (high, low, mean))

@@ -16,7 +16,7 @@ from numscope.compat.msprobe.options import LEVELS, Options, read
 from numscope.core.errors import SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store.formats.msprobe_export import write_step
-from numscope.store.formats.views import CallView
+from numscope.store.formats.step_calls import StepCall
 from numscope.store.reader import open_run
 
 
@@ -104,7 +104,7 @@ class PrecisionDebugger:
             choose=self._choose,
         )
 
-    def _choose(self, calls: list[CallView]) -> list[CallView]:
+    def _choose(self, calls: list[StepCall]) -> list[StepCall]:
         found = chosen(self._options, calls)
         if self._options.task == "overflow_check":
             left = self._options.overflow_nums - self._overflows if self._options.overflow_nums > 0 else len(found)

@@ -1,4 +1,4 @@
-"""`compare`: two dumps, operator by operator, as compare_result_{time}.csv."""
+"""`compare`: compares two dumps, operator by operator, and writes compare_result_{time}.csv."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from numscope.compat.measures import measure
 from numscope.compat.sequences import paired
 from numscope.compat.stamps import unused
 from numscope.core.errors import SettingsError
+from numscope.core.json_value import Json
 from numscope.store.formats.ptdbg import Line, data_folder, is_json_lines, lines_of
 
 COLUMNS = tuple(
@@ -34,17 +35,17 @@ class Operator:
 
     lines: tuple[Line, ...]
 
-    def key(self, with_shapes: bool) -> tuple[Any, ...]:
-        """What has to be equal for two to be the same operator: all but the leading number."""
+    def key(self, with_shapes: bool) -> tuple[object, ...]:
+        """Return all but the leading number: equal keys name the same operator."""
         if not with_shapes:
             return tuple(line.text for line in self.lines)
-        return tuple((line.text, line.fields[3], tuple(line.fields[4])) for line in self.lines)
+        return tuple((line.text, line.dtype, line.shape) for line in self.lines)
 
 
 def operators(path: Path) -> list[Operator]:
     """Return the operators of a dump, in order."""
     found: list[list[Line]] = []
-    last: tuple[Any, ...] = ()
+    last: tuple[object, ...] = ()
     for line in lines_of(path):
         if line.role == "stack_info":
             continue
@@ -85,13 +86,13 @@ def _compare(parameters: Mapping[str, str], output: Path, shape_flag: bool, labe
     return file
 
 
-def _row(npu: Line, bench: Line, npu_folder: Path, bench_folder: Path) -> list[Any]:
-    sides = [(line, _data(line, folder)) for line, folder in ((npu, npu_folder), (bench, bench_folder))]
-    numbers: list[Any] = [None] * 5
+def _row(npu: Line, bench: Line, npu_folder: Path, bench_folder: Path) -> list[object]:
+    a, b = _data(npu, npu_folder), _data(bench, bench_folder)
+    numbers: list[float | None] = [None] * 5
     message = ""
-    (_, a), (_, b) = sides
     if a is None or b is None:
-        message = "no dumped data: " + " and ".join(str(line.fields[0]) for line, data in sides if data is None)
+        missing = [line.name for line, data in ((npu, a), (bench, b)) if data is None]
+        message = "no dumped data: " + " and ".join(missing)
     elif a.size != b.size:
         message = f"the number of elements differs: {a.size} against {b.size}"
     else:
@@ -101,31 +102,21 @@ def _row(npu: Line, bench: Line, npu_folder: Path, bench_folder: Path) -> list[A
             message = f"{found.zeros} zeros of the bench are left out of MAPE"
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             message = "; ".join(filter(None, [message, "not all elements are finite"]))
-    return [
-        npu.fields[0],
-        bench.fields[0],
-        npu.fields[3],
-        bench.fields[3],
-        npu.fields[4],
-        bench.fields[4],
-        *numbers,
-        *_statistics(npu),
-        *_statistics(bench),
-        message,
-    ]
+    sides = [npu.name, bench.name, npu.dtype, bench.dtype, list(npu.shape), list(bench.shape)]
+    return [*sides, *numbers, *three_statistics(npu), *three_statistics(bench), message]
 
 
-def _statistics(line: Line) -> list[Any]:
-    given = line.fields[5] if len(line.fields) > 5 and isinstance(line.fields[5], list) else []
-    return [*given, None, None, None][:3]
+def three_statistics(line: Line) -> list[Json]:
+    """Return max, min and mean of a line; None where it has none."""
+    return [*line.statistics, None, None, None][:3]
 
 
 def _data(line: Line, folder: Path) -> NDArray[Any] | None:
-    file = folder / f"{line.fields[0]}.npy"
+    file = folder / f"{line.name}.npy"
     return np.load(file) if file.is_file() else None
 
 
-def compare_distributed(npu_dump_dir: str, bench_dump_dir: str, output_path: str, **options: Any) -> None:
+def compare_distributed(npu_dump_dir: str, bench_dump_dir: str, output_path: str, **options: object) -> None:
     """Compare the dumps of several ranks: folders rank0, rank1 … of two folders, each with a .pkl and its data."""
     sides = [_ranks(Path(folder)) for folder in (npu_dump_dir, bench_dump_dir)]
     if not sides[0] or set(sides[0]) != set(sides[1]):

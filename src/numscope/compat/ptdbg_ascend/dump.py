@@ -21,7 +21,7 @@ from numscope.compat.stamps import unused
 from numscope.compat.tokens import Token, chosen
 from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
-from numscope.store.formats.other_exports import widened
+from numscope.store.formats.npy_export import widened
 
 acc_cmp_dump = Token("acc_cmp_dump")
 overflow_check = Token("overflow_check")

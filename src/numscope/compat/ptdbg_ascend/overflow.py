@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from numscope.compat.live import LiveCall, LiveTensor, is_overflow
-from numscope.store.formats.other_exports import widened
+from numscope.store.formats.npy_export import widened
 
 Roles = Callable[[LiveCall], list[tuple[str, LiveTensor]]]
 

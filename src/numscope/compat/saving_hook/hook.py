@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from numscope.capture import ranks
 from numscope.core.errors import SettingsError
-from numscope.store.formats.other_exports import widened
+from numscope.store.formats.npy_export import widened
 
 
 class Framework(Protocol):

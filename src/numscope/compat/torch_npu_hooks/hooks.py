@@ -21,7 +21,7 @@ from numscope.compat.ptdbg_ascend.dump import head_of, role_names
 from numscope.compat.tokens import Token, chosen
 from numscope.compat.torch_npu_hooks.schedules import schedule, step_schedule
 from numscope.core.errors import SettingsError
-from numscope.store.formats.other_exports import widened
+from numscope.store.formats.npy_export import widened
 
 wrap_acc_cmp_hook = Token("wrap_acc_cmp_hook")
 wrap_checkoverflow_hook = Token("wrap_checkoverflow_hook")

@@ -1,10 +1,9 @@
-"""`compare`: two dumps, operator by operator, as a CSV file."""
+"""`compare`: compares two dumps, operator by operator, and writes a CSV file."""
 
 from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -58,14 +57,14 @@ def _operators(path: Path) -> list[list[Line]]:
     return found
 
 
-def _key(lines: list[Line], with_shapes: bool) -> tuple[Any, ...]:
-    return tuple((line.text, tuple(line.fields[3])) if with_shapes else line.text for line in lines)
+def _key(lines: list[Line], with_shapes: bool) -> tuple[object, ...]:
+    return tuple((line.text, line.shape) if with_shapes else line.text for line in lines)
 
 
-def _row(npu: Line, bench: Line) -> list[Any]:
-    a, b = (np.array(line.fields[1], np.float64).reshape(-1) for line in (npu, bench))
-    numbers: list[Any] = [None] * 3
+def _row(npu: Line, bench: Line) -> list[object]:
+    a, b = (np.array(line.values, np.float64).reshape(-1) for line in (npu, bench))
+    numbers: list[float | None] = [None] * 3
     if a.size == b.size:
         found = measure(a, b)
         numbers = [found.cosine, found.rmse, found.mape]
-    return [npu.fields[0], bench.fields[0], npu.fields[2], bench.fields[2], npu.fields[3], bench.fields[3], *numbers]
+    return [npu.name, bench.name, npu.dtype, bench.dtype, list(npu.shape), list(bench.shape), *numbers]

@@ -1,25 +1,31 @@
-"""Which tool wrote a dump: each format says whether a path looks like its own, the most particular first."""
+"""Detects which tool wrote a dump: each format says whether a path looks like its own, the most particular first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from numscope.core.errors import RunError, SettingsError
-from numscope.store.formats import folders, msprobe, ptdbg
+from numscope.store.formats import hooktools, msprobe, plain_folder, ptdbg, saving_hook
 from numscope.store.formats.foreign import Dump
 from numscope.store.rundir import MANIFEST, listing
 
-Reader = Callable[[Path, bool], Dump]
 
-FORMATS: dict[str, tuple[Callable[[Path], Any], Reader]] = {
-    "msprobe": (msprobe.find, msprobe.read),
-    "ptdbg": (ptdbg.files_of, ptdbg.read),
-    "torch_npu": (lambda path: ptdbg.files_of(path) or ptdbg.async_files(path), ptdbg.read),
-    "saving_hook": (folders.find_saving_hook, folders.read_saving_hook),
-    "hooktools": (folders.find_hooktools, folders.read_hooktools),
-    "plain": (folders.find_plain, folders.read_plain),
+class Format(NamedTuple):
+    """A format: `find` returns the files of a dump under a path, or nothing where the path holds none."""
+
+    find: Callable[[Path], object]
+    read: Callable[[Path, bool], Dump]
+
+
+FORMATS = {
+    "msprobe": Format(msprobe.find, msprobe.read),
+    "ptdbg": Format(ptdbg.files_of, ptdbg.read),
+    "torch_npu": Format(lambda path: ptdbg.files_of(path) or ptdbg.async_files(path), ptdbg.read),
+    "saving_hook": Format(saving_hook.find, saving_hook.read),
+    "hooktools": Format(hooktools.find, hooktools.read),
+    "plain": Format(plain_folder.find, plain_folder.read),
 }
 
 
@@ -32,9 +38,8 @@ def open_dump(path: Path, form: str | None = None, trust_pickle: bool = False) -
     if path.is_dir() and (path / MANIFEST).exists():
         raise RunError(f"{path} is a numscope run already: give it to numscope compare as it is")
     for name in [form] if form else FORMATS:
-        found, reader = FORMATS[name]
-        if found(path):
-            return reader(path, trust_pickle)
+        if FORMATS[name].find(path):
+            return FORMATS[name].read(path, trust_pickle)
     what = (
         f"a {form} dump"
         if form

@@ -1,6 +1,6 @@
-"""The shape that every reader of another tool's dump gives, and how it becomes a run.
+"""The types that every reader of another tool's dump returns, and how such a dump is written as a run.
 
-What a dump does not say stays null in the run: a statistic without its data has no hash and no sketch, so that a
+A fact that a dump does not hold stays null in the run: a statistic without its data has no hash and no sketch, so that a
 comparison says what cannot be known instead of guessing it.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +29,19 @@ from numscope.store.writer import Batch, RunWriter, Sample
 
 BATCH_BYTES = 64 << 20
 
-Frame = tuple[str, int, str, str]  # file, line, function, code
+
+class Frame(NamedTuple):
+    """A frame of a call's stack."""
+
+    file: str
+    line: int
+    function: str
+    code: str
 
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """What a dump knows of one tensor; None is unknown."""
+    """A tensor of a dump, as far as the dump describes it; None is unknown."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,6 +53,20 @@ class ForeignTensor:
     l2: float | None = None
     digest: int | None = None  # the dump's own hash of the content: comparable within this format alone
 
+    @classmethod
+    def of_array(cls, array: NDArray[Any]) -> ForeignTensor:
+        """Return a tensor whose data is in memory."""
+        return cls(array.dtype.name, array.shape, lambda: array)
+
+    @classmethod
+    def of_npy(cls, file: Path) -> ForeignTensor:
+        """Return a tensor whose data is in a .npy file."""
+        try:
+            header = np.load(file, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise RunError(f"{file} cannot be read ({error})") from None
+        return cls(header.dtype.name, header.shape, partial(np.load, file))
+
 
 @dataclass
 class ForeignCall:
@@ -52,9 +75,8 @@ class ForeignCall:
     name: str
     slots: list[tuple[str, ForeignTensor | None]] = field(default_factory=list)
     parent: str | None = None
-    arguments: dict[str, Any] | None = None
+    arguments: Mapping[str, object] | None = None
     stack: tuple[Frame, ...] | None = None  # outermost first
-    note: str | None = None
 
 
 @dataclass(frozen=True)
@@ -68,16 +90,27 @@ class ForeignStep:
 
 @dataclass(frozen=True)
 class Dump:
-    """A dump that was recognised: what it is, and its steps, read one after the other, rank by rank."""
+    """A dump that was recognised: the tool that wrote it, and its steps, read one after the other, rank by rank."""
 
     tool: str
     steps: Iterable[ForeignStep]
     framework: str = ""
     hash: str = ""  # which hash fills the hash column where it is not numscope's own
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, object] = field(default_factory=dict)
 
 
-_OF_THE_MACHINE = ("python", "platform", "cpus")
+# Facts of the process that imports, not of the job that was dumped.
+_NOT_IMPORTED = """
+    created argv script git environment framework_version python platform cpus
+    """.split()
+_KINDS = {
+    "Module": "module",
+    "Optimizer": "optimizer",
+    "Aten": "aten",
+    "Distributed": "collective",
+    "Save": "save",
+    "Data": "data",
+}
 
 
 def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False) -> int:
@@ -86,8 +119,7 @@ def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False)
     total = 0
     facts = manifest.collect(framework=dump.framework, settings={"imported": dump.tool})
     now = facts["created"]
-    for told_by_the_job in ("created", "argv", "script", "git", "environment", "framework_version", *_OF_THE_MACHINE):
-        facts[told_by_the_job] = None  # of this process, not of the job that was dumped
+    facts.update(dict.fromkeys(_NOT_IMPORTED))
     facts.update(imported={"tool": dump.tool, "at": now, **dump.notes}, **({"hash": dump.hash} if dump.hash else {}))
     try:
         for step in dump.steps:
@@ -103,24 +135,6 @@ def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False)
     return total
 
 
-def kind_and_phase(name: str) -> tuple[str, str, str, str]:
-    """Return (kind, phase, module path, class) that a call's name tells."""
-    parts = parse_call(name)
-    if parts is None:
-        return "save", "forward", "", ""
-    kinds = {
-        "Module": "module",
-        "Optimizer": "optimizer",
-        "Aten": "aten",
-        "Distributed": "collective",
-        "Save": "save",
-        "Data": "data",
-    }
-    kind = kinds.get(parts.prefix, "api")
-    phase = {"step": "optimizer"}.get(parts.phase, parts.phase)
-    return kind, phase, parts.path, parts.op if kind == "module" else ""
-
-
 class _RankWriter:
     """Turns the steps of one rank into batches."""
 
@@ -133,132 +147,138 @@ class _RankWriter:
         for order, call in enumerate(step.calls):
             orders.setdefault(call.name, order)
         numbers = iter(range(1 << 31))
-        for part in self._parts(step, orders, numbers):
-            self._writer.write(part)
+        for batch in self._batches(step, orders, numbers):
+            self._writer.write(batch)
         self._writer.end_step(step.step, {})
 
     def close(self) -> None:
         self._writer.close()
 
-    def _parts(self, step: ForeignStep, orders: dict[str, int], numbers: Iterator[int]) -> Iterator[Batch]:
-        part = _Part(step.step)
+    def _batches(self, step: ForeignStep, orders: dict[str, int], numbers: Iterator[int]) -> Iterator[Batch]:
+        rows = _BatchRows(step.step)
         for order, call in enumerate(step.calls):
-            part.call(order, call, orders, self._stack(call, part))
+            rows.add_call(order, call, orders, self._stack(call, rows))
             for slot, tensor in call.slots:
-                part.slot(order, slot, tensor, numbers)
-            if part.size > BATCH_BYTES:
-                yield part.batch()
-                part = _Part(step.step)
-        yield part.batch()
+                rows.add_slot(order, slot, tensor, numbers)
+            if rows.size > BATCH_BYTES:
+                yield rows.batch()
+                rows = _BatchRows(step.step)
+        yield rows.batch()
 
-    def _stack(self, call: ForeignCall, part: _Part) -> int | None:
+    def _stack(self, call: ForeignCall, rows: _BatchRows) -> int | None:
         if call.stack is None:
             return None
         number = self._stacks.get(call.stack)
         if number is None:
             number = self._stacks[call.stack] = len(self._stacks)
-            part.stack(number, call.stack)
+            rows.add_stack(number, call.stack)
         return number
 
 
-class _Part:
+class _TensorRow(NamedTuple):
+    number: int
+    tensor: ForeignTensor
+    fingerprint: int  # its row among the fingerprints of the batch, or -1 where there is no data to measure
+
+
+class _BatchRows:
     """The rows of one batch."""
 
     def __init__(self, step: int) -> None:
         self._step = step
-        self._calls: dict[str, list[Any]] = {name: [] for name in _CALL_COLUMNS}
-        self._slots: list[tuple[int, str, int | None, str | None]] = []
-        self._tensors: list[tuple[int, ForeignTensor, int]] = []  # number, tensor, row of its fingerprint or -1
-        self._stacks: dict[str, list[Any]] = {"stack": [], "frames": [], "user": []}
-        self._measure = NumpyBatch()
+        self._calls: list[dict[str, object]] = []
+        self._slots: list[dict[str, object]] = []
+        self._stacks: list[dict[str, object]] = []
+        self._tensors: list[_TensorRow] = []
+        self._fingerprints = NumpyBatch()
         self._data: dict[int, NDArray[Any] | Sample] = {}
         self.size = 0
 
-    def call(self, order: int, call: ForeignCall, orders: dict[str, int], stack: int | None) -> None:
-        kind, phase, module, module_class = kind_and_phase(call.name)
-        forward = None
-        if phase == "backward":
-            forward = orders.get(call.name.replace(".backward", ".forward"))
-        arguments = json.dumps(call.arguments) if call.arguments else None
-        parent = orders.get(call.parent) if call.parent else None
-        row = (order, call.name, kind, module, module_class, phase, parent, forward, arguments, stack, False, 0)
-        for name, value in zip(_CALL_COLUMNS, row, strict=True):
-            self._calls[name].append(value)
+    def add_call(self, order: int, call: ForeignCall, orders: dict[str, int], stack: int | None) -> None:
+        parts = parse_call(call.name)
+        kind = "save" if parts is None else _KINDS.get(parts.prefix, "api")
+        phase = "forward" if parts is None else {"step": "optimizer"}.get(parts.phase, parts.phase)
+        row: dict[str, object] = {
+            "step": self._step,
+            "order": order,
+            "name": call.name,
+            "kind": kind,
+            "module": parts.path if parts else "",
+            "module_class": parts.op if parts and kind == "module" else "",
+            "phase": phase,
+            "parent": orders.get(call.parent) if call.parent else None,
+            "forward": orders.get(call.name.replace(".backward", ".forward")) if phase == "backward" else None,
+            "arguments": json.dumps(call.arguments) if call.arguments else None,
+            "stack": stack,
+            "recompute": False,
+            "thread": 0,
+        }
+        self._calls.append(row)
         self.size += 200
 
-    def slot(self, order: int, slot: str, tensor: ForeignTensor | None, numbers: Iterator[int]) -> None:
+    def add_slot(self, order: int, slot: str, tensor: ForeignTensor | None, numbers: Iterator[int]) -> None:
+        row: dict[str, object] = {"step": self._step, "call": order, "slot": slot}
         if tensor is None:
-            self._slots.append((order, slot, None, "not in the dump"))
+            self._slots.append({**row, "tensor": None, "note": "not in the dump"})
             return
         number = next(numbers)
-        row = -1
+        fingerprint = -1
         if tensor.load is not None:
             array = tensor.load()
             if tensor.sampled:
                 self._data[number] = Sample(array)
             else:
-                row = self._measure.add(array)
+                fingerprint = self._fingerprints.add(array)
                 self._data[number] = array
             self.size += array.nbytes
-        self._tensors.append((number, tensor, row))
-        self._slots.append((order, slot, number, None))
+        self._tensors.append(_TensorRow(number, tensor, fingerprint))
+        self._slots.append({**row, "tensor": number, "note": None})
         self.size += 600
 
-    def stack(self, number: int, frames: tuple[Frame, ...]) -> None:
-        described = [dict(zip(("file", "line", "function", "code"), frame)) for frame in frames]
-        user = next((i for i in range(len(frames) - 1, -1, -1) if is_user_file(frames[i][0])), None)
-        for name, value in zip(("stack", "frames", "user"), (number, described, user)):
-            self._stacks[name].append(value)
+    def add_stack(self, number: int, frames: tuple[Frame, ...]) -> None:
+        user = next((i for i in range(len(frames) - 1, -1, -1) if is_user_file(frames[i].file)), None)
+        self._stacks.append({"stack": number, "frames": [frame._asdict() for frame in frames], "user": user})
 
     def batch(self) -> Batch:
-        calls = {"step": [self._step] * len(self._calls["order"]), **self._calls}
-        columns = list(zip(*self._slots)) or [(), (), (), ()]
-        slots = {
-            "step": [self._step] * len(self._slots),
-            **{name: list(values) for name, values in zip(("call", "slot", "tensor", "note"), columns)},
-        }
-        return Batch(calls=calls, slots=slots, tensors=self._tensor_columns(), stacks=self._stacks, data=self._data)
-
-    def _tensor_columns(self) -> dict[str, Any]:
-        prints = self._measure.collect()
-        columns: dict[str, Any] = {
-            "step": [self._step] * len(self._tensors),
-            "tensor": [number for number, _, _ in self._tensors],
-            "dtype": [tensor.dtype for _, tensor, _ in self._tensors],
-            "shape": pa.array([list(tensor.shape) for _, tensor, _ in self._tensors], TENSORS.field("shape").type),
-            "elements": [math.prod(tensor.shape) for _, tensor, _ in self._tensors],
-        }
-        rows = [_values(tensor, row, prints) for _, tensor, row in self._tensors]
-        for index, name in enumerate(_FINGERPRINT):
-            columns[name] = [row[index] for row in rows]
-        sketches = np.full((len(rows), SKETCH), np.nan)
-        for place, (_, _, row) in enumerate(self._tensors):
-            if row >= 0:
-                sketches[place] = prints.sketch[row]
+        prints = self._fingerprints.collect()
+        tensors = [self._tensor_columns(row, prints) for row in self._tensors]
+        columns = _columns(tensors)
+        columns["shape"] = pa.array(columns.get("shape", []), TENSORS.field("shape").type)
+        sketches = np.full((len(tensors), SKETCH), np.nan)
+        for at, row in enumerate(self._tensors):
+            if row.fingerprint >= 0:
+                sketches[at] = prints.sketch[row.fingerprint]
         columns["sketch"] = sketches
+        return Batch(_columns(self._calls), _columns(self._slots), columns, _columns(self._stacks), self._data)
+
+    def _tensor_columns(self, row: _TensorRow, prints: Fingerprints) -> dict[str, object]:
+        tensor = row.tensor
+        columns: dict[str, object] = {
+            "step": self._step,
+            "tensor": row.number,
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "elements": math.prod(tensor.shape),
+        }
+        if row.fingerprint >= 0:  # measured
+            for name in ("nan", "posinf", "neginf", "zero", "hash"):
+                columns[name] = int(getattr(prints, name)[row.fingerprint])
+            for name in ("min", "max", "mean", "l2"):
+                columns[name] = _finite(float(getattr(prints, name)[row.fingerprint]))
+            return columns
+        sizes = {"min": tensor.min, "max": tensor.max, "mean": tensor.mean, "l2": tensor.l2}
+        # A statistic that is not finite says that there is such an element, not how many: one is certain.
+        columns["nan"] = 1 if any(value is not None and math.isnan(value) for value in sizes.values()) else None
+        columns["posinf"] = 1 if tensor.max == math.inf else None
+        columns["neginf"] = 1 if tensor.min == -math.inf else None
+        columns["zero"], columns["hash"] = None, tensor.digest
+        columns.update({name: _finite(value) for name, value in sizes.items()})
         return columns
 
 
-_CALL_COLUMNS = tuple(
-    """
-    order name kind module module_class phase parent forward arguments stack recompute thread
-    """.split()
-)
-_FINGERPRINT = ("nan", "posinf", "neginf", "zero", "min", "max", "mean", "l2", "hash")
-
-
-def _values(tensor: ForeignTensor, row: int, prints: Fingerprints) -> tuple[Any, ...]:
-    """Return the columns of _FINGERPRINT: measured where there is data, as the dump says otherwise."""
-    if row >= 0:
-        counts = tuple(int(getattr(prints, name)[row]) for name in ("nan", "posinf", "neginf", "zero"))
-        sizes = tuple(_finite(float(getattr(prints, name)[row])) for name in ("min", "max", "mean", "l2"))
-        return (*counts, *sizes, int(prints.hash[row]))
-    told = (tensor.min, tensor.max, tensor.mean, tensor.l2)
-    # A statistic that is not finite tells that there is such an element, not how many: one is certain.
-    nan = 1 if any(value is not None and math.isnan(value) for value in told) else None
-    posinf = 1 if tensor.max is not None and tensor.max == math.inf else None
-    neginf = 1 if tensor.min is not None and tensor.min == -math.inf else None
-    return (nan, posinf, neginf, None, *(_finite(value) for value in told), tensor.digest)
+def _columns(rows: list[dict[str, object]]) -> dict[str, Any]:
+    """Return rows as columns."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import Json, members, number, sizes
 from numscope.store.formats import torch_file
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
 
@@ -31,8 +32,16 @@ _GRADIENTS = re.compile(r"^(?P<head>Module\..+)\.parameters_grad(?:\.(?P<index>\
 _FRAME = re.compile(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<function>.+?), ?\n? ?(?P<code>.*)", re.DOTALL)
 
 
-def find(path: Path) -> list[tuple[int, int, Path]]:
-    """Return (step, rank, folder) of every dump.json under a path, or none where this is no msprobe dump."""
+class StepFolder(NamedTuple):
+    """The folder of one step of one rank."""
+
+    rank: int
+    step: int
+    path: Path
+
+
+def find(path: Path) -> list[StepFolder]:
+    """Return the folders with a dump.json under a path; none where this is no msprobe dump."""
     candidates = [path / "dump.json"] if path.is_dir() else [path] if path.name == "dump.json" else []
     if path.is_dir():
         for pattern in ("*/dump.json", "*/*/dump.json"):
@@ -46,35 +55,32 @@ def find(path: Path) -> list[tuple[int, int, Path]]:
         if rank:
             step = _STEP.fullmatch(folder.parent.name)
         # A process that belongs to no group has its number as a name: that is no rank.
-        number = int(rank[1]) if rank and rank[1] and not folder.name.startswith("proc") else 0
-        found.append((int(step[1]) if step else 0, number, folder))
-    return sorted(found, key=lambda item: (item[1], item[0]))
+        rank_number = int(rank[1]) if rank and rank[1] and not folder.name.startswith("proc") else 0
+        found.append(StepFolder(rank_number, int(step[1]) if step else 0, folder))
+    return sorted(found, key=lambda folder: (folder.rank, folder.step))
 
 
 def read(path: Path, trust_pickle: bool = False) -> Dump:
     """Return the dump under a path."""
-    places = find(path)
-    head = _head(places[0][2] / "dump.json") if places else ""
+    folders = find(path)
+    first = (folders[0].path if folders else path) / "dump.json"
+    with first.open(encoding="utf-8") as stream:
+        head = stream.read(1 << 16)
     xored = re.search(r'"md5": *"0x', head) is not None
-    notes = {"warning": _XOR} if xored else {}
+    notes: dict[str, object] = {"warning": _XOR} if xored else {}
 
     def steps() -> Iterator[ForeignStep]:
-        for step, rank, folder in places:
+        for rank, step, folder in folders:
             yield ForeignStep(rank, step, _calls(folder, trust_pickle))
 
-    framework = _json(places[0][2] / "dump.json").get("framework", "pytorch")
+    framework = str(_json(first).get("framework", "pytorch"))
     hashed = "msprobe" if '"md5"' in head and not xored else ""
     return Dump(TOOL, steps(), {"pytorch": "torch"}.get(framework, framework), hashed, notes)
 
 
-def _head(file: Path) -> str:
-    with file.open(encoding="utf-8") as stream:
-        return stream.read(1 << 16)
-
-
-def _json(file: Path) -> dict[str, Any]:
+def _json(file: Path) -> dict[str, Json]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content: Json = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunError(f"{file} cannot be read ({error}): was the job stopped before debugger.stop()?") from None
     if not isinstance(content, dict):
@@ -86,10 +92,10 @@ def _calls(folder: Path, trust_pickle: bool) -> list[ForeignCall]:
     content = _json(folder / "dump.json")
     parents = _json(folder / "construct.json") if (folder / "construct.json").is_file() else {}
     stacks = _stacks(folder / "stack.json")
-    reader = _Reader(folder / "dump_tensor_data", trust_pickle)
+    reader = _SlotReader(folder / "dump_tensor_data", trust_pickle)
     calls: dict[str, ForeignCall] = {}
-    gradients: list[tuple[str, int, dict[str, Any]]] = []
-    for name, entry in (content.get("data") or {}).items():
+    gradients: list[tuple[str, int, dict[str, Json]]] = []
+    for name, entry in members(content.get("data")).items():
         if not isinstance(entry, dict):
             continue
         if gradient := _GRADIENTS.match(name):
@@ -117,23 +123,24 @@ def _accumulating(calls: dict[str, ForeignCall], head: str, index: int) -> str:
     return f"{head}.backward.{index}"
 
 
-def _parent(parents: dict[str, Any], name: str) -> str | None:
+def _parent(parents: dict[str, Json], name: str) -> str | None:
     parent = parents.get(name)
     if isinstance(parent, list):  # later releases: [parent, …]
         parent = parent[0] if parent else None
     return parent if isinstance(parent, str) else None
 
 
-class _Reader:
+class _SlotReader:
     """Turns the entries of dump.json into slots."""
 
     def __init__(self, data: Path, trust_pickle: bool) -> None:
         self._data = data
         self._trust_pickle = trust_pickle
 
-    def fill(self, call: ForeignCall, entry: dict[str, Any]) -> None:
-        positional: dict[str, Any] = {}
-        named: dict[str, Any] = {}
+    def fill(self, call: ForeignCall, entry: dict[str, Json]) -> None:
+        """Add the slots and the other arguments of a call."""
+        positional: dict[str, Json] = {}
+        named: dict[str, Json] = {}
         for group, slot, others in (
             ("input_args", "input", positional),
             ("input", "input", positional),
@@ -146,7 +153,14 @@ class _Reader:
         arguments = {**({"args": positional} if positional else {}), **({"kwargs": named} if named else {})}
         call.arguments = arguments or None
 
-    def _walk(self, path: str, value: Any, slots: list[Any], others: dict[str, Any], top: bool = False) -> None:
+    def _walk(
+        self,
+        path: str,
+        value: Json,
+        slots: list[tuple[str, ForeignTensor | None]],
+        others: dict[str, Json],
+        top: bool = False,
+    ) -> None:
         if isinstance(value, dict) and "type" in value and not top:
             if value["type"] in ("torch.Tensor", "numpy.ndarray", "mindspore.Tensor") or "shape" in value:
                 slots.append((path, self.tensor(value)))
@@ -161,10 +175,11 @@ class _Reader:
             for index, item in enumerate(value):
                 self._walk(f"{path}.{index}", item, slots, others)
 
-    def tensor(self, value: Any) -> ForeignTensor | None:
+    def tensor(self, value: Json) -> ForeignTensor | None:
+        """Return the tensor that an entry describes, or None where it describes none."""
         if not isinstance(value, dict) or "shape" not in value:
             return None
-        shape = tuple(int(size) for size in value["shape"])
+        shape = sizes(value["shape"])
         dtype = str(value.get("dtype", "")).removeprefix("torch.").lower()
         name = value.get("data_name")
         file = self._data / str(name) if name and name != "-1" else None
@@ -174,11 +189,11 @@ class _Reader:
             dtype=dtype,
             shape=shape,
             load=load,
-            min=_number(value.get("Min")),
-            max=_number(value.get("Max")),
-            mean=_number(value.get("Mean")),
-            l2=_number(value.get("Norm")),
-            digest=_digest(digest) if digest and load is None else None,
+            min=number(value.get("Min")),
+            max=number(value.get("Max")),
+            mean=number(value.get("Mean")),
+            l2=number(value.get("Norm")),
+            digest=_digest(str(digest)) if digest and load is None else None,
         )
 
     def _load(self, file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -188,35 +203,26 @@ class _Reader:
         return value
 
 
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool):
-        return float(value)
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str) and value.lower() in ("nan", "inf", "-inf"):
-        return float(value)
-    return None
-
-
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: Json) -> bool:
     """Tell whether a value holds no tensor."""
     if isinstance(value, list):
         return all(_is_plain(item) for item in value)
     return isinstance(value, dict) and "type" in value and "shape" not in value
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Json) -> Json:
     """Return an argument as a run has it."""
     if isinstance(value, list):
         return [_argument(item) for item in value]
-    return {"slice": value.get("value")} if value["type"] == "slice" else value.get("value")
+    entry = members(value)
+    return {"slice": entry.get("value")} if entry.get("type") == "slice" else entry.get("value")
 
 
 def _digest(text: str) -> int | None:
     if text.startswith("0x"):
         return None  # an xor of the words: equal for contents that differ
     try:
-        return int(str(text)[:16], 16)
+        return int(text[:16], 16)
     except ValueError:
         return None
 
@@ -230,21 +236,24 @@ def _in_argument_order(call: ForeignCall, forward: ForeignCall | None) -> None:
     if forward is None:
         return
     inputs = [(slot, tensor) for slot, tensor in forward.slots if slot.startswith("input.") and tensor is not None]
-    outputs = [(place, *item) for place, item in enumerate(call.slots) if item[0].startswith("output.")]
-    known = [(place, slot, tensor) for place, slot, tensor in outputs if tensor is not None]
+    outputs = {
+        index: tensor
+        for index, (slot, tensor) in enumerate(call.slots)
+        if slot.startswith("output.") and tensor is not None
+    }
     renamed: dict[int, tuple[str, ForeignTensor]] = {}
-    for place, _, tensor in known:
+    for index, tensor in outputs.items():
         same = [slot for slot, other in inputs if other.shape == tensor.shape]
         turned = [slot for slot, other in inputs if other.shape == tensor.shape[::-1] and len(tensor.shape) == 2]
         if len(same) == 1:
-            renamed[place] = (f"output.{same[0].partition('.')[2]}", tensor)
+            renamed[index] = (f"output.{same[0].partition('.')[2]}", tensor)
         elif not same and len(turned) == 1:  # addmm's node gives the transposed weight's gradient
-            renamed[place] = (f"output.{turned[0].partition('.')[2]}", _transposed(tensor))
+            renamed[index] = (f"output.{turned[0].partition('.')[2]}", _transposed(tensor))
         else:
             return
-    if len({slot for slot, _ in renamed.values()}) == len(known):
-        for place, item in renamed.items():
-            call.slots[place] = item
+    if len({slot for slot, _ in renamed.values()}) == len(outputs):
+        for index, item in renamed.items():
+            call.slots[index] = item
 
 
 def _transposed(tensor: ForeignTensor) -> ForeignTensor:
@@ -259,17 +268,15 @@ def _stacks(file: Path) -> dict[str, tuple[Frame, ...]]:
         return {}
     found: dict[str, tuple[Frame, ...]] = {}
     for key, value in _json(file).items():
+        names, lines = [key], value  # early releases: name → frames
         if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
-            names, lines = value
-        else:  # early releases: name → frames
-            names, lines = [key], value
-        if not isinstance(lines, list):
-            continue
-        frames = tuple(frame for line in reversed(lines) if (frame := _frame(str(line))))
-        found.update(dict.fromkeys(names, frames))
+            names, lines = [str(name) for name in value[0]], value[1]
+        if isinstance(lines, list):
+            frames = tuple(frame for line in reversed(lines) if (frame := _frame(str(line))))
+            found.update(dict.fromkeys(names, frames))
     return found
 
 
 def _frame(line: str) -> Frame | None:
     match = _FRAME.match(line)
-    return (match["file"], int(match["line"]), match["function"], match["code"].strip()) if match else None
+    return Frame(match["file"], int(match["line"]), match["function"], match["code"].strip()) if match else None

@@ -1,6 +1,6 @@
 """Writes a run as msprobe's dump, such that msprobe's own `compare` and `graph_visualize` read it.
 
-What msprobe has no place for is left out: the root module, optimizer steps, the data that entered, and buffers.
+Calls that msprobe has no place for are left out: the root module, optimizer steps, the data that entered, and buffers.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from numscope.core.json_value import Json
 from numscope.store.formats import torch_file
-from numscope.store.formats.views import CallView, TensorView, step_calls
+from numscope.store.formats.step_calls import StepCall, StepTensor, step_calls
 from numscope.store.reader import Run
 
 _SKIPPED = {"optimizer", "data", "parameter"}
@@ -47,12 +47,12 @@ def write_step(
     *,
     digest: bool = False,
     data_mode: frozenset[str] = frozenset(),
-    choose: Callable[[list[CallView]], list[CallView]] = list,
+    choose: Callable[[list[StepCall]], list[StepCall]] = list,
 ) -> int:
     """Write one step of one rank; return the number of files.
 
-    `data_mode` leaves out what is not in it of forward and backward, of input and output; `choose` says which calls have
-    their values written: the structure is always whole.
+    `data_mode` names the phases and sides that are written, of forward and backward, of input and output; `choose`
+    selects the calls whose values are written: the structure is always whole.
     """
     calls = [call for call in step_calls(run, step, rank) if _is_wanted(call)]
     writer = _Writer(folder, task, digest, data_mode)
@@ -72,7 +72,7 @@ def write_step(
     return 3 + writer.files
 
 
-def _is_wanted(call: CallView) -> bool:
+def _is_wanted(call: StepCall) -> bool:
     return call.kind not in _SKIPPED and not (call.kind == "module" and call.module == "")
 
 
@@ -89,11 +89,11 @@ def _parents(run: Run, step: int, rank: int, names: dict[int, str]) -> dict[str,
     return found
 
 
-def _write(file: Path, content: Any) -> None:
+def _write(file: Path, content: object) -> None:
     file.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _stacks(calls: list[CallView]) -> dict[str, Any]:
+def _stacks(calls: list[StepCall]) -> dict[str, list[list[str]]]:
     """Return msprobe's table of stacks: a number, the calls that share it, its frames from the innermost on."""
     shared: dict[tuple[str, ...], list[str]] = {}
     for call in calls:
@@ -115,11 +115,11 @@ class _Writer:
         self._mode = data_mode
         self._gradients: set[int] = set()  # tensors for which a gradient was seen
         self._counts: dict[str, int] = {}
-        self.data: dict[str, Any] = {}
+        self.data: dict[str, dict[str, Json]] = {}
         self.extra: list[str] = []
         self.files = 0
 
-    def learn_gradients(self, calls: list[CallView]) -> None:
+    def learn_gradients(self, calls: list[StepCall]) -> None:
         """Find the tensors that require a gradient: those for which one came."""
         by_order = {call.order: call for call in calls}
         for call in calls:
@@ -134,14 +134,14 @@ class _Writer:
                 if tensor is not None:
                     self._gradients.add(tensor.number)
 
-    def add(self, call: CallView) -> None:
+    def add(self, call: StepCall) -> None:
         """Add one call."""
         if self._mode & {"forward", "backward"} and call.phase not in self._mode:
             return
         if call.phase == "backward":
             self._backward(call)
             return
-        groups: dict[str, Any] = {"input": {}, "kwargs": {}, "output": {}, "parameters": {}}
+        groups: dict[str, dict[str, Json]] = {"input": {}, "kwargs": {}, "output": {}, "parameters": {}}
         for slot, tensor in call.slots:
             group, _, tail = slot.partition(".")
             if group in groups and self._shows("output" if group == "output" else "input"):
@@ -149,7 +149,7 @@ class _Writer:
         arguments = call.arguments
         positional = {**groups["input"], **{key: _plain(value) for key, value in arguments.get("args", {}).items()}}
         named = {**groups["kwargs"], **{key: _plain(value) for key, value in arguments.get("kwargs", {}).items()}}
-        entry: dict[str, Any] = {}
+        entry: dict[str, Json] = {}
         if self._shows("input"):
             entry = {"input_args": _nested(positional), "input_kwargs": _nested_dict(named)}
         if self._shows("output"):
@@ -161,9 +161,9 @@ class _Writer:
     def _shows(self, group: str) -> bool:
         return not self._mode & {"input", "output"} or group in self._mode
 
-    def _backward(self, call: CallView) -> None:
-        groups: dict[str, Any] = {"input": {}, "output": {}}
-        gradients: dict[str, Any] = {}
+    def _backward(self, call: StepCall) -> None:
+        groups: dict[str, dict[str, Json]] = {"input": {}, "output": {}}
+        gradients: dict[str, Json] = {}
         head = re.sub(r"\.backward\.\d+$", "", call.name)
         for slot, tensor in call.slots:
             group, _, tail = slot.partition(".")
@@ -182,20 +182,19 @@ class _Writer:
             self.data[f"{head}.parameters_grad.{number}"] = gradients
             self.extra.append(f"{head}.parameters_grad.{number}")
 
-    def _entry(self, call: str, slot: str, tensor: TensorView | None) -> Any:
+    def _entry(self, call: str, slot: str, tensor: StepTensor | None) -> Json:
         if tensor is None:
             return None
-        high, low, mean, norm = tensor.statistics()
-        if tensor.dtype == "bool" and high is not None:
-            high, low, mean, norm = bool(high), bool(low), None, None
-        entry: dict[str, Any] = {
+        all_elements = tensor.statistics()
+        is_bool = tensor.dtype == "bool" and all_elements.max is not None
+        entry: dict[str, Json] = {
             "type": "torch.Tensor",
             "dtype": f"torch.{tensor.dtype}",
             "shape": list(tensor.shape),
-            "Max": high,
-            "Min": low,
-            "Mean": mean,
-            "Norm": norm,
+            "Max": bool(all_elements.max) if is_bool else all_elements.max,
+            "Min": bool(all_elements.min) if is_bool else all_elements.min,
+            "Mean": None if is_bool else all_elements.mean,
+            "Norm": None if is_bool else all_elements.l2,
             "requires_grad": tensor.number in self._gradients,
         }
         if self._digest:
@@ -204,7 +203,7 @@ class _Writer:
             entry["data_name"] = self._save(f"{call}.{slot}", tensor)
         return entry
 
-    def _save(self, name: str, tensor: TensorView) -> str:
+    def _save(self, name: str, tensor: StepTensor) -> str:
         if tensor.load is None:
             return "-1"
         file = re.sub(r"[^\w.\-]", "_", name) + ".pt"
@@ -214,14 +213,14 @@ class _Writer:
         return file
 
 
-def _crc(tensor: TensorView) -> str:
+def _crc(tensor: StepTensor) -> str:
     """Return the checksum of the bytes that msprobe calls md5, or the fingerprint's hash where there is no data."""
     if tensor.load is None:
-        return f"{tensor.row['hash']:016x}" if tensor.row["hash"] is not None else ""
+        return f"{tensor.hash:016x}" if tensor.hash is not None else ""
     return f"{zlib.crc32(np.ascontiguousarray(tensor.load()).tobytes()):08x}"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Json) -> Json:
     """Return an argument that is no tensor as msprobe writes it: a list item by item, infinities as JSON's extension."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
@@ -232,38 +231,33 @@ def _plain(value: Any) -> Any:
     return {"type": type(value).__name__, "value": value}
 
 
-def _nested(flat: dict[str, Any]) -> list[Any]:
+def _nested(flat: dict[str, Json]) -> list[Json]:
     """Return {"0": a, "1.0": b, "1.1": c} as [a, [b, c]]; a gap is null, and a key that is no number makes a dict."""
-    groups: dict[str, Any] = {}
+    leaves: dict[str, Json] = {}
+    groups: dict[str, dict[str, Json]] = {}
     for key, value in flat.items():
         first, _, rest = key.partition(".")
-        if rest:
-            groups.setdefault(first, {})
-            if isinstance(groups[first], dict):
-                groups[first][rest] = value
-        else:
-            groups[first] = _Leaf(value)
-    if groups and not all(key.isdigit() for key in groups):
+        if not rest:
+            leaves[first] = value
+            groups.pop(first, None)
+        elif first not in leaves:
+            groups.setdefault(first, {})[rest] = value
+    if not all(key.isdigit() for key in (*leaves, *groups)):
         return [_nested_dict(flat)]
-    result: list[Any] = []
-    for key in sorted(groups, key=int):
+    result: list[Json] = []
+    for key in sorted((*leaves, *groups), key=int):
         result += [None] * (int(key) - len(result))
-        item = groups[key]
-        result.append(item.value if isinstance(item, _Leaf) else _nested(item))
+        result.append(leaves[key] if key in leaves else _nested(groups[key]))
     return result
 
 
-class _Leaf:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def _nested_dict(flat: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
+def _nested_dict(flat: dict[str, Json]) -> dict[str, Json]:
+    result: dict[str, Json] = {}
     for key, value in flat.items():
         first, _, rest = key.partition(".")
-        if rest and isinstance(result.setdefault(first, {}), dict):
-            result[first][rest] = value
+        inner = result.setdefault(first, {}) if rest else None
+        if isinstance(inner, dict):
+            inner[rest] = value
         else:
             result[first] = value
     return result

@@ -1,20 +1,21 @@
-"""Reads ptdbg_ascend's and torch_npu.hooks' dumps: ".pkl" files that are JSON lines, and ptdbg's folder of .npy beside them.
+"""Reads the dumps of ptdbg_ascend and torch_npu.hooks: ".pkl" files of JSON lines, and ptdbg's folder of .npy beside them.
 
     ptdbg       ["21_Torch_norm_forward_input.0", 1, [], "torch.float32", [2, 3], [max, min, mean]]
                 ["21_Torch_norm_forward_stack_info", [[file, line, function, code], …]]
     torch_npu   ["21_Torch_norm_forward_input", [values …], "torch.float32", [2, 3]]
 
-Their backward `input` is the gradient that goes out (torch's grad_input), `output` the one that comes in: here they are
-turned round, as a run has them. The number in front counts calls (ptdbg) or tensors (torch_npu) over all operators; a
-run counts per operator, and pairs a backward call with the last forward call of its operator that has none yet.
+Their backward `input` is the gradient that goes out (torch's grad_input), `output` the one that comes in; a run has it
+the other way round. The number in front counts calls (ptdbg) or tensors (torch_npu) over all operators; a run counts per
+operator, and pairs a backward call with the last forward call of its operator that has none yet.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import Json, items, number, sizes
+from numscope.core.names import natural_key
 from numscope.store.dtypes import numpy_dtype
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
 
@@ -40,15 +43,21 @@ _STAMP = r"_\d{8}_?\d{5,6}"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file: a tensor, or a stack."""
+    """One line of a file, a tensor or a stack; in an asynchronous dump of torch_npu, one .npy file."""
 
+    name: str  # as it is written: 21_Torch_norm_forward_input.0
     number: int
     prefix: str
     op: str
     phase: str
     role: str
     tail: str
-    fields: list[Any]
+    dtype: str = ""  # with its "torch."
+    shape: tuple[int, ...] = ()
+    statistics: tuple[Json, ...] = ()  # ptdbg: max, min, mean
+    values: Json = None  # torch_npu: all elements, or ten and max, min, mean
+    frames: tuple[Json, ...] = ()  # of a stack, innermost first
+    file: Path | None = None
 
     @property
     def text(self) -> str:
@@ -57,13 +66,12 @@ class Line:
 
 
 def parse_name(name: str) -> Line | None:
-    """Return a name taken apart, or None where it has another form."""
+    """Return a line of that name, or None where the name has another form."""
     match = _NAME.match(name)
     if not match:
         return None
-    return Line(
-        int(match["n"]), match["prefix"], match["op"], match["phase"], match["role"], match["tail"].strip("."), []
-    )
+    number, tail = int(match["n"]), match["tail"].strip(".")
+    return Line(name, number, match["prefix"], match["op"], match["phase"], match["role"], tail)
 
 
 def lines_of(path: Path) -> Iterator[Line]:
@@ -75,10 +83,22 @@ def lines_of(path: Path) -> Iterator[Line]:
             try:
                 fields = json.loads(text)
                 line = parse_name(str(fields[0]))
+                if line is not None:
+                    line = _filled(line, fields)
             except (ValueError, IndexError, TypeError, KeyError):
                 raise RunError(f"{path} line {number} is not what ptdbg_ascend or torch_npu.hooks write") from None
             if line is not None:
-                yield Line(line.number, line.prefix, line.op, line.phase, line.role, line.tail, fields)
+                yield line
+
+
+def _filled(line: Line, fields: list[Json]) -> Line:
+    """Return a line with what follows its name."""
+    if line.role == "stack_info":
+        return replace(line, frames=tuple(items(fields[1])))
+    if len(fields) == 4:
+        return replace(line, values=fields[1], dtype=str(fields[2]), shape=sizes(fields[3]))
+    statistics = tuple(items(fields[5])) if len(fields) > 5 else ()
+    return replace(line, dtype=str(fields[3]), shape=sizes(fields[4]), statistics=statistics)
 
 
 def is_json_lines(path: Path) -> bool:
@@ -97,16 +117,11 @@ def files_of(path: Path) -> list[tuple[int, Path]]:
         return [(0, path)] if is_json_lines(path) else []
     found = []
     for pattern in ("*.pkl", "rank*/*.pkl"):
-        for file in sorted(path.glob(pattern), key=_natural):
+        for file in sorted(path.glob(pattern), key=lambda file: natural_key(str(file))):
             rank = re.fullmatch(r"rank_?(\d+)", file.parent.name)
             if is_json_lines(file):
                 found.append((int(rank[1]) if rank else 0, file))
     return found
-
-
-def _natural(file: Path) -> list[Any]:
-    parts = re.split(r"(\d+)", str(file))
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
 
 
 def async_files(path: Path) -> list[tuple[str, Path]]:
@@ -147,7 +162,7 @@ def _async_lines(path: Path) -> Iterator[Line]:
     for name, file in async_files(path):
         line = parse_name(name)
         if line is not None:
-            yield Line(line.number, line.prefix, line.op, line.phase, line.role, line.tail, [name, file])
+            yield replace(line, file=file)
 
 
 def _calls(lines: list[Line], tool: str, folder: Path | None = None) -> list[ForeignCall]:
@@ -162,7 +177,7 @@ def _calls(lines: list[Line], tool: str, folder: Path | None = None) -> list[For
         previous = line
         call = calls[-1]
         if line.role == "stack_info":
-            call.stack = tuple(_frame(frame) for frame in reversed(line.fields[1]))
+            call.stack = tuple(_frame(frame) for frame in reversed(line.frames))
             continue
         index = line.tail or str(position[line.role])
         position[line.role] += 1
@@ -201,36 +216,26 @@ class _Naming:
         return f"{head}.{number}.{line.phase}"
 
 
-def _frame(fields: Any) -> Frame:
-    file, line, function, code = [*fields, "", 0, "", ""][:4]
+def _frame(fields: Json) -> Frame:
+    file, line, function, code = [*items(fields), "", 0, "", ""][:4]
     if isinstance(code, list):
         code = "".join(map(str, code))
-    return str(file), int(line or 0), str(function), str(code or "").strip()
+    return Frame(str(file), int(number(line) or 0), str(function), str(code or "").strip())
 
 
-def _dtype(text: Any) -> str:
-    return str(text).removeprefix("torch.")
+def _dtype(line: Line) -> str:
+    return line.dtype.removeprefix("torch.")
 
 
 def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
-    fields = line.fields
-    shape = tuple(int(size) for size in fields[4])
-    stats = fields[5] if len(fields) > 5 and isinstance(fields[5], list) else []
-    high, low, mean = [_number(value) for value in (*stats, None, None, None)[:3]]
-    file = folder / f"{fields[0]}.npy" if folder else None
+    dtype, shape = _dtype(line), line.shape
+    high, low, mean = (number(value) for value in (*line.statistics, None, None, None)[:3])
+    file = folder / f"{line.name}.npy" if folder else None
     if file is None or not file.is_file():
-        return ForeignTensor(_dtype(fields[3]), shape, min=low, max=high, mean=mean)
-    size = int(np.prod(shape, dtype=np.int64))
-    whole = np.load(file, mmap_mode="r").size == size
-    return ForeignTensor(
-        _dtype(fields[3]),
-        shape,
-        partial(_array, file, _dtype(fields[3]), shape if whole else None),
-        not whole,
-        min=low,
-        max=high,
-        mean=mean,
-    )
+        return ForeignTensor(dtype, shape, min=low, max=high, mean=mean)
+    whole = np.load(file, mmap_mode="r").size == int(np.prod(shape, dtype=np.int64))
+    load = partial(_array, file, dtype, shape if whole else None)
+    return ForeignTensor(dtype, shape, load, not whole, min=low, max=high, mean=mean)
 
 
 def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
@@ -244,34 +249,28 @@ def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any
 
 
 def _is_sampled(lines: list[Line]) -> bool:
-    """Tell whether the first tensor of a torch_npu file from which it can be told is ten elements and three statistics."""
-    told = (_sampling(line) for line in lines if len(line.fields) >= 4)
+    """Tell whether a torch_npu file holds ten elements and three statistics of a tensor, by the first that shows it."""
+    told = (_sampling(line) for line in lines if line.values is not None)
     return next((sampled for sampled in told if sampled is not None), True)
 
 
 def _sampling(line: Line) -> bool | None:
     """Tell whether a line has up to ten elements and three statistics, or all elements; None where it could be either."""
-    size, given = int(np.prod(line.fields[3], dtype=np.int64)), len(_flat(line.fields[1]))
-    if given not in (size, min(10, size) + 3):
-        raise RunError(
-            f"{line.fields[0]} has {given} values of a tensor of {size}: neither all, nor ten and statistics"
-        )
-    return None if size == min(10, size) + 3 else given != size
+    size, count = int(np.prod(line.shape, dtype=np.int64)), len(_flat(line.values))
+    if count not in (size, min(10, size) + 3):
+        raise RunError(f"{line.name} has {count} values of a tensor of {size}: neither all, nor ten and statistics")
+    return None if size == min(10, size) + 3 else count != size
 
 
-def _flat(value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        return [value]
-    return [item for part in value for item in _flat(part)]
+def _flat(value: Json) -> list[Json]:
+    return [item for part in value for item in _flat(part)] if isinstance(value, list) else [value]
 
 
 def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
-    if isinstance(line.fields[1], Path):
-        file = line.fields[1]
-        header = np.load(file, mmap_mode="r")
-        return ForeignTensor(header.dtype.name, header.shape, partial(np.load, file))
-    values = [float(value) for value in _flat(line.fields[1])]
-    dtype, shape = _dtype(line.fields[2]), tuple(int(size) for size in line.fields[3])
+    if line.file is not None:
+        return ForeignTensor.of_npy(line.file)
+    values = [math.nan if (value := number(item)) is None else value for item in _flat(line.values)]
+    dtype, shape = _dtype(line), line.shape
     kind = numpy_dtype(dtype) or np.dtype("float32")
     own = _sampling(line)  # one file may hold both: a registration with another sample goes on with it
     if not (sampled if own is None else own):
@@ -285,12 +284,3 @@ def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
 def _of(values: list[float], kind: np.dtype[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.array(values, np.float64).astype(kind)
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, (int, float)):
-        return float(value)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return None

@@ -1,8 +1,8 @@
-"""Torch's `.pt` files, read and written without torch and without running anything that a file says.
+"""Reads and writes torch's `.pt` files without torch, and without running any code that a file names.
 
 A `.pt` file is a zip archive: a pickle program that describes nested containers, and one member of raw bytes for each
 storage. The program is interpreted here over a closed list of instructions and names: tensors, parameters, containers
-and plain values. What else a program asks for is an error, or, where the user trusts the file, left to pickle itself.
+and plain values. Anything else is an error or, where the user trusts the file, left to pickle itself.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +39,11 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
 }
 _STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
+_Storage = Callable[[object], NDArray[Any]]  # a persistent id of torch's → the elements of that storage
 
 
 class _Name:
-    """A global that a program names: looked up in a table of ours, never imported."""
+    """A global that a pickle program names: looked up in a table of ours, never imported."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -51,8 +52,8 @@ class _Name:
         return f"{self.module}.{self.name}"
 
 
-def load(path: Path, trust_pickle: bool = False) -> Any:
-    """Return what a `.pt` file holds, tensors as numpy arrays."""
+def load(path: Path, trust_pickle: bool = False) -> object:
+    """Return the content of a `.pt` file, tensors as numpy arrays."""
     try:
         with zipfile.ZipFile(path) as archive:
             program = next((name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"), None)
@@ -70,10 +71,21 @@ def load(path: Path, trust_pickle: bool = False) -> Any:
         ) from None
 
 
-def _storages(archive: zipfile.ZipFile, root: str) -> Callable[[Any], NDArray[Any]]:
+def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+    """Return the arrays in nested containers, each with its path such as `0.weight`; the value's own path is empty."""
+    if isinstance(value, np.ndarray):
+        yield path, value
+    elif isinstance(value, (dict, list, tuple)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from arrays_in(item, f"{path}.{key}" if path else str(key))
+
+
+def _storages(archive: zipfile.ZipFile, root: str) -> _Storage:
     cache: dict[str, NDArray[Any]] = {}
 
-    def storage(identity: Any) -> NDArray[Any]:
+    def storage(identity: object) -> NDArray[Any]:
+        if not isinstance(identity, tuple):
+            raise ValueError("a storage has no identity")
         _, kind, key, _, count = identity[:5]
         if key not in cache:
             name = kind.name if isinstance(kind, _Name) else getattr(kind, "__name__", str(kind))
@@ -85,7 +97,9 @@ def _storages(archive: zipfile.ZipFile, root: str) -> Callable[[Any], NDArray[An
     return storage
 
 
-def _rebuild_tensor(storage: NDArray[Any], offset: int, shape: Any, strides: Any, *_: Any) -> NDArray[Any]:
+def _rebuild_tensor(
+    storage: NDArray[Any], offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
+) -> NDArray[Any]:
     shape, strides = tuple(shape), tuple(strides)
     reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if math.prod(shape) else 0
     if offset < 0 or any(stride < 0 for stride in strides) or reach > len(storage):
@@ -98,7 +112,14 @@ def _rebuild_tensor(storage: NDArray[Any], offset: int, shape: Any, strides: Any
 
 
 def _rebuild_tensor_v3(
-    storage: NDArray[Any], offset: int, shape: Any, strides: Any, _grad: Any, _hooks: Any, dtype: Any, *_: Any
+    storage: NDArray[Any],
+    offset: int,
+    shape: Iterable[int],
+    strides: Iterable[int],
+    _requires_grad: object,
+    _hooks: object,
+    dtype: object,
+    *_: object,
 ) -> NDArray[Any]:
     kind = numpy_dtype(dtype.name if isinstance(dtype, _Name) else str(dtype).removeprefix("torch."))
     if kind is None:
@@ -106,11 +127,11 @@ def _rebuild_tensor_v3(
     return _rebuild_tensor(storage.view(kind), offset, shape, strides)
 
 
-def _first(value: Any, *_: Any) -> Any:
+def _first(value: object, *_: object) -> object:
     return value
 
 
-_CALLABLE: dict[tuple[str, str], Callable[..., Any]] = {
+_CALLABLE: dict[tuple[str, str], Callable[..., object]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor"): _rebuild_tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _rebuild_tensor_v3,
@@ -122,8 +143,8 @@ _CALLABLE: dict[tuple[str, str], Callable[..., Any]] = {
 }
 
 
-def _interpret(program: bytes, storage: Callable[[Any], NDArray[Any]], path: Path) -> Any:
-    """Run a pickle program over the closed list of what it may say."""
+def _interpret(program: bytes, storage: _Storage, path: Path) -> object:
+    """Run a pickle program over the closed list of allowed instructions and names."""
     machine = _Machine(storage)
     try:
         for operation, argument, _ in pickletools.genops(program):
@@ -156,12 +177,12 @@ _LITERALS = set(
 class _Machine:
     """The stack machine of pickle, without the instructions that import or run."""
 
-    def __init__(self, storage: Callable[[Any], NDArray[Any]]) -> None:
+    def __init__(self, storage: _Storage) -> None:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._storage = storage
 
-    def step(self, name: str, argument: Any) -> None:
+    def step(self, name: str, argument: object) -> None:
         stack = self.stack
         if name in ("PROTO", "FRAME"):
             return
@@ -192,15 +213,15 @@ class _Machine:
             items = self._to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
             stack[-1].update(zip(items[::2], items[1::2]))
         elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self._memo[int(argument)] = stack[-1]
+            self._memo[int(str(argument))] = stack[-1]
         elif name == "MEMOIZE":
             self._memo[len(self._memo)] = stack[-1]
         elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self._memo[int(argument)])
+            stack.append(self._memo[int(str(argument))])
         elif name == "BINPERSID":
             stack.append(self._storage(stack.pop()))
         elif name in ("GLOBAL", "STACK_GLOBAL"):
-            parts = argument.split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
+            parts = str(argument).split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
             stack.append(self._named(*parts))
         elif name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
@@ -213,40 +234,41 @@ class _Machine:
             raise _Forbidden(f"the instruction {name}")
 
     def _named(self, module: str, name: str) -> _Name:
-        plain = module == "torch" and (name in _STORAGES or numpy_dtype(name) is not None)
-        if plain or (module, name) in _CALLABLE or (module, name) == ("torch.storage", "UntypedStorage"):
+        if (module, name) in _CALLABLE or _is_storage_or_dtype(module, name):
             return _Name(module, name)
         raise _Forbidden(f"{module}.{name}")
 
     def _to_mark(self) -> list[Any]:
-        place = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
-        items = self.stack[place + 1 :]
-        del self.stack[place:]
+        mark = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
+        items = self.stack[mark + 1 :]
+        del self.stack[mark:]
         return items
 
 
-class _Trusting(pickle.Unpickler):
-    """Unpickles what the user has said to trust; torch's own names still become numpy arrays."""
+def _is_storage_or_dtype(module: str, name: str) -> bool:
+    if module == "torch":
+        return name in _STORAGES or numpy_dtype(name) is not None
+    return (module, name) == ("torch.storage", "UntypedStorage")
 
-    def __init__(self, file: Any, storage: Callable[[Any], NDArray[Any]]) -> None:
+
+class _Trusting(pickle.Unpickler):
+    """Unpickles a file that the user trusts; torch's own names still become numpy arrays."""
+
+    def __init__(self, file: IO[bytes], storage: _Storage) -> None:
         super().__init__(file)
         self._storage = storage
 
-    def persistent_load(self, identity: Any) -> NDArray[Any]:
-        return self._storage(identity)
+    def persistent_load(self, pid: object) -> NDArray[Any]:
+        return self._storage(pid)
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) in _CALLABLE:
             return _CALLABLE[module, name]
-        if module == "torch" and (name in _STORAGES or numpy_dtype(name) is not None):
-            return _Name(module, name)
-        if module == "torch.storage" and name == "UntypedStorage":
-            return _Name(module, name)
-        return super().find_class(module, name)
+        return _Name(module, name) if _is_storage_or_dtype(module, name) else super().find_class(module, name)
 
 
-def save(path: Path, value: Any) -> None:
-    """Write tensors (numpy arrays) and plain values in nested containers, so that torch.load(weights_only=True) reads it."""
+def save(path: Path, value: object) -> None:
+    """Write tensors (numpy arrays) and plain values in nested containers; torch.load(weights_only=True) reads the file."""
     writer = _Writer()
     writer.put(value)
     root = path.stem or "archive"
@@ -259,13 +281,13 @@ def save(path: Path, value: Any) -> None:
 
 
 class _Writer:
-    """Puts values down as instructions of pickle's protocol 2, the one torch.save uses."""
+    """Encodes values as instructions of pickle's protocol 2, the one torch.save uses."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.storages: list[bytes] = []
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         parts = self.parts
         if value is None or isinstance(value, (bool, np.bool_)):
             parts.append(b"N" if value is None else (b"\x88" if value else b"\x89"))

@@ -1,0 +1,30 @@
+"""JSON as a type: what `json.loads` returns, and what a program has to ask before it uses it."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+
+def members(value: Json) -> dict[str, Json]:
+    """Return the members of an object; of anything else, none."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: Json) -> list[Json]:
+    """Return the items of an array; of anything else, none."""
+    return value if isinstance(value, list) else []
+
+
+def sizes(value: Json) -> tuple[int, ...]:
+    """Return the whole numbers of an array, as the shape of a tensor is written."""
+    return tuple(item for item in items(value) if isinstance(item, int))
+
+
+def number(value: Json) -> float | None:
+    """Return a number, also one that stands as text ("nan", "inf"); None for anything else."""
+    try:
+        return None if value is None or isinstance(value, (list, dict)) else float(value)
+    except ValueError:
+        return None
