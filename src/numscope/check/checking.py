@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from numscope.check.between import gradients_were_left
-from numscope.check.steps import Call, Facts, dirty_steps, has_counts, read_step, scaling_stacks
-from numscope.check.trace import Found, Spread, Tracer
+from numscope.check.loss_scaling import gradients_were_left
+from numscope.check.steps import StoredCall, TensorFacts, dirty_steps, has_counts, read_step, scaling_stacks
+from numscope.check.tracking import GivenToRanks, RankOutcome, RankTracking, RunOrigin
 from numscope.core.report import Origin, Source, plain
 from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run, open_run
@@ -18,8 +19,8 @@ FORMAT = "numscope.check/1"
 
 
 @dataclass(frozen=True)
-class Link:
-    """A call on the way from the origin."""
+class ChainCall:
+    """A call on the way from the origin to the loss."""
 
     call: str
     phase: str
@@ -29,8 +30,8 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A tensor of the origin."""
+class OriginTensor:
+    """A tensor of the origin, with its range."""
 
     slot: str
     dtype: str
@@ -42,20 +43,20 @@ class Shown:
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found; `to_dict` is what --json writes."""
+    """The first non-finite value of a run and all that follows from it; `to_dict` is what --json writes."""
 
     run: Run
     origin: Origin | None = None
     origins: tuple[Origin, ...] = ()  # all of them, the first one first
-    chain: tuple[Link, ...] = ()  # from the origin to the last call that inherited from it
+    chain: tuple[ChainCall, ...] = ()  # from the origin to the last call that inherited from it
     inherited: int = 0
     ranks: dict[int, str] = field(default_factory=dict)  # rank → how it came by it
     skipped_steps: tuple[int, ...] = ()
     measured: bool = True
     meant: int = 0  # tensors with infinities that somebody put there: masks
     first_meant: str = ""
-    tensors: tuple[Shown, ...] = ()  # of the origin
-    # (rank, step) → order of a call → origin or inherited
+    tensors: tuple[OriginTensor, ...] = ()  # of the origin
+    # rank and step → order of a call → origin or inherited
     verdicts: dict[tuple[int, int], dict[int, str]] = field(default_factory=dict)
 
     @property
@@ -83,65 +84,61 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
     """Find the first non-finite value of a run, and where it came from."""
     opened = run if isinstance(run, Run) else open_run(run)
     world = max(len(opened.ranks), int(opened.manifest.get("world_size") or 1))
-    spreads: dict[int, Spread] = {}
+    outcomes: dict[int, RankOutcome] = {}
     for rank in opened.ranks:
-        tracer = Tracer(rank, world)
+        tracking = RankTracking(rank, world, _sources(opened, rank))
         dirty = dirty_steps(opened, rank)
         scaling = scaling_stacks(opened, rank) if dirty else set()
         for step in dirty:
-            left = partial(gradients_were_left, opened, rank, step)
-            tracer.take(read_step(opened, step, rank, scaling), left)
-        spreads[rank] = tracer.found
-    _send_strays_back(spreads)
-    origins = sorted(
-        (
-            found
-            for spread in spreads.values()
-            for found in [*spread.origins, *_born_in_collectives(spread, spreads, world)]
-        ),
-        key=lambda found: (found.step, found.call.place, found.rank),
-    )
-    skipped = tuple(sorted({step for spread in spreads.values() for step in spread.skipped}))
-    meant = sum(spread.meant for spread in spreads.values())
-    where = next((spread.first_meant for spread in spreads.values() if spread.first_meant), "")
+            tracking.take(read_step(opened, step, rank, scaling), partial(gradients_were_left, opened, rank, step))
+        outcomes[rank] = tracking.outcome
+    _send_strays_back(outcomes)
+    born = [
+        origin
+        for outcome in outcomes.values()
+        for origin in [*outcome.origins, *_born_in_collectives(outcome, outcomes, world)]
+    ]
+    origins = sorted(born, key=lambda origin: (origin.step, origin.call.place, origin.report.rank))
+    skipped = tuple(sorted({step for outcome in outcomes.values() for step in outcome.skipped}))
+    meant = sum(outcome.meant for outcome in outcomes.values())
+    where = next((outcome.first_meant for outcome in outcomes.values() if outcome.first_meant), "")
     guard = opened.manifest.get("guard") or {}
     if guard.get("origin") and guard["origin"]["step"] in opened.steps and guard["origin"]["rank"] in opened.ranks:
-        return _as_the_guard_said(opened, guard, spreads)
+        return _as_the_guard_said(opened, guard, outcomes)
     if not origins:
-        stray = [found for spread in spreads.values() for found in spread.arrived]
-        if not stray:
+        arrived = [origin for outcome in outcomes.values() for origin in outcome.arrived]
+        if not arrived:
             return Check(opened, skipped_steps=skipped, measured=has_counts(opened), meant=meant, first_meant=where)
-        origins = sorted(stray, key=lambda found: (found.step, found.call.place))[:1]
-    first = _first(origins, spreads)
-    frames: dict[int, dict[int, Source]] = {}
-    told = [_origin(opened, found, frames) for found in [first, *(item for item in origins if item is not first)]]
+        origins = sorted(arrived, key=lambda origin: (origin.step, origin.call.place))[:1]
+    first = _first(origins, outcomes)
+    rank = first.report.rank
     return Check(
         opened,
-        told[0],
-        tuple(told),
-        _chain(first, spreads[first.rank]),
-        sum(len(spread.inherited) for spread in spreads.values()),
-        {rank: _story(spread, first) for rank, spread in spreads.items()} if len(spreads) > 1 else {},
+        first.report,
+        (first.report, *(origin.report for origin in origins if origin is not first)),
+        _chain(first, outcomes[rank]),
+        sum(len(outcome.inherited) for outcome in outcomes.values()),
+        {rank: _story(outcome, first) for rank, outcome in outcomes.items()} if len(outcomes) > 1 else {},
         skipped,
         meant=meant,
         first_meant=where,
-        tensors=_shown(
+        tensors=_tensors(
             first.call,
-            spreads[first.rank].facts.get(first.step, {}),
-            first.slot.name.partition(".")[2] if first.kind == "optimizer" else "",
+            outcomes[rank].facts.get(first.step, {}),
+            first.slot.partition(".")[2] if first.kind == "optimizer" else "",
         ),
-        verdicts=_verdicts(origins, spreads),
+        verdicts=_verdicts(origins, outcomes),
     )
 
 
-def _as_the_guard_said(run: Run, guard: dict[str, Any], spreads: dict[int, Spread]) -> Check:
+def _as_the_guard_said(run: Run, guard: dict[str, Any], outcomes: dict[int, RankOutcome]) -> Check:
     """Return the origin of a guard's record: the guard saw the whole job, the record has its last calls."""
     told = dict(guard["origin"])
     source, error = told.pop("source"), told.pop("error")
     origin = Origin(**told, source=Source(**source) if source else None, **error)
     step = read_step(run, origin.step, origin.rank)
     call = next((item for item in reversed(step.calls) if item.name == origin.call), None)
-    verdicts = _verdicts([], spreads)
+    verdicts = _verdicts([], outcomes)
     if call is not None:
         verdicts.setdefault((origin.rank, origin.step), {})[call.order] = "origin"
     counts = Counts(*(origin.details.get(key, 0) for key in ("nan", "posinf", "neginf", "elements")))
@@ -150,143 +147,127 @@ def _as_the_guard_said(run: Run, guard: dict[str, Any], spreads: dict[int, Sprea
         run,
         origin,
         (origin,),
-        (Link(origin.call, origin.phase, origin.module, order, str(counts)),),
+        (ChainCall(origin.call, origin.phase, origin.module, order, str(counts)),),
         skipped_steps=tuple(guard.get("skipped_steps") or ()),
-        tensors=_shown(call, step.facts) if call is not None else (),
+        tensors=_tensors(call, step.facts) if call is not None else (),
         verdicts=verdicts,
     )
 
 
-def _verdicts(origins: list[Found], spreads: dict[int, Spread]) -> dict[tuple[int, int], dict[int, str]]:
+def _verdicts(origins: list[RunOrigin], outcomes: dict[int, RankOutcome]) -> dict[tuple[int, int], dict[int, str]]:
     told: dict[tuple[int, int], dict[int, str]] = {}
-    for rank, spread in spreads.items():
-        for step, call, _ in spread.inherited:
-            told.setdefault((rank, step), {})[call.order] = "inherited"
-        for found in spread.arrived:
-            told.setdefault((rank, found.step), {})[found.call.order] = "inherited"
-    for found in origins:
-        told.setdefault((found.rank, found.step), {})[found.call.order] = "origin"
+    for rank, outcome in outcomes.items():
+        for item in outcome.inherited:
+            told.setdefault((rank, item.step), {})[item.call.order] = "inherited"
+        for origin in outcome.arrived:
+            told.setdefault((rank, origin.step), {})[origin.call.order] = "inherited"
+    for origin in origins:
+        told.setdefault((origin.report.rank, origin.step), {})[origin.call.order] = "origin"
     return told
 
 
-def _shown(call: Call, facts: dict[int, Facts], label: str = "") -> tuple[Shown, ...]:
+def _tensors(call: StoredCall, facts: dict[int, TensorFacts], label: str = "") -> tuple[OriginTensor, ...]:
     """Return the tensors of the origin; with a label, those of one parameter of an optimizer's step."""
     return tuple(
-        Shown(slot.name, known.dtype, known.shape, slot.counts, known.low, known.high)
-        for slot in (*call.inputs, *call.outputs)
-        if (known := facts.get(slot.tensor)) is not None and (not label or label in slot.name)
+        OriginTensor(tensor.slot, known.dtype, known.shape, tensor.counts, known.low, known.high)
+        for tensor in (*call.inputs, *call.outputs)
+        if (known := facts.get(tensor.tensor)) is not None and (not label or label in tensor.slot)
     )
 
 
-def _first(origins: list[Found], spreads: dict[int, Spread]) -> Found:
+def _first(origins: list[RunOrigin], outcomes: dict[int, RankOutcome]) -> RunOrigin:
     """Return the origin that comes before all others; of ranks in the same step, one that others had it from."""
-    earliest = [found for found in origins if found.step == origins[0].step]
-    giving = [found for found in earliest if any(step == found.step for step, _ in spreads[found.rank].given)]
+    earliest = [origin for origin in origins if origin.step == origins[0].step]
+    giving = [
+        origin for origin in earliest if any(given.step == origin.step for given in outcomes[origin.report.rank].given)
+    ]
     return (giving or earliest)[0]
 
 
-def _send_strays_back(spreads: dict[int, Spread]) -> None:
-    """What no recorded call of a rank made, while another rank has an origin, came from there: not all that ranks send
-    each other is recorded."""
-    makers = [(found.rank, found.step) for spread in spreads.values() for found in spread.origins if not found.stray]
-    for spread in spreads.values():
+def _send_strays_back(outcomes: dict[int, RankOutcome]) -> None:
+    """Turn an origin that no recorded call made into an arrival, where another rank has an origin: it came from there,
+    because not all that ranks send each other is recorded."""
+    makers = [
+        (origin.report.rank, origin.step)
+        for outcome in outcomes.values()
+        for origin in outcome.origins
+        if not origin.stray
+    ]
+    for outcome in outcomes.values():
         strays = [
-            found
-            for found in spread.origins
-            if found.stray and any(rank != spread.rank and step <= found.step for rank, step in makers)
+            origin
+            for origin in outcome.origins
+            if origin.stray and any(rank != outcome.rank and step <= origin.step for rank, step in makers)
         ]
-        spread.origins = [found for found in spread.origins if found not in strays]
-        spread.arrived += strays
+        outcome.origins = [origin for origin in outcome.origins if origin not in strays]
+        outcome.arrived += strays
 
 
-def _born_in_collectives(spread: Spread, spreads: dict[int, Spread], world: int) -> list[Found]:
+def _born_in_collectives(outcome: RankOutcome, outcomes: dict[int, RankOutcome], world: int) -> list[RunOrigin]:
     """Return what came out of collectives into which no rank had put anything wrong: a sum that overflowed."""
-    if len(spreads) < world:
+    if len(outcomes) < world:
         return []  # a rank that was not recorded may have given it
-    given = {item for other in spreads.values() for item in other.given}
-    lone = min((rank for rank, other in spreads.items() if other.arrived), default=-1)
-    if spread.rank != lone or any(other.origins for other in spreads.values()):
+    given = {item for other in outcomes.values() for item in other.given}
+    lone = min((rank for rank, other in outcomes.items() if other.arrived), default=-1)
+    if outcome.rank != lone or any(other.origins for other in outcomes.values()):
         return []
     return [
-        found
-        for found in spread.arrived
-        if found.call.kind == "collective" and (found.step, found.call.name) not in given
+        origin
+        for origin in outcome.arrived
+        if origin.call.kind == "collective" and GivenToRanks(origin.step, origin.call.name) not in given
     ][:1]
 
 
-def _story(spread: Spread, first: Found) -> str:
-    if spread.rank == first.rank:
+def _story(outcome: RankOutcome, first: RunOrigin) -> str:
+    if outcome.rank == first.report.rank:
         return f"first: {first.call.name}, step {first.step}"
-    if spread.arrived:
-        found = spread.arrived[0]
-        return f"inherited from another rank through {found.call.name}, step {found.step}"
-    if spread.origins:
-        return f"an origin of its own: {spread.origins[0].call.name}, step {spread.origins[0].step}"
-    return f"inherited {len(spread.inherited)} times" if spread.inherited else "nothing non-finite"
+    if outcome.arrived:
+        arrival = outcome.arrived[0]
+        return f"inherited from another rank through {arrival.call.name}, step {arrival.step}"
+    if outcome.origins:
+        return f"an origin of its own: {outcome.origins[0].call.name}, step {outcome.origins[0].step}"
+    return f"inherited {len(outcome.inherited)} times" if outcome.inherited else "nothing non-finite"
 
 
-def _chain(first: Found, spread: Spread) -> tuple[Link, ...]:
+def _chain(first: RunOrigin, outcome: RankOutcome) -> tuple[ChainCall, ...]:
     """Return the way from the origin to the last forward call that inherited from it, the loss, or the last of all."""
-    here = [
-        (call, maker) for step, call, maker in spread.inherited if step == first.step and call.order != first.call.order
-    ]
-    makers = {call.order: (call, maker) for call, maker in here}
-    back_from = min((call.place for call, _ in here if call.phase == "backward"), default=None)
+    here = [item for item in outcome.inherited if item.step == first.step and item.call.order != first.call.order]
+    by_order = {item.call.order: item for item in here}
+    back_from = min((item.call.place for item in here if item.call.phase == "backward"), default=None)
     ahead = [
-        call
-        for call, _ in here
-        if call.phase == "forward"
-        and first.phase in ("forward", "input")
-        and (back_from is None or call.place < back_from)  # later ones are an optimizer's own
+        item.call
+        for item in here
+        if item.call.phase == "forward"
+        and first.call.phase in ("forward", "input")
+        and (back_from is None or item.call.place < back_from)  # later ones are an optimizer's own
     ]
-    ends = ahead or [call for call, _ in here]
+    ends = ahead or [item.call for item in here]
     way = [first.call]
     if ends:
-        back: list[Any] = []
+        back: list[StoredCall] = []
         at: int = max(ends, key=lambda call: call.place).order
-        while at in makers and at != first.call.order and len(back) <= len(makers):
-            call, maker = makers[at]
-            back.append(call)
-            at = maker
+        while at in by_order and at != first.call.order and len(back) <= len(by_order):
+            back.append(by_order[at].call)
+            at = by_order[at].maker
         way += reversed(back)
-    return tuple(Link(call.name, call.phase, call.module, call.order, _bad(call)) for call in way)
+    return tuple(ChainCall(call.name, call.phase, call.module, call.order, _counts_of(call)) for call in way)
 
 
-def _bad(call: Any) -> str:
-    return next((str(slot.counts) for slot in call.outputs if not slot.counts.clean), "")
+def _counts_of(call: StoredCall) -> str:
+    return next((str(tensor.counts) for tensor in call.nonfinite), "")
 
 
-def _origin(run: Run, found: Found, frames: dict[int, dict[int, Source]]) -> Origin:
-    if found.rank not in frames:
-        frames[found.rank] = _frames(run, found.rank)
-    counts = found.slot.counts
-    kinds = {"save": "data"}
-    return Origin(
-        call=found.call.name,
-        kind=kinds.get(found.kind, found.kind),  # type: ignore[arg-type]
-        phase=found.phase,  # type: ignore[arg-type]
-        step=found.step,
-        rank=found.rank,
-        reason=found.reason,
-        module=found.call.module,
-        source=frames[found.rank].get(found.stack),
-        mechanism="input" if found.kind == "data" else "parameter" if found.kind == "parameter" else "unknown",
-        details={
-            "slot": found.slot.name,
-            "nan": counts.nan,
-            "posinf": counts.posinf,
-            "neginf": counts.neginf,
-            "elements": counts.elements,
-            **({"finer": found.finer} if found.finer else {}),
-        },
-    )
+def _sources(run: Run, rank: int) -> Callable[[int], Source | None]:
+    """Return a function that gives the user's line of a stack; the table of stacks is read when it is first called."""
 
+    @cache
+    def lines() -> dict[int, Source]:
+        table = run.stacks(rank)
+        found = {}
+        for number, frames, user in zip(*(table[name].to_pylist() for name in ("stack", "frames", "user"))):
+            if frames and user is not None and 0 <= user < len(frames):
+                frame = frames[user]
+                found[number] = Source(frame["file"], frame["line"] or 0, frame["function"] or "", frame["code"] or "")
+        return found
 
-def _frames(run: Run, rank: int) -> dict[int, Source]:
-    table = run.stacks(rank)
-    found = {}
-    for number, frames, user in zip(*(table[name].to_pylist() for name in ("stack", "frames", "user"))):
-        if frames and user is not None and 0 <= user < len(frames):
-            frame = frames[user]
-            found[number] = Source(frame["file"], frame["line"] or 0, frame["function"] or "", frame["code"] or "")
-    return found
+    return lambda stack: lines().get(stack)

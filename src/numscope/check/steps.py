@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,29 +15,35 @@ import pyarrow.compute as pc
 from numscope.core.dtypes import FLOATS
 from numscope.core.names import parse_call
 from numscope.nonfinite.rule import Counts
+from numscope.nonfinite.tracker import TrackedCall
 from numscope.store.reader import Run
 
 _COUNTS = ["tensor", "dtype", "elements", "nan", "posinf", "neginf", "min", "max", "mean", "l2", "shape"]
 
 
 @dataclass(frozen=True)
-class Slot:
+class StoredTensor:
     """A tensor in a slot of a call; `content` stands for its values where a dump does not tell which tensor it is."""
 
-    name: str
+    slot: str
     tensor: int
     counts: Counts
-    content: Any = None
+    content: Hashable = None
 
     @property
-    def key(self) -> Any:
+    def key(self) -> Hashable:
         """What stands for its values in all slots that show them."""
         return self.tensor if self.content is None else self.content
 
+    @property
+    def is_gradient(self) -> bool:
+        """Tell whether it is the gradient of a parameter."""
+        return self.slot.startswith("parameters_grad")
+
 
 @dataclass(frozen=True)
-class Facts:
-    """What is known of a tensor besides its counts."""
+class TensorFacts:
+    """Dtype, shape and range of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,8 +51,8 @@ class Facts:
     high: float | None
 
 
-@dataclass
-class Call:
+@dataclass(eq=False)
+class StoredCall:
     """A call with its measured slots."""
 
     order: int
@@ -57,12 +65,14 @@ class Call:
     arguments: str | None
     stack: int
     recompute: bool
-    inputs: list[Slot] = field(default_factory=list)
-    outputs: list[Slot] = field(default_factory=list)
+    inputs: list[StoredTensor] = field(default_factory=list)
+    outputs: list[StoredTensor] = field(default_factory=list)
     last: int = -1  # order of the last call inside it, or its own
     depth: int = 0
     place: int = 0  # in the order in which calls ended
     unmeasured: str = ""  # the first input of which nothing is known
+    wrong: TrackedCall | None = None  # the tracker's
+    in_backward = False  # a recomputation is told by `recompute`, operators of backward by their phase
 
     @property
     def op(self) -> str:
@@ -71,9 +81,9 @@ class Call:
         return parsed.op.rpartition(".")[2] if parsed is not None else ""
 
     @property
-    def dirty(self) -> bool:
-        """Tell whether any output is not finite."""
-        return any(not slot.counts.clean for slot in self.outputs)
+    def nonfinite(self) -> list[StoredTensor]:
+        """The outputs that are not finite."""
+        return [tensor for tensor in self.outputs if not tensor.counts.clean]
 
     def constants(self) -> list[float]:
         """Return the numbers among its non-tensor arguments, which were recorded."""
@@ -83,21 +93,26 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
+class StoredStep:
     """The calls of one step of one rank."""
 
     step: int
     rank: int
-    calls: list[Call]  # in the order in which they ended
+    calls: list[StoredCall]  # in the order in which they ended
     parameters: set[int]  # tensors that are a module's parameters
     scaling: set[int]  # stacks inside a loss scaler
     has_arguments: bool = True  # some dumps have none
-    facts: dict[int, Facts] = field(default_factory=dict)  # of each tensor
+    facts: dict[int, TensorFacts] = field(default_factory=dict)  # of each tensor
 
     @property
     def modules_only(self) -> bool:
         """Tell whether what runs between modules was not recorded."""
         return not any(call.kind in ("api", "aten") for call in self.calls)
+
+    @cached_property
+    def by_order(self) -> dict[int, StoredCall]:
+        """The calls by the order in which they began."""
+        return {call.order: call for call in self.calls}
 
 
 def dirty_steps(run: Run, rank: int) -> list[int]:
@@ -129,18 +144,18 @@ def scaling_stacks(run: Run, rank: int) -> set[int]:
     }
 
 
-def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -> Step:
+def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -> StoredStep:
     """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
     tables = run.step_tables(step, rank)
     imported = bool(run.manifest.get("imported"))
     # Paddle gives no way to tell that a parameter or gradient was seen before.
     apart = imported or run.manifest.get("framework") == "paddle"
     counts, contents, facts = _counted(tables.tensors, imported, apart)
-    calls: dict[int, Call] = {}
+    calls: dict[int, StoredCall] = {}
     columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
     for row in _rows(tables.calls, columns):
         order, name, kind, module, phase, parent, forward, arguments, stack, recompute = row
-        calls[order] = Call(
+        calls[order] = StoredCall(
             order, name, kind or "api", module or "", phase or "forward", _number(parent), _number(forward), arguments,
             _number(stack), bool(recompute), last=order,
         )  # fmt: skip
@@ -151,18 +166,18 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
             call.unmeasured = call.unmeasured or slot
         if call is None or tensor is None or tensor not in counts:
             continue
-        value = Slot(slot, tensor, counts[tensor], contents.get(tensor))
+        value = StoredTensor(slot, tensor, counts[tensor], contents.get(tensor))
         gives = slot.startswith("output") or (slot.startswith("parameters_grad") and call.phase == "backward")
         (call.outputs if gives else call.inputs).append(value)
         if slot.startswith("parameters."):
             parameters.add(tensor)
     has_arguments = not imported or tables.calls["arguments"].null_count < tables.calls.num_rows
-    return Step(step, rank, _by_end(calls), parameters, scaling or set(), has_arguments, facts)
+    return StoredStep(step, rank, _by_end(calls), parameters, scaling or set(), has_arguments, facts)
 
 
-def _by_end(calls: dict[int, Call]) -> list[Call]:
+def _by_end(calls: dict[int, StoredCall]) -> list[StoredCall]:
     """Return the calls such that what runs inside a call comes before it: its output is made there."""
-    stepping: Call | None = None
+    stepping: StoredCall | None = None
     for order in sorted(calls):
         call = calls[order]
         if call.kind != "aten":
@@ -185,7 +200,7 @@ def _by_end(calls: dict[int, Call]) -> list[Call]:
     return ended
 
 
-def _wait_for_gradients(calls: dict[int, Call]) -> None:
+def _wait_for_gradients(calls: dict[int, StoredCall]) -> None:
     """A module's backward part ends with the call that made what goes out of it, also where that has no parent."""
     made: dict[int, int] = {}
     for order in sorted(calls):
@@ -197,7 +212,7 @@ def _wait_for_gradients(calls: dict[int, Call]) -> None:
             call.last = max(call.last, *(made.get(slot.tensor, -1) for slot in call.outputs), -1)
 
 
-def _wait_for_results(calls: dict[int, Call]) -> None:
+def _wait_for_results(calls: dict[int, StoredCall]) -> None:
     """A step of an optimizer that calls a closure, and a call whose gradients flow in two passes, end after calls that
     began later: tensors are numbered as they are measured, which tells when."""
     orders = sorted(calls)
@@ -214,14 +229,14 @@ def _wait_for_results(calls: dict[int, Call]) -> None:
 
 def _counted(
     table: pa.Table, imported: bool, apart: bool
-) -> tuple[dict[int, Counts], dict[int, Any], dict[int, Facts]]:
+) -> tuple[dict[int, Counts], dict[int, Hashable], dict[int, TensorFacts]]:
     """Return each tensor's counts, what stands for its content where a dump has a tensor of its own for each slot (`apart`),
     and the rest."""
     counts: dict[int, Counts] = {}
-    facts: dict[int, Facts] = {}
-    contents: dict[int, Any] = {}
+    facts: dict[int, TensorFacts] = {}
+    contents: dict[int, Hashable] = {}
     for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
-        facts[tensor] = Facts(dtype or "", tuple(shape or ()), low, high)
+        facts[tensor] = TensorFacts(dtype or "", tuple(shape or ()), low, high)
         form = FLOATS.get(dtype)
         is_low = form is not None and low is not None and low <= -form.largest / 2
         # Other tools' statistics tell by a smallest or largest number that there are some, not how many.

@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Check the run; return 1 where something non-finite was found."""
     from numscope.check import headroom
     from numscope.check.checking import check
-    from numscope.check.training import remarks
+    from numscope.check.remarks import remarks
     from numscope.core.report import plain
     from numscope.report.files import check_output, output
     from numscope.report.terminal import check as report

@@ -22,9 +22,9 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from numscope.check.checking import Check, Link, Shown
+from numscope.check.checking import ChainCall, Check, OriginTensor
 from numscope.check.headroom import Margin
-from numscope.check.training import Remark
+from numscope.check.remarks import Remark
 from numscope.core.dtypes import FloatFormat
 from numscope.nonfinite.rule import Counts
 from numscope.report.terminal.lines import Line, align, ranges
@@ -90,7 +90,7 @@ def _found(found: Check, width: int) -> list[Line]:
     return told
 
 
-def _tensors(tensors: Sequence[Shown], data: bool) -> list[Line]:
+def _tensors(tensors: Sequence[OriginTensor], data: bool) -> list[Line]:
     """Return the origin's tensors, those with something non-finite first where there are too many."""
     few = list(tensors)
     if len(few) > _TENSORS:
@@ -109,7 +109,7 @@ def _tensors(tensors: Sequence[Shown], data: bool) -> list[Line]:
     return told + ([f"  … {len(tensors) - len(few)} more tensors"] if len(tensors) > len(few) else [])
 
 
-def _high(item: Shown) -> str:
+def _high(item: OriginTensor) -> str:
     return "" if item.high is None else f"{item.high:.4g}"
 
 
@@ -146,7 +146,7 @@ def _many(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _tree(chain: Sequence[Link]) -> list[Line]:
+def _tree(chain: Sequence[ChainCall]) -> list[Line]:
     """Return the way from the origin, with what each call has that is not finite."""
     links = [(link.call, link.counts) for link in chain]
     if len(links) > _SHOWN:

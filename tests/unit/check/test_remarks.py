@@ -11,7 +11,7 @@ from torch import nn
 
 import numscope as ns
 from numscope.__main__ import main
-from numscope.check.training import remarks
+from numscope.check.remarks import remarks
 
 
 def train(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, seed: int = 0, steps: int = 2) -> None:
