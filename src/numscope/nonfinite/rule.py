@@ -15,104 +15,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from numscope.core.operators import Trait, canonical, names_with
+
 SKIPPED_STEP = "optimizer steps that a loss scaler skipped"  # how a run counts them, among what was not recorded
 
 State = Literal["meant", "wrong", "doubtful", "constant", "blank", "parameter", "unknown"]
 Answer = Literal["origin", "inherited", "meant", "entered", "constant", "handed on", "ignored"]
 
-# Calls that make a tensor out of constants: a NaN there does no harm before something takes it.
-MAKES = frozenset(
-    {"tensor", "as_tensor", "asarray", "full", "full_like", "new_full", "new_tensor", "from_numpy", "scalar_tensor"}
-)
-
-# Calls that can turn an infinity round: with -inf given, +inf is no news.
-_TURNS = frozenset(
-    [
-        "neg",
-        "negative",
-        "sub",
-        "subtract",
-        "rsub",
-        "mul",
-        "multiply",
-        "div",
-        "divide",
-        "true_divide",
-        "abs",
-        "absolute",
-        "matmul",
-        "bmm",
-        "mm",
-        "sign",
-        "pow",
-        "reciprocal",
-    ]
-)
-
-# Calls that add: a mask of the smallest finite number (torch.finfo(dtype).min) overflows there to -inf, which is its purpose.
-_ADDS = frozenset(
-    [
-        "add",
-        "sub",
-        "subtract",
-        "iadd",
-        "isub",
-        "baddbmm",
-        "addmm",
-        "addbmm",
-        "scaled_dot_product_attention",
-        "masked_fill",
-        "sum",
-        "where",
-    ]
-)
-
-# Calls that fill in a value: where a dump does not tell which, infinities are taken as asked for.
-_FILLS = MAKES | {
-    "masked_fill",
-    "where",
-    "setitem",
-    "fill",
-    "index_fill",
-    "masked_scatter",
-    "pad",
-    "constant_pad_nd",
-    "triu",
-    "tril",
-}
-
-# Calls that compare, choose or count: an infinity that only such calls take, and that is gone afterwards, did no harm.
-_CHOOSES = frozenset(
-    ["where", "clamp", "clamp_min", "clamp_max", "clip", "min", "max", "amin", "amax", "minimum", "maximum", "fmin", "fmax",
-     "nan_to_num", "masked_fill", "index", "getitem", "take", "gather", "select", "masked_select", "index_select", "isinf",
-     "isfinite", "isnan", "isposinf", "isneginf", "signbit", "gt", "ge", "lt", "le", "eq", "ne", "greater", "less",
-     "greater_equal", "less_equal", "not_equal", "all", "any", "argmin", "argmax", "argsort", "sort", "topk", "bucketize",
-     "searchsorted", "setitem", "copy", "fill", "zero",
-     "to", "type", "to_copy", "long", "int", "short", "char", "byte", "bool", "floor", "ceil", "round"]
-)  # fmt: skip
-
-# Calls that only look at tensors, copy or join them: what they make of a constant is a constant still.
-_HANDS_ON = frozenset(
-    ["view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "ravel", "select", "slice", "narrow", "getitem",
-     "index_select", "as_strided", "expand", "expand_as", "broadcast_to", "permute", "transpose", "swapaxes", "movedim", "t",
-     "unsqueeze", "squeeze", "split", "split_with_sizes", "chunk", "unbind", "unfold", "diagonal", "detach", "alias",
-     "clone", "contiguous", "copy", "repeat", "to", "to_copy", "type", "float", "double", "half", "bfloat16", "cpu", "cuda",
-     "unsafe_view", "lift_fresh", "pin_memory", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack",
-     "roll", "flip", "tile", "repeat_interleave", "gather", "take", "take_along_dim", "masked_select", "index"]
-)  # fmt: skip
-
-# Results that are an operator's own workspace: (operator, output), in which infinities are its way to say "none".
-_WORKSPACES = frozenset([("ctc_loss", "output.1"), ("cudnn_ctc_loss", "output.1")])
-
-# Calls that write a part of a tensor, and leave the rest as it was.
-_WRITES = frozenset(
-    ["setitem", "copy", "index_copy", "index_put", "index_fill", "masked_fill", "masked_scatter", "scatter"]
-)
-
-# Calls that only put memory in place; what lies in it was not computed.
-UNWRITTEN = frozenset(
-    ["empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"]
-)
+MAKES = names_with(Trait.FROM_CONSTANTS)
+UNWRITTEN = names_with(Trait.UNINITIALIZED)
+_TURNS = names_with(Trait.TURNS_SIGN)
+_ADDS = names_with(Trait.ADDS)
+_FILLS = names_with(Trait.FROM_CONSTANTS | Trait.FILLS_IN)
+_CHOOSES = names_with(Trait.CHOOSES)
+_HANDS_ON = names_with(Trait.MOVES)
+_WRITES = names_with(Trait.WRITES_PART)
+_WORKSPACES = names_with(Trait.WORKSPACE)
 
 
 @dataclass(frozen=True)
@@ -158,19 +76,14 @@ class Judgement:
     cause: Value | None = None
 
 
-def plain_op(op: str) -> str:
-    """Return an operator's name without what marks it as in-place, dunder or reflected: `__rsub__` → `rsub`."""
-    return op.strip("_").lower()
-
-
 def chooses(op: str) -> bool:
     """Tell whether an operator only compares, chooses or counts: of an infinity it need not pass anything on."""
-    return plain_op(op) in _CHOOSES
+    return canonical(op) in _CHOOSES
 
 
 def is_workspace(op: str, slot: str) -> bool:
     """Tell whether an output is for the operator's own backward part alone."""
-    return (plain_op(op), slot) in _WORKSPACES
+    return slot == "output.1" and canonical(op) in _WORKSPACES
 
 
 def judge(
@@ -184,7 +97,7 @@ def judge(
 
     `aside`: it is outside all modules, and no gradient flows through it: a metric, where a NaN may stand for "none".
     """
-    op = plain_op(op)
+    op = canonical(op)
     bad = [value for value in outputs if not value.counts.clean and not is_workspace(op, value.slot)]
     if not bad:
         return Judgement("ignored")

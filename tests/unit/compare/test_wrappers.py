@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from numscope.compare.judge.operators import canonical
 from numscope.compare.load.wrappers import normalise
 
 
@@ -23,18 +22,3 @@ from numscope.compare.load.wrappers import normalise
 def test_paths(given: list[str], plain: list[str]) -> None:
     found = normalise(given)
     assert [found[path] for path in given] == plain
-
-
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [
-        ("__iadd__", "add"),
-        ("add_", "add"),
-        ("add.Tensor", "add"),
-        ("__truediv__", "div"),
-        ("relu", "relu"),
-        ("_softmax", "softmax"),
-    ],
-)
-def test_operators_have_one_name(name: str, plain: str) -> None:
-    assert canonical(name) == plain

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.nonfinite.rule import MAKES, UNWRITTEN, Counts, Value, is_mask, judge, plain_op
+from numscope.nonfinite.rule import MAKES, UNWRITTEN, Counts, Value, is_mask, judge
 
 CLEAN = Counts(elements=8)
 NAN = Counts(nan=1, elements=8)
@@ -126,13 +126,6 @@ def test_the_table_of_the_rule(
     op: str, inputs: list[Value], constants: tuple[float, ...], output: Counts, expected: str
 ) -> None:
     assert answer(op, inputs, output, constants) == expected
-
-
-@pytest.mark.parametrize(
-    ("op", "plain"), [("__rsub__", "rsub"), ("div_", "div"), ("_amp_x", "amp_x"), ("GELU", "gelu")]
-)
-def test_marks_of_an_operators_name_are_taken_off(op: str, plain: str) -> None:
-    assert plain_op(op) == plain
 
 
 @given(counts)

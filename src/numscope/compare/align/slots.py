@@ -13,8 +13,8 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.tensor_lists import keys
-from numscope.compare.judge.operators import COMMUTATIVE, FILLS
 from numscope.compare.load.side import Flags, Ints, Side, distinct
+from numscope.core.operators import Trait, names_with
 
 INPUT, STATE, OUTPUT = 0, 1, 2  # what a slot is to its call: given, held (parameters, buffers), or made
 _ROLES = {"input": INPUT, "kwargs": INPUT, "parameters": STATE, "buffers": STATE, "state": STATE, "output": OUTPUT}
@@ -136,8 +136,8 @@ def _best_rival(a: Side, b: Side, row: int, rivals: list[int]) -> int | None:
 
 def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints) -> None:
     """Pair the operands of `x + y` with those of `y + x` crosswise, in place."""
-    words, book = a.book.words, a.book
-    swaps = np.array([word in COMMUTATIVE for word in words], dtype=np.bool_)
+    words, book, commutative = a.book.words, a.book, names_with(Trait.COMMUTATIVE)
+    swaps = np.array([word in commutative for word in words], dtype=np.bool_)
     forward = a.calls.phase[alignment.target] == book.code("forward")
     calls = swaps[a.calls.op[alignment.target]] & forward & (alignment.why != VALUE)
     chosen = calls[pair]
@@ -201,8 +201,8 @@ def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints
 
 def _overwritten(side: Side, calls: Ints, rows: Ints) -> Flags:
     """Return which slots hold what their call writes over without reading it."""
-    words, book = side.book.words, side.book
-    fills = np.array([words[code] in FILLS if code >= 0 else False for code in range(len(words))], dtype=np.bool_)
+    words, book, overwriting = side.book.words, side.book, names_with(Trait.OVERWRITES)
+    fills = np.array([word in overwriting for word in words], dtype=np.bool_)
     first = [book.code("input.0"), book.code("kwargs.tensor"), book.code("kwargs.input")]
     forward = side.calls.phase[calls] != book.code("backward")
     return np.asarray(fills[side.calls.op[calls]] & np.isin(side.slots.slot[rows], first) & forward)

@@ -10,7 +10,6 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference, differences, numbers
 from numscope.compare.align.pairing import MAP
 from numscope.compare.align.slots import INPUT, OUTPUT, SlotPairs
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import (
     EQUIVALENT,
     IDENTICAL,
@@ -31,6 +30,7 @@ from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.unrecorded_inputs import is_source, loosened, records_inputs
 from numscope.compare.measure.measures import Measures
 from numscope.core.dtypes import rounding_near_zero, unit_roundoff
+from numscope.core.operators import Rounding, Trait, names_with, operator, operator_of_module
 
 _ALIKE = 1e-5
 
@@ -218,8 +218,8 @@ class Ledger:
 
     def operator_class(self, side: Side, row: int) -> int:
         if side.calls.kind[row] == side.book.code("module"):
-            return op.classify(op.operator_of_module(side.book.words[side.calls.module_class[row]]))
-        return op.classify(side.book.words[side.calls.op[row]])
+            return operator(operator_of_module(side.book.words[side.calls.module_class[row]])).rounding
+        return operator(side.book.words[side.calls.op[row]]).rounding
 
     def dtype(self, side: Side, tensor: int) -> str:
         return str(side.book.words[side.tensors.dtype[tensor]])
@@ -317,7 +317,7 @@ class Ledger:
                 came_in,
                 tuple(self.told(pair)),
                 slot,
-                random=bool(self.errors.operator[pair] == op.RANDOM),
+                random=bool(self.errors.operator[pair] == Rounding.RANDOM),
                 dtypes=self._dtypes(pair),
                 inputs=self._inputs_of(pair),
                 batch_shapes=self.parts if isinstance(reason, DataOfAnotherSize) else "",
@@ -357,7 +357,7 @@ class Ledger:
 
     def note_right(self, pair: int, error: float) -> None:
         """Remember how large the errors are that rounding explains here."""
-        own = self.errors.discrete_in[pair] or self.errors.name[pair] in op.EQUALISING
+        own = self.errors.discrete_in[pair] or self.errors.name[pair] in names_with(Trait.SIGN_LIKE)
         if np.isfinite(error) and not own:
             phase = self.phase(pair)
             self.worst_right[phase] = max(self.worst_right[phase], error)

@@ -9,9 +9,9 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import OUTPUT, STATE, SlotPairs
-from numscope.compare.judge import operators
 from numscope.compare.load.side import Flags, Ints, Side, distinct
 from numscope.core.dtypes import is_discrete, unit_roundoff
+from numscope.core.operators import Rounding, operator
 
 _SHARE = 0.3  # of the products, or of the parameters, that must differ in dtype
 
@@ -55,8 +55,8 @@ def precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Prec
 
 def _products(side: Side) -> Flags:
     present, place = distinct(side.calls.op)
-    classes = [operators.classify(side.book.words[code]) if code >= 0 else 0 for code in present.tolist()]
-    return np.asarray((np.array(classes, dtype=np.int64) == operators.PRODUCT)[place])
+    classes = [operator(side.book.words[code]).rounding if code >= 0 else 0 for code in present.tolist()]
+    return np.asarray((np.array(classes, dtype=np.int64) == Rounding.PRODUCT)[place])
 
 
 def _two(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] | None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from numscope.compare.judge import operators
 from numscope.compare.judge.call_titles import module_of, number, operator, title
 from numscope.compare.judge.findings import Finding, Inputs, Reason
 from numscope.compare.load.side import Side
@@ -222,9 +221,7 @@ class WritesInPlace(CallReason):
     read_by: str  # the name of the later call
 
     def sentence(self, finding: Finding, a: Side, b: Side) -> str:
-        arguments = int(a.calls.arguments[finding.target])
-        text = a.book.words[arguments] if arguments >= 0 else ""
-        if operators.writes_into_its_input(a.calls.name(finding.target), text):
+        if a.writes_in_place(finding.target):
             how = "it writes into its input, which the reference's leaves as it is"
         else:
             how = "it leaves its input as it is, and the reference's writes into it"

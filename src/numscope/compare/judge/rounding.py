@@ -15,10 +15,10 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
-from numscope.compare.judge import operators as op
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import RESOLUTION, Measures, filled
 from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff
+from numscope.core.operators import Rounding, Trait, names_with, operator, operator_of_module
 
 _LARGE = 1e6  # no cancellation is believed beyond this factor
 
@@ -66,7 +66,7 @@ def call_errors(
         came_in = np.where(backward, np.fmax(came_in, _forward_errors(alignment, a, error_in, error_out)), came_in)
     with np.errstate(invalid="ignore", over="ignore"):
         carried = np.where(gain_abs > 0, gain_abs * scale.moved, 0.0) + gain_rel * came_in
-        kinked = np.array([name in op.KINKED for name in names], dtype=np.bool_) & backward
+        kinked = np.array([name in names_with(Trait.KINKED) for name in names], dtype=np.bool_) & backward
         carried += np.where(kinked, 6.0 * np.sqrt(np.minimum(came_in, 1.0)), 0.0)
     discrete_in = table.any(count, (slots.role == INPUT) & table.discrete & ~table.bitwise)
     discrete_out = table.any(count, (slots.role == OUTPUT) & table.discrete & ~table.bitwise)
@@ -151,13 +151,13 @@ def _operators(a: Side, b: Side, alignment: Alignment) -> tuple[list[str], Ints,
     is_module = a.calls.kind[alignment.target] == module
     classes_of_modules = a.calls.module_class[alignment.target]
     names = [
-        op.operator_of_module(words[cls]) if mod else words[code]
+        operator_of_module(words[cls]) if mod else words[code]
         for code, mod, cls in zip(codes.tolist(), is_module.tolist(), classes_of_modules.tolist())
     ]
-    kinds = {name: op.classify(name) for name in set(names)}
+    kinds = {name: operator(name).rounding for name in set(names)}
     classes = np.array([kinds[name] for name in names], dtype=np.int64)
     collective = a.calls.kind[alignment.target] == a.book.code("collective")
-    classes[collective] = op.COMMUNICATE
+    classes[collective] = Rounding.COMMUNICATE
     backward = a.calls.phase[alignment.target] == a.book.code("backward")
     return names, classes, backward
 
@@ -185,7 +185,7 @@ def _roundoff(
     each = worse if two_precisions else same_policy
     outputs = table.most(count, slots.role == OUTPUT, each)
     everything = table.most(count, np.ones(len(slots.pair), np.bool_), each)
-    inside = backward | (classes == op.OTHER) | (outputs == 0)
+    inside = backward | (classes == Rounding.OTHER) | (outputs == 0)
     return np.where(inside, everything, outputs)
 
 
@@ -284,26 +284,26 @@ def _rules(
         gain_abs[here] = np.broadcast_to(absolute, here.shape)[here]
         gain_rel[here] = np.broadcast_to(relative, here.shape)[here]
 
-    rule(op.MOVE, 0.0, 4.0, 2.0)
-    rule(op.LIPSCHITZ, 4.0, 4.0, 2.0)
-    rule(op.SCALE, 4.0, 0.0, 8.0 * np.clip(product / out, 1.0, 32.0))
-    rule(op.PRODUCT, np.where(low, 4.0, deep) * cancel_product, 0.0, 8.0 * cancel_product)
-    rule(op.SUM, np.where(low, 4.0, deep_sum) * cancel_sum, 4.0, 8.0 * cancel_sum)
-    rule(op.NORMALISE, np.where(low, 2.0, 8.0) * centred, 0.0, 16.0 * centred)
-    rule(op.EXPONENTIAL, np.where(low, 3.0, 8.0), 0.0, np.maximum(16.0, 2.0 * rms_to_top))
-    rule(op.STEEP, 8.0, 0.0, 48.0)
-    rule(op.DISCRETE, 0.0, 0.0, np.inf)
-    rule(op.CREATE, 4.0, 0.0, 8.0)
-    rule(op.RANDOM, 4.0, 4.0, 4.0)
-    rule(op.COMMUNICATE, 8.0, 4.0, 8.0)
-    gain_rel = np.where(classes == op.DISCRETE, 1e3, gain_rel)
-    gain_rel = np.where([name in op.EQUALISING for name in names], _LARGE, gain_rel)
-    behind = backward & (classes != op.MOVE)
+    rule(Rounding.MOVE, 0.0, 4.0, 2.0)
+    rule(Rounding.LIPSCHITZ, 4.0, 4.0, 2.0)
+    rule(Rounding.SCALE, 4.0, 0.0, 8.0 * np.clip(product / out, 1.0, 32.0))
+    rule(Rounding.PRODUCT, np.where(low, 4.0, deep) * cancel_product, 0.0, 8.0 * cancel_product)
+    rule(Rounding.SUM, np.where(low, 4.0, deep_sum) * cancel_sum, 4.0, 8.0 * cancel_sum)
+    rule(Rounding.NORMALISE, np.where(low, 2.0, 8.0) * centred, 0.0, 16.0 * centred)
+    rule(Rounding.EXPONENTIAL, np.where(low, 3.0, 8.0), 0.0, np.maximum(16.0, 2.0 * rms_to_top))
+    rule(Rounding.STEEP, 8.0, 0.0, 48.0)
+    rule(Rounding.DISCRETE, 0.0, 0.0, np.inf)
+    rule(Rounding.CREATE, 4.0, 0.0, 8.0)
+    rule(Rounding.RANDOM, 4.0, 4.0, 4.0)
+    rule(Rounding.COMMUNICATE, 8.0, 4.0, 8.0)
+    gain_rel = np.where(classes == Rounding.DISCRETE, 1e3, gain_rel)
+    gain_rel = np.where([name in names_with(Trait.SIGN_LIKE) for name in names], _LARGE, gain_rel)
+    behind = backward & (classes != Rounding.MOVE)
     floor = np.where(behind, np.where(low, 6.0, 16.0 + np.sqrt(scale.in_elements) / 4.0) * cancel_back, floor)
     gain_rel = np.where(behind, 24.0 * cancel_back, gain_rel)
     gain_abs = np.where(behind, 4.0, gain_abs)
     # Backward of a gather is a sum.
-    gathered = backward & (classes == op.MOVE)
+    gathered = backward & (classes == Rounding.MOVE)
     floor = np.where(gathered, np.where(low, 2.0, 8.0), floor)
     floor = np.where(low & ~backward, np.minimum(floor, 256.0), floor)
     return floor * roundoff, gain_abs, gain_rel

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from numscope.compare.judge.operators import canonical
 from numscope.compare.load import paddle_words
+from numscope.core.operators import canonical, canonical_of_paddle
 from numscope.store.reader import Run, StepTables
 from numscope.store.schema import SLOTS, TENSORS
 
@@ -63,7 +63,7 @@ def _in_words(tables: StepTables, is_paddle: bool) -> StepTables:
             op = paddle_words.OPTIMIZERS.get(op, op) if is_paddle else op
             arguments.append(paddle_words.settings(text, is_paddle))
         elif kind == "api":
-            op = paddle_words.OPERATORS.get(op.rstrip("_"), op) if is_paddle else op
+            op = canonical_of_paddle(op) if is_paddle else op
             arguments.append(paddle_words.arguments(text, canonical(op), is_paddle))
         else:
             op, tail = rest, ""

@@ -1,4 +1,4 @@
-"""Paddle's words for what torch has words for: operators, optimizers, and the arguments of functions that both have.
+"""Paddle's words for what torch has words for: optimizers, and the arguments of functions that both have.
 
 An argument is compared only where it is known what it means on both sides, by name and by place; all others show in
 shapes and values.
@@ -9,30 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-# Operators and optimizers, as torch calls them.
-OPERATORS = {
-    "transpose": "permute",
-    "astype": "to",
-    "cast": "to",
-    "tile": "repeat",
-    "unstack": "unbind",
-    "take_along_axis": "gather",
-    "put_along_axis": "scatter",
-    "swish": "silu",
-    "softmax_with_cross_entropy": "cross_entropy",
-    "greater_than": "gt",
-    "greater_equal": "ge",
-    "less_than": "lt",
-    "less_equal": "le",
-    "not_equal": "ne",
-    "equal": "eq",
-    "mod": "remainder",
-    "floor_mod": "remainder",
-    "add_n": "sum",
-    "upsample": "interpolate",
-    "gaussian": "randn",
-    "standard_normal": "randn",
-}
+# Optimizers, as torch calls them.
 OPTIMIZERS = {"Momentum": "SGD", "RMSProp": "RMSprop"}
 
 # What stands at each place of a function's arguments, in torch's words: torch's order, then Paddle's. A dash is something

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.compare.judge.operators import canonical
 from numscope.compare.load.wrappers import normalise
+from numscope.core.names import parse_call
+from numscope.core.operators import canonical, writes_in_place
 from numscope.store.joins import sketch_array
 
 Ints = NDArray[np.int64]
@@ -142,6 +143,12 @@ class Side:
     slots: Slots
     tensors: Tensors
     book: Codebook = field(repr=False)
+
+    def writes_in_place(self, row: int) -> bool:
+        """Return whether a call writes to its input, by its operator's spelling or an argument that asks for it."""
+        name, arguments = parse_call(self.calls.name(row)), int(self.calls.arguments[row])
+        marked = name is not None and not name.path and writes_in_place(name.op)
+        return marked or (arguments >= 0 and '"inplace": true' in self.book.words[arguments])
 
 
 def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.judge import operators as op
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
+from numscope.core.operators import Rounding, Trait, names_with
 
 _OWN = ("optimizer", "data", "save")  # kinds of calls whose slots say nothing about what the others would show
-_MIXING = (op.PRODUCT, op.SUM, op.NORMALISE, op.OTHER)  # round by how many numbers, of which size, they are given
+_MIXING = (
+    Rounding.PRODUCT,
+    Rounding.SUM,
+    Rounding.NORMALISE,
+    Rounding.OTHER,
+)  # round by how many numbers, of which size, they are given
 
 
 def records_inputs(side: Side) -> bool:
@@ -30,7 +35,7 @@ def is_source(side: Side, row: int) -> bool:
     if side.calls.kind[row] == side.book.code("data"):
         return True
     forward = side.calls.phase[row] != side.book.code("backward")
-    return bool(forward and side.book.words[side.calls.op[row]] in op.SOURCES)
+    return bool(forward and side.book.words[side.calls.op[row]] in names_with(Trait.SOURCE))
 
 
 def loosened(limits: Floats, operator: Ints, roundoff: Floats) -> Floats:
@@ -39,4 +44,4 @@ def loosened(limits: Floats, operator: Ints, roundoff: Floats) -> Floats:
     factor = np.where(roundoff > 2.0**-20, 2.0, 4.0)
     wide = np.where(np.isin(operator, _MIXING), limits * factor, limits)
     # A parameter that was not recorded may be off by rounding, which shows even where it is only moved.
-    return wide + np.where(operator == op.CREATE, 0.0, 0.5 * factor**2 * roundoff)
+    return wide + np.where(operator == Rounding.CREATE, 0.0, 0.5 * factor**2 * roundoff)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from numscope.compare.judge.operators import canonical
+from numscope.core.operators import canonical
 from numscope.diagnose.recorded.group import Group
 from numscope.diagnose.recorded.invocation import CannotReplay, Given, Invocation
 from numscope.diagnose.recorded.step_graph import Call, NotKept

@@ -18,11 +18,12 @@ import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from numscope.capture.torch.own_code import OwnCode
+from numscope.core.operators import Trait, names_with
 
 CPU = torch.device("cpu")
 _TO_DEVICE = {"cuda", "npu", "xpu", "mps", "hpu", "mlu", "musa"}
 _CASTS = {"float", "double", "half", "bfloat16"}
-_WRITE_UNSEEN = {"batch_norm", "instance_norm", "native_batch_norm"}  # their kernels don't count versions up
+_WRITE_UNSEEN = names_with(Trait.UNVERSIONED_WRITES)
 
 
 class Moving:

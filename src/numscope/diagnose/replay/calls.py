@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from numscope.core.operators import Trait, operator, writes_in_place
 from numscope.diagnose.intervene.run_elsewhere import map_leaves
 from numscope.diagnose.recorded.invocation import CannotReplay, Given, Invocation, decode
 from numscope.diagnose.recorded.step_graph import Call, NotKept, Record
@@ -122,11 +123,9 @@ def _fetcher(record: Record, values: Values, dtype: torch.dtype | None) -> Fetch
 def writes(made: Invocation) -> bool:
     """Tell whether a call writes to what it is given."""
     op = made.call.op
-    in_place = op.endswith("_") and not op.endswith("__")
     return (
-        in_place
-        or (op.startswith("__i") and op not in ("__invert__", "__index__"))
-        or op in ("__setitem__", "batch_norm", "instance_norm", "native_batch_norm")
+        writes_in_place(op)
+        or Trait.UNVERSIONED_WRITES in operator(op).traits
         or made.named().get("inplace") is True
         or "out" in made.kwargs
     )

@@ -25,12 +25,7 @@ _REMEMBERED = 1 << 15  # tensors that are known by identity
 
 # What is not finite goes through these, whatever the other operands: where their result is finite, so was all that they
 # were given (inf·0 is NaN, inf-inf is NaN), and the same holds for the gradients on their way back. What is given to them
-# needs no look of its own unless their result shows something.
-TRANSMITS = frozenset(
-    ["linear", "matmul", "mm", "bmm", "__matmul__", "add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "mul",
-     "__mul__", "__rmul__", "layer_norm", "rms_norm", "gelu", "silu", "float", "double", "half", "bfloat16",
-     "contiguous", "clone", "reshape", "cat", "stack", "neg", "sum"]
-)  # fmt: skip
+# needs no look of its own unless their result shows something. Operators of which this is so have Trait.TRANSMITS.
 MODULES_THAT_TRANSMIT: frozenset[type] = frozenset(
     [torch.nn.Linear, torch.nn.LayerNorm, torch.nn.GELU, torch.nn.SiLU, torch.nn.Identity, torch.nn.Flatten]
     + ([torch.nn.RMSNorm] if hasattr(torch.nn, "RMSNorm") else [])

@@ -15,7 +15,7 @@ from numscope.capture.interned import Series
 from numscope.capture.torch.autograd.graph import edges_of
 from numscope.capture.torch.guard.call_backward import hook
 from numscope.capture.torch.guard.calls import OpenCall, OpenModule, Seen, key_of, version_of
-from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT, TRANSMITS
+from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT
 from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.guard.module_backward import ModuleBackward, attach
 from numscope.capture.torch.levels.api import ApiMode, _same_name
@@ -114,7 +114,7 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
         series = watch.series(api.head)
         tensors = [item for item in args if isinstance(item, Tensor)]
         number, recompute = numbered(watch, series, tensors, task)
-        seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.op in TRANSMITS, task != -1)
+        seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.transmits, task != -1)
         versions = [version_of(item) for item in tensors]
         if api.overwrites and tensors:
             if guard.is_late(tensors[0]):

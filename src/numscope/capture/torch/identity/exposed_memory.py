@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.levels.function_names import EXPOSES, STORAGES
 from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.operators import Trait, names_with, operator
 
 _PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # they call the others
 
@@ -27,7 +27,7 @@ class Exposures:
 
     def install(self) -> Undo:
         """Replace the methods and attributes of `Tensor` that do; return what puts them back."""
-        return together(self._replace(name) for name in sorted(EXPOSES - _PYTHON))
+        return together(self._replace(name) for name in sorted(names_with(Trait.EXPOSES) - _PYTHON))
 
     def _replace(self, name: str) -> Undo:
         plain = getattr(torch.Tensor, name)
@@ -61,7 +61,7 @@ class Exposures:
         return property(get, put, plain.__delete__, plain.__doc__)
 
     def _tell(self, name: str) -> Any:
-        watch, storage_only = self._watch, name in STORAGES
+        watch, storage_only = self._watch, Trait.EXPOSES_STORAGE in operator(name).traits
 
         def tell(tensor: torch.Tensor) -> None:
             if watch.on:

@@ -17,7 +17,7 @@ from numscope.capture.torch.identity.subclasses import PLAIN, wait_for
 from numscope.capture.torch.inputs import Targets, aim, take
 from numscope.capture.torch.levels.api_results import Begun, raised, record
 from numscope.capture.torch.levels.compiled import is_tracing
-from numscope.capture.torch.levels.function_names import STORAGES, Api, ApiTable, Function, is_cast
+from numscope.capture.torch.levels.function_names import Api, ApiTable, Function, is_cast
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import POSITIONS, Slot
 from numscope.capture.torch.thread import Open, State
@@ -161,7 +161,7 @@ class ApiMode(TorchFunctionMode):
         if not self._watch.on:
             return False
         if api.exposes and isinstance(args[0], torch.Tensor):
-            self._watch.tensors.distrust(args[0], storage_only=api.op in STORAGES)
+            self._watch.tensors.distrust(args[0], storage_only=api.exposes_storage)
         return bool(is_cast(api, args, kwargs) or (api.cuts and args[0].requires_grad))
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:

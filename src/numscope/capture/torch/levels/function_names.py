@@ -9,73 +9,13 @@ from typing import Any
 import torch
 
 from numscope.capture.interned import Series
+from numscope.core.operators import NONE, Trait, operator, writes_in_place
 
 Function = Callable[..., Any]
 _FUNCTIONAL = torch.nn.functional.__name__
 
-# Attributes whose getters compute a tensor; all other attributes are no calls.
-_TENSOR_PROPERTIES = {"T", "H", "mT", "mH", "real", "imag"}
-
-# Functions that compute no numbers, or whose result is the input itself.
-_SILENT = {
-    "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size", "storage_offset", "data_ptr",
-    "is_contiguous", "is_floating_point", "is_complex", "is_signed", "is_pinned", "is_shared", "is_set_to", "is_tensor",
-    "is_storage", "is_nonzero", "is_inference", "is_conj", "is_neg", "is_same_size", "is_coalesced", "is_distributed",
-    "get_device", "type", "storage", "untyped_storage", "__len__", "__hash__", "__repr__", "__format__", "__str__",
-    "__bool__", "__int__", "__float__", "__index__", "__contains__", "__reduce_ex__", "__reduce__", "__deepcopy__",
-    "__dir__", "__iter__", "__array__", "__dlpack__", "__dlpack_device__", "__cuda_array_interface__",
-    "requires_grad_", "retain_grad", "register_hook", "register_post_accumulate_grad_hook", "detach", "detach_",
-    "tolist", "item", "numpy", "equal", "allclose", "is_same", "apply_", "map_", "share_memory_", "pin_memory",
-    "record_stream", "refine_names", "rename", "rename_", "align_to", "has_names", "dim_order", "result_type",
-    "can_cast", "promote_types", "get_default_dtype", "broadcast_shapes", "manual_seed", "seed", "_assert", "_assert_async",
-    "is_grad_enabled", "is_inference_mode_enabled", "set_grad_enabled", "get_rng_state", "set_rng_state",
-    "_has_compatible_shallow_copy_type", "_is_view", "_make_subclass", "as_subclass", "_nested_tensor_size",
-    "_dimI", "_dimV", "_nnz", "_indices", "_values", "sparse_dim", "dense_dim", "has_torch_function", "data",
-    "_wrap_tensor_autograd",
-}  # fmt: skip
-
-# The memory these give is not written yet: there is nothing to measure.
-# Names under which torch has the same function twice.
-_ALIASES = {"dsmm": "mm", "hsmm": "mm", "spmm": "mm"}
-
-UNINITIALIZED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided", "new"}
-
-# These look at memory in another way, and compute nothing.
-_VIEWS = {
-    "view", "view_as", "reshape", "reshape_as", "narrow", "split", "split_with_sizes", "tensor_split", "chunk", "unbind",
-    "select", "as_strided", "__getitem__", "t", "T", "mT", "transpose", "swapaxes", "permute", "movedim", "expand",
-    "expand_as", "squeeze", "unsqueeze", "flatten", "unflatten", "ravel", "contiguous", "detach", "unfold", "diagonal",
-    "_unsafe_view",
-}  # fmt: skip
-
-# This fills a rank's own part of the memory that it returns; a collective will fill the rest.
-FILLS_A_PART = {"all_gather_copy_in"}
-
-# These give away the memory itself, or a tensor whose version is another, or write without a new version: what lies there
-# may be written to unseen.
-EXPOSES = {
-    "apply_",
-    "map_",
-    "map2_",
-    "data",
-    "data_ptr",
-    "numpy",
-    "__array__",
-    "__dlpack__",
-    "__cuda_array_interface__",
-    "storage",
-    "untyped_storage",
-}
-STORAGES = {"storage", "untyped_storage"}  # of these, those that give away the storage object alone
-
-# These write to some of their arguments without telling the version counter: running statistics, gradients, parameters.
-_WRITES_UNTOLD = {"batch_norm", "instance_norm", "native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"}
-
-# Functions of nn.functional that are written in Python and call nothing but the operator of their own name.
-_SINGLE = {
-    "dropout", "elu", "group_norm", "layer_norm", "leaky_relu", "log_softmax", "relu", "relu6", "rms_norm", "selu", "silu",
-    "softmax",
-}  # fmt: skip
+_ALIASES = {"dsmm": "mm", "hsmm": "mm", "spmm": "mm"}  # names under which torch has the same function twice
+_FOREIGN = ("Function", "Ops", "Custom")  # prefixes of what is not torch's own
 
 # The engine runs inside these; they are no calls, but what happens within is seen.
 TRANSPARENT = {"backward"}
@@ -92,6 +32,7 @@ class Api:
         "computes",
         "cuts",
         "exposes",
+        "exposes_storage",
         "fills_a_part",
         "foreign",
         "head",
@@ -102,6 +43,7 @@ class Api:
         "plain",
         "series",
         "silent",
+        "transmits",
         "transparent",
         "twin",
         "uninitialized",
@@ -114,19 +56,22 @@ class Api:
         self.head = f"{prefix}.{op}"
         self.op = op
         self.silent = silent
-        self.uninitialized = op in UNINITIALIZED
+        self.foreign = prefix in _FOREIGN  # it may write wherever it likes
+        traits = NONE if self.foreign else operator(op).traits
+        self.uninitialized = Trait.UNINITIALIZED in traits
         self.pending = prefix == "Distributed" and op != "wait_tensor"  # its result is not there when it returns
-        self.views = op in _VIEWS
-        self.fills_a_part = op.rpartition(".")[2] in FILLS_A_PART
-        self.overwrites = is_in_place(op)
+        self.overwrites = writes_in_place(op)
+        self.views = Trait.VIEW in traits and not self.overwrites
+        self.fills_a_part = Trait.FILLS_PART in operator(op.rpartition(".")[2]).traits
+        self.transmits = Trait.TRANSMITS in traits and not self.overwrites
         self.transparent = op in TRANSPARENT
-        self.exposes = op in EXPOSES
-        self.writes_untold = op in _WRITES_UNTOLD or op.startswith(("_amp_", "_fused_"))
-        self.foreign = prefix in ("Function", "Ops", "Custom")  # not torch's own: it may write wherever it likes
+        self.exposes = Trait.EXPOSES in traits
+        self.exposes_storage = Trait.EXPOSES_STORAGE in traits
+        self.writes_untold = Trait.UNVERSIONED_WRITES in traits or op.startswith(("_amp_", "_fused_"))
         self.may_write = self.overwrites or self.foreign
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.casts = op == "type"  # a call where it is told a dtype; else it asks for one
-        inner = not (op in _SINGLE and getattr(function, "__module__", "") == _FUNCTIONAL)
+        inner = not (Trait.CALLS_ITSELF in traits and getattr(function, "__module__", "") == _FUNCTIONAL)
         self.twin = _twin(function) if inner and isinstance(function, FunctionType) else None
         self.computes = False  # it has returned a tensor before: what it writes to is then no result
         self.asks_versions = True  # … so that nobody asks what it wrote to
@@ -143,11 +88,6 @@ class Api:
         self.computes = True
         self.asks_versions = self.may_write or self.writes_untold or self.uninitialized or self.pending
         self.usual = not (self.asks_versions or self.composite or self.aside)
-
-
-def is_in_place(op: str) -> bool:
-    """Tell whether an operator of this name writes to its first argument."""
-    return (op.endswith("_") and not op.endswith("__")) or op == "__setitem__"
 
 
 def is_cast(api: Api, args: Any, kwargs: Any) -> bool:
@@ -206,10 +146,11 @@ class ApiTable:
         kind = getattr(function, "__name__", "")
         if kind in {"__get__", "__set__", "__delete__"} and owner is not None:
             name = getattr(owner, "__name__", "")
-            api = Api("Tensor", name, function, kind != "__get__" or name not in _TENSOR_PROPERTIES)
+            api = Api("Tensor", name, function, kind != "__get__" or Trait.ATTRIBUTE not in operator(name).traits)
         else:
             prefix, op = self._place(function)
-            api = Api(prefix, op, function, op in _SILENT or op.startswith("profiler.") or _is_collective(function))
+            unrecorded = prefix not in _FOREIGN and Trait.UNRECORDED in operator(op).traits
+            api = Api(prefix, op, function, unrecorded or op.startswith("profiler.") or _is_collective(function))
         self.known[function] = api
         return api
 

@@ -12,23 +12,9 @@ from numscope.capture.interned import Series
 from numscope.capture.torch.levels.collectives import METHODS
 from numscope.capture.torch.levels.function_names import Api
 from numscope.capture.torch.slots import NUMBERS, POSITIONS
+from numscope.core.operators import Trait, operator
 
-_SILENT = {
-    "detach",
-    "alias",
-    "lift_fresh",
-    "is_same_size",
-    "_local_scalar_dense",
-    "sym_size",
-    "sym_numel",
-    "sym_stride",
-    "barrier",
-    "monitored_barrier_",
-    "check_for_nan",
-    "_wrap_tensor_autograd",
-}
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
-_PUT_OFF = {"_conj", "_neg_view"}  # views of the same elements, which are others
 ABSENT = object()  # stands for a tensor that was not given
 _NONE: set[int] = set()
 _called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
@@ -79,7 +65,7 @@ class Operator(Api):
         straight = _STRAIGHT and type(func) is torch._ops.OpOverload
         self.call = func._op if straight else func  # the same, without a frame of Python
         namespace, _, op = func._schema.name.partition("::")
-        silent = op in _SILENT or namespace in _NO_MODEL
+        silent = Trait.UNRECORDED_ATEN in operator(op).traits or namespace in _NO_MODEL
         self.in_group = namespace == "c10d"  # of a process group: given memory to write to, and a Work to wait for
         collective = self.in_group or namespace.startswith("_c10d_functional")
         if namespace == "aten" or collective:
@@ -111,7 +97,10 @@ class Operator(Api):
             and not silent
             and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
             and len(arguments) <= POSITIONS
-            and (not self.aliases or (self.shows[0] and sum(self.shows) == 1 and op not in _PUT_OFF))
+            and (
+                not self.aliases
+                or (self.shows[0] and sum(self.shows) == 1 and Trait.LAZY_VIEW not in operator(op).traits)
+            )
         )
         self.key = 0  # which one it is, with room for the number of its arguments
         self.slots: list[int] = []  # of the positional arguments that it shows

@@ -12,7 +12,6 @@ import numpy as np
 
 from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding, Reason
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.counterparts import alike, crossed
@@ -29,6 +28,7 @@ from numscope.compare.judge.reasons import (
 from numscope.compare.judge.rules.gradients import lone_gradient
 from numscope.compare.load.side import Ints, Side
 from numscope.compare.measure.measures import filled
+from numscope.core.operators import IDLE, Rounding
 
 _MOST = 10_000  # pairs of intermediate results that are compared
 
@@ -126,7 +126,7 @@ def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, reason: Reason, slot: str 
 def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
     """Return the first call that computes, else the first at all, -1 for none; a gradient's way is cut where it begins."""
     backward = side.book.code("backward")
-    working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE or side.calls.phase[x] == backward]
+    working = [x for x in calls if ledger.operator_class(side, x) not in IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
 
 
@@ -136,7 +136,7 @@ def _drawn(ledger: Ledger, flow: Flow, calls: list[int]) -> list[int]:
     for call in calls:
         here = slice(side.slots.start[call], side.slots.start[call + 1])
         tensors, given = side.slots.tensor[here], flow.role[here] != OUTPUT
-        if ledger.operator_class(side, call) == op.RANDOM and given.any():
+        if ledger.operator_class(side, call) == Rounding.RANDOM and given.any():
             hashes = [side.tensors.hash[tensors[rows & (tensors >= 0)]] for rows in (given, ~given)]
             if not np.isin(hashes[1], hashes[0]).any():
                 found.append(call)
@@ -151,7 +151,9 @@ def _other_move(ledger: Ledger, regions: Regions, paired: tuple[set[int], set[in
         (ledger.a, ledger.flow_a, regions[0], paired[0]),
         (ledger.b, ledger.flow_b, regions[1], paired[1]),
     ):
-        lone = [call for call in part.calls if call not in others and ledger.operator_class(side, call) == op.MOVE]
+        lone = [
+            call for call in part.calls if call not in others and ledger.operator_class(side, call) == Rounding.MOVE
+        ]
         ends = {*part.frontier, *part.sources}
         moves.append(
             [
@@ -191,7 +193,7 @@ def _first_pair(ledger: Ledger, paired: list[int], behind: Region, extra: int, m
 def _other_layout(ledger: Ledger, ahead: Region, behind: Region) -> int:
     """Return, where nothing but layouts is between, the pair at the entrance that lays out the same in another shape."""
     for side, calls in ((ledger.a, ahead.calls), (ledger.b, behind.calls)):
-        if any(ledger.operator_class(side, call) != op.MOVE for call in calls):
+        if any(ledger.operator_class(side, call) != Rounding.MOVE for call in calls):
             return -1
     for t in sorted(ahead.frontier):
         r = int(ledger.known[t])
@@ -209,7 +211,7 @@ def _writer(ledger: Ledger, t: int, r: int) -> int:
         if target < 0 or reference < 0:
             continue
         kept = r in ledger.flow_b.inputs(reference) if target == x else t in ledger.flow_a.inputs(target)
-        if kept and _in_place(ledger.a, target) != _in_place(ledger.b, reference):
+        if kept and ledger.a.writes_in_place(target) != ledger.b.writes_in_place(reference):
             return ledger.pair_of(target)
     return -1
 
@@ -239,11 +241,6 @@ def _again(flow: Flow, side: Side, tensor: int, before: int) -> int:
         if tensor not in flow.inputs(call):
             return int(call)
     return -1
-
-
-def _in_place(side: Side, call: int) -> bool:
-    arguments = int(side.calls.arguments[call])
-    return op.writes_into_its_input(side.calls.name(call), side.book.words[arguments] if arguments >= 0 else "")
 
 
 def narrowed(ledger: Ledger, row: int, regions: Regions, most: float = 1.0) -> Regions:
@@ -297,7 +294,7 @@ def _made_before(ledger: Ledger, flow: Flow, inner: Ints, partner: Ints) -> froz
         here, before = int(producer[x]), first.get(int(tensors.hash[x]), len(partner))
         if before < here and side.calls.op[before] == side.calls.op[here]:
             given = [sorted(tensors.hash[flow.inputs(call)].tolist()) for call in (before, here)]
-            if given[0] == given[1] and ledger.operator_class(side, here) not in op.IDLE:
+            if given[0] == given[1] and ledger.operator_class(side, here) not in IDLE:
                 found.add(x)
     return frozenset(found)
 

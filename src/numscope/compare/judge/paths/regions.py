@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import FAILED, PLAIN, RIGHT, TAINTED, Status, Suspicion
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Region, region
@@ -22,6 +21,7 @@ from numscope.compare.judge.rules.gradients import forward_cause, further_use, r
 from numscope.compare.load.side import Side
 from numscope.compare.measure.measures import RESOLUTION
 from numscope.core.dtypes import unit_roundoff
+from numscope.core.operators import IDLE, Rounding, Trait, names_with
 
 _GROWTH = 24  # calls through which two ways may still meet again
 _TELLING = 16  # elements: so many that agree do not do so by chance
@@ -180,8 +180,8 @@ class Regions:
         ledger = self.ledger
         chosen = not unit_roundoff(ledger.dtype(ledger.a, ledger.tensors(row)[0]))
         return any(
-            side.book.words[side.calls.op[call]] in op.EQUALISING
-            or (chosen and ledger.operator_class(side, call) == op.DISCRETE)
+            side.book.words[side.calls.op[call]] in names_with(Trait.SIGN_LIKE)
+            or (chosen and ledger.operator_class(side, call) == Rounding.DISCRETE)
             for side, part in ((ledger.a, regions[0]), (ledger.b, regions[1]))
             for call in part.calls
         )
@@ -240,7 +240,7 @@ class Regions:
         t, r = ledger.tensors(row)
         active, coarse = 0, []
         for side, calls in ((ledger.a, ahead.calls), (ledger.b, behind.calls)):
-            working = [x for x in calls if ledger.operator_class(side, x) not in op.IDLE]
+            working = [x for x in calls if ledger.operator_class(side, x) not in IDLE]
             active += len(working)
             if working:
                 coarse.append(max(self._roundoff_of(side, x) for x in working))

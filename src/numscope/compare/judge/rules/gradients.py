@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding, or_zero
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Flow, region
 from numscope.compare.judge.reasons import GradientOnOneSide, Who, one_sided_call
 from numscope.compare.load.side import Ints, Side
+from numscope.core.operators import IDLE, Rounding
 
 
 def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
@@ -157,7 +157,7 @@ def further_use(ledger: Ledger, pair: int, row: int, error: float, explained: fl
     given = np.flatnonzero((flow.role != OUTPUT) & (side.slots.tensor >= 0))
     users = side.slots.call[given[np.isin(flow.same[side.slots.tensor[given]], of)]]
     inner = users[(side.calls.children[users] == 0) & (partner[users] < 0)]
-    lone = [int(x) for x in np.unique(inner) if ledger.operator_class(side, int(x)) not in (*op.IDLE, op.DISCRETE)]
+    lone = [int(x) for x in np.unique(inner) if ledger.operator_class(side, int(x)) not in (*IDLE, Rounding.DISCRETE)]
     if not lone or len(np.unique(users)) < 2:
         return None
     who = (lone[0], -1) if summed[0] else (-1, lone[0])
@@ -192,7 +192,7 @@ def _lone_call(ledger: Ledger, wanted: str) -> tuple[int, int] | None:
         forward = side.book.code("forward")
         for row in rows.tolist():
             name = side.book.words[side.calls.op[row]]
-            active = ledger.operator_class(side, row) not in (*op.IDLE, op.DISCRETE)
+            active = ledger.operator_class(side, row) not in (*IDLE, Rounding.DISCRETE)
             chosen = name == wanted if wanted else active
             if chosen and side.calls.phase[row] == forward and side.calls.children[row] == 0:
                 return (row, -1) if place == 0 else (-1, row)

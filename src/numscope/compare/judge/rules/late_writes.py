@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.paths.dataflow import Flow
@@ -26,7 +25,7 @@ def late_writes(ledger: Ledger) -> dict[str, Finding]:
         left = _left(flow) if len(alone) else {}
         for call in alone.tolist() if left else ():
             label = next((left[tensor] for tensor in flow.inputs(call) if tensor in left), None)
-            if label is None or label in found or not _writes(flow, call):
+            if label is None or label in found or not flow.side.writes_in_place(call):
                 continue
             order = float(call) if is_target else ledger.place_of_reference(call)
             target, reference = (call, -1) if is_target else (-1, call)
@@ -53,12 +52,6 @@ def _left(flow: Flow) -> dict[int, str]:
     rows = np.flatnonzero(optimizers & (flow.role == OUTPUT) & (slots.tensor >= 0))
     names = (side.book.words[slots.slot[row]].partition(".")[2] for row in rows.tolist())
     return {int(flow.same[slots.tensor[row]]): f"parameters.{name}" for row, name in zip(rows.tolist(), names)}
-
-
-def _writes(flow: Flow, call: int) -> bool:
-    arguments = int(flow.side.calls.arguments[call])
-    text = flow.side.book.words[arguments] if arguments >= 0 else ""
-    return op.writes_into_its_input(flow.side.calls.name(call), text)
 
 
 def _moved(flow: Flow, call: int) -> float:

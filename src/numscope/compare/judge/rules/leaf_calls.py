@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.align.slots import INPUT, OUTPUT
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import (
     EQUIVALENT,
     FAILED,
@@ -24,6 +23,7 @@ from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import ChangesState, OutputDiffers, UnrecordedWork
 from numscope.compare.judge.rules.unrecorded_calls import lone_before
 from numscope.compare.load.side import Floats, distinct
+from numscope.core.operators import Rounding, Trait, names_with, operator
 
 
 class Leaves:
@@ -36,7 +36,10 @@ class Leaves:
         codes, place = distinct(ledger.a.calls.op)
         names = [ledger.a.book.words[code] if code >= 0 else "" for code in codes.tolist()]
         # `ones_like` asks for a shape: it does not read what it is given.
-        reads = np.array([op.classify(name) != op.CREATE and name not in op.FILLS for name in names], dtype=np.bool_)
+        reads = np.array(
+            [operator(name).rounding != Rounding.CREATE and name not in names_with(Trait.OVERWRITES) for name in names],
+            dtype=np.bool_,
+        )
         given = (ledger.flow_a.role != OUTPUT) & (slots.tensor >= 0) & reads[place[slots.call]]
         np.add.at(self.uses, slots.tensor[given], 1)
 
@@ -84,7 +87,7 @@ class Leaves:
             self._remember_arguments(pair, out)
         elif self._does_another_part(pair):
             ledger.loosen(pair, [])
-            if ledger.errors.operator[pair] == op.MOVE:
+            if ledger.errors.operator[pair] == Rounding.MOVE:
                 self._check_ends(pair)
         elif unseen and (lone := lone_before(ledger, pair, out, float(self.limits[pair]), came_in)) is not None:
             ledger.inherit(pair, ledger.suspect(lone, firm=True))
@@ -115,7 +118,9 @@ class Leaves:
         """Return whether the same result proves that what was given is the same, too: not where it is only a sign or a choice
         that comes of it."""
         ledger = self.ledger
-        coarse = ledger.errors.operator[pair] == op.DISCRETE or ledger.errors.name[pair] in op.EQUALISING
+        coarse = ledger.errors.operator[pair] == Rounding.DISCRETE or ledger.errors.name[pair] in names_with(
+            Trait.SIGN_LIKE
+        )
         return not coarse and any(ledger.is_telling(row) for row in ledger.made(pair))
 
     def _statuses(self, pair: int) -> list[Status]:
@@ -133,14 +138,14 @@ class Leaves:
         """Return whether a pair makes tensors from nothing but arguments, and not from the same, for calls that are read."""
         ledger = self.ledger
         made = [ledger.tensors(row)[0] for row in ledger.made(pair)]
-        return ledger.errors.operator[pair] == op.CREATE and not ledger.blind and any(self.uses[t] for t in made)
+        return ledger.errors.operator[pair] == Rounding.CREATE and not ledger.blind and any(self.uses[t] for t in made)
 
     def _does_another_part(self, pair: int) -> bool:
         """Return whether a call does what other calls of the other run do: it chooses halves in another order, or comes
         to the same result after a call more (the sum, divided by the count, for the mean)."""
         ledger = self.ledger
         off = [row for row in ledger.made(pair) if ledger.error(row) != 0]
-        if ledger.errors.operator[pair] == op.MOVE:
+        if ledger.errors.operator[pair] == Rounding.MOVE:
             return all(crossed(ledger, row) for row in off)
         return bool(ledger.told(pair)) and all(meets_again(ledger, row) for row in off)
 
@@ -236,7 +241,7 @@ class Leaves:
         """Return the error of an element of a list that was given right and came out wrong, what is explained of it, and
         what came in; the worst of a list may be one that is nothing but rounding, and would hide it."""
         ledger = self.ledger
-        if ledger.errors.name[pair] not in op.ELEMENT_BY_ELEMENT:
+        if ledger.errors.name[pair] not in names_with(Trait.LIST_BY_ELEMENT):
             return None
         rows = {ledger.slot(row): row for row in ledger.rows(pair)}
         others = [ledger.size(row) for slot, row in rows.items() if slot.count(".") == 1 and slot.startswith("input")]

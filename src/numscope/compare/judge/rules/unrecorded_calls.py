@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.judge import operators as op
 from numscope.compare.judge.findings import Finding, Inputs
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.reasons import one_sided_call
 from numscope.compare.load.side import Ints, Side
 from numscope.compare.load.unrecorded_inputs import is_source
+from numscope.core.operators import IDLE
 
 
 def lone_before(ledger: Ledger, pair: int, error: float, explained: float, came_in: float) -> Finding | None:
@@ -40,7 +40,7 @@ def lone_before(ledger: Ledger, pair: int, error: float, explained: float, came_
 
 def _first(ledger: Ledger, side: Side, alone: Ints, begin: int, end: int) -> int:
     for row in alone[(alone > begin) & (alone < end)].tolist():
-        idle = ledger.operator_class(side, row) in op.IDLE or is_source(side, row)
+        idle = ledger.operator_class(side, row) in IDLE or is_source(side, row)
         if not idle and side.calls.children[row] == 0 and side.calls.phase[row] == side.calls.phase[end]:
             return int(row)
     return -1
