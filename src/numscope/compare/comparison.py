@@ -72,7 +72,7 @@ class Comparison:
         """What a notebook shows."""
         from numscope.core.notebook import report_html
 
-        return report_html(self.report.to_dict(), str(self.target.path), str(self.reference.path))
+        return report_html(self.report, str(self.target.path), str(self.reference.path))
 
 
 def compare(

@@ -1,8 +1,8 @@
-"""Capture without a run directory: a listener gets each call with its tensors as soon as it is complete.
+"""Capture without a run directory: a listener gets each call with its tensors as soon as the call is complete.
 
 The older systems write their files while the job runs, and stop it at the first overflow. So the facades listen to the
-same engine that records runs: a forward call is told when its outputs are there, the backward calls of one `backward()`
-when that has ended, inner calls before the one they belong to, as those systems' hooks had them.
+engine that also records runs: a forward call is reported when its outputs are there, the backward calls of one
+`backward()` when that has ended, inner calls before the call around them, in the order of those systems' own hooks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -18,18 +18,22 @@ from numpy.typing import NDArray
 
 from numscope.capture import ranks, session
 from numscope.capture.recorder import Recorder
+from numscope.capture.sites import Frame
 from numscope.capture.torch.frontend import TorchFrontend
 from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.watch import Watch
 from numscope.core.errors import CaptureError, SettingsError
+from numscope.core.json_value import Json
 from numscope.core.settings import CaptureSettings
+from numscope.store.formats.step_calls import orders_by_end
 
 HELD_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class LiveTensor:
-    """A copy of a tensor as it was in the call, and how the tensor itself lay in memory."""
+    """A copy of a tensor as it was in the call, and the layout in memory of the tensor itself."""
 
     data: torch.Tensor
     dtype: str
@@ -66,37 +70,34 @@ class LiveCall:
     phase: str
     parent: int
     forward: int
-    arguments: dict[str, Any]
-    frames: list[dict[str, Any]]  # outermost first
+    arguments: dict[str, Json]
+    frames: list[Frame]  # outermost first
     recompute: bool
     slots: dict[str, LiveTensor] = field(default_factory=dict)
 
     def group(self, group: str) -> dict[str, LiveTensor]:
         """Return the tensors of one group of slots, by what follows the group's name."""
-        found = {}
-        for slot, tensor in self.slots.items():
-            first, _, tail = slot.partition(".")
-            if first == group:
-                found[tail] = tensor
-        return dict(sorted(found.items(), key=lambda item: _natural(item[0])))
+        parts = ((slot.partition("."), tensor) for slot, tensor in self.slots.items())
+        tensors = {tail: tensor for (first, _, tail), tensor in parts if first == group}
+        return dict(sorted(tensors.items(), key=lambda item: _by_number(item[0])))
 
 
-def _natural(tail: str) -> list[Any]:
+def _by_number(tail: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in tail.split(".")]
 
 
 class Listener(Protocol):
-    """What a facade does with the calls."""
+    """A facade, which gets the calls."""
 
     def forward(self, call: LiveCall) -> None:
-        """A forward call has its outputs."""
+        """Take a forward call, which has its outputs."""
 
     def backward(self, calls: list[LiveCall]) -> None:
-        """A `backward()` has ended; these are its calls."""
+        """Take the calls of a `backward()` that has ended."""
 
 
 class LiveRecorder(Recorder):
-    """Takes what the engine records, and tells it to a listener instead of writing it."""
+    """A recorder that passes the calls to a listener instead of writing them."""
 
     stores = False
 
@@ -108,10 +109,9 @@ class LiveRecorder(Recorder):
         self._held: dict[int, LiveTensor] = {}
         self._held_before: dict[int, LiveTensor] = {}
         self._held_bytes = 0
-        self._lay: dict[int, tuple[tuple[int, ...], int]] = {}
-        self._task = -1  # the backward whose end is waited for
-        self.forget: Any = None  # of the engine: what it knows of tensors seen before
-        self.watch: Any = None  # … what runs in each thread
+        self._layouts: dict[int, tuple[tuple[int, ...], int]] = {}  # tensor → stride, offset
+        self._task = -1  # torch's number of the backward whose end is waited for
+        self.watch: Watch
 
     def call(
         self,
@@ -129,20 +129,20 @@ class LiveRecorder(Recorder):
         error: int,
         thread: int,
     ) -> None:
-        """Remember a call."""
+        """Note a call."""
         text = self.strings
         self._open[order] = LiveCall(
-            order,
-            text[name],
-            text[kind],
-            text[module],
-            text[module_class],
-            text[phase],
-            parent,
-            forward,
-            json.loads(text[arguments]) if arguments >= 0 else {},
-            self.sites.frames(stack) if stack >= 0 else [],
-            recompute,
+            order=order,
+            name=text[name],
+            kind=text[kind],
+            module=text[module],
+            module_class=text[module_class],
+            phase=text[phase],
+            parent=parent,
+            forward=forward,
+            arguments=json.loads(text[arguments]) if arguments >= 0 else {},
+            frames=self.sites.frames(stack) if stack >= 0 else [],
+            recompute=recompute,
         )
 
     def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
@@ -156,21 +156,21 @@ class LiveRecorder(Recorder):
             self._complete.append(order)
         call.slots[name] = held
 
-    def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
+    def tensor(self, tensor: torch.Tensor, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Number a tensor; its data comes by `keep`."""
         number = next(self.tensor_numbers)
-        self._lay[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
+        self._layouts[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
         return number
 
-    def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
+    def keep(self, number: int, data: torch.Tensor, size: int, sampled: bool = False) -> None:
         """Hold a tensor's data."""
-        stride, offset = self._lay.get(number, ((), 0))
+        stride, offset = self._layouts.get(number, ((), 0))
         self._held[number] = LiveTensor(data, str(data.dtype), stride, offset)
         self._held_bytes += size
 
     def is_full(self, times: int = 1) -> bool:
-        """Something has just been completed: tell it. There is never anything to flush."""
-        self._tell()
+        """Report the calls that have just been completed; there is never anything to flush."""
+        self._report()
         task = int(torch._C._current_graph_task_id())
         if task not in (-1, self._task):
             self._task = task
@@ -179,7 +179,7 @@ class LiveRecorder(Recorder):
             self._make_room()
         return False
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         done, self._complete = self._complete, []
         for order in done:
             call = self._open.pop(order)
@@ -187,47 +187,33 @@ class LiveRecorder(Recorder):
                 self._listener.forward(call)
 
     def backward_ended(self) -> None:
-        """Tell the backward calls, inner ones first."""
+        """Report the backward calls, inner ones first."""
         self._task = -1
         calls = {order: call for order, call in self._open.items() if call.phase == "backward"}
         for order in calls:
             del self._open[order]
         if calls:
             with OwnComputation(self.watch):  # what the listener computes is none of the job's calls
-                self._listener.backward(list(_by_end(calls)))
+                parents: dict[int, int | None] = {order: call.parent for order, call in calls.items()}
+                self._listener.backward([calls[order] for order in orders_by_end(parents)])
 
     def drain(self) -> None:
-        """Tell all that is left, and hold nothing any more."""
-        self._tell()
+        """Report the calls that are left, and hold nothing any more."""
+        self._report()
         self.backward_ended()
         self._open.clear()
         self._held.clear()
         self._held_before.clear()
-        self._lay.clear()
+        self._layouts.clear()
 
     def _make_room(self) -> None:
-        """Let the older half of what is held go; whoever shows one of those tensors again is copied again."""
+        """Let go of the older half of the held tensors; one that is shown again is copied again."""
         self._held_before, self._held, self._held_bytes = self._held, {}, 0
-        self._lay.clear()
-        self.forget()
+        self._layouts.clear()
+        self.watch.tensors.forget()
 
 
-def _by_end(calls: dict[int, LiveCall]) -> Iterable[LiveCall]:
-    inner: dict[int, list[int]] = {}
-    for order in sorted(calls):
-        parent = calls[order].parent
-        inner.setdefault(parent if parent in calls else -1, []).append(order)
-    pending = [(order, False) for order in reversed(inner.get(-1, []))]
-    while pending:
-        order, ended = pending.pop()
-        if ended:
-            yield calls[order]
-        else:
-            pending.append((order, True))
-            pending += [(child, False) for child in reversed(inner.get(order, []))]
-
-
-def _no_writer() -> Any:
+def _no_writer() -> NoReturn:
     raise CaptureError("this capture writes no run")
 
 
@@ -261,7 +247,6 @@ class LiveSession:
         self._recorder = LiveRecorder(listener)
         named = {"" if len(listed) == 1 else str(index): model for index, model in enumerate(listed)}
         self._frontend = TorchFrontend(settings, named, _no_writer, recorder=self._recorder)
-        self._recorder.forget = self._frontend.watch.tensors.forget
         self._recorder.watch = self._frontend.watch
         self._recorder.begin_step(0)
         self.running = False
@@ -276,7 +261,7 @@ class LiveSession:
         self._frontend.start()
 
     def stop(self) -> None:
-        """Undo everything and tell what is left."""
+        """Undo everything and report the calls that are left."""
         if self.running:
             self.running = False
             self._frontend.stop()
@@ -284,11 +269,11 @@ class LiveSession:
             self._frontend.new_step()
 
     def end(self) -> None:
-        """Listen no more, from inside a call: the patches are undone by the next `stop`, which cannot be done in there."""
+        """Listen no more, from inside a call; the patches, which cannot be undone there, are undone by the next `stop`."""
         self._frontend.watch.on = False
 
     def end_step(self) -> None:
-        """Tell what is left and number the calls anew."""
+        """Report the calls that are left, and number calls anew."""
         self._recorder.drain()
         self._frontend.new_step()
         self._recorder.begin_step(self._recorder.step + 1)
@@ -303,7 +288,7 @@ def flat_float32(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def is_overflow(call: LiveCall) -> bool:
-    """Tell whether a call with finite inputs gave a non-finite output, and none of its arguments asked for one."""
+    """Tell whether a call with finite inputs returned a non-finite output that none of its arguments asked for."""
     outputs = call.group("output")
     if all(tensor.is_finite() for tensor in outputs.values()):
         return False
@@ -324,5 +309,5 @@ def statistics(array: NDArray[Any]) -> tuple[float, float, float]:
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return which rank of how many this process is."""
+    """Return this process's rank and the number of ranks."""
     return ranks.current()

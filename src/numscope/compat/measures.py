@@ -1,4 +1,4 @@
-"""The older systems' measures of two tensors, in float64, with their documents' faults put right.
+"""The older systems' measures of two tensors, in float64, with the faults of their documents corrected.
 
 Cosine is Σab / (‖a‖‖b‖), not 0.5 + 0.5·cos, nor without the square. MAPE is a ratio to the reference; where the reference
 is 0 there is none, and those elements are left out.

@@ -1,4 +1,4 @@
-"""Names with a time in them, as the older systems make them, that never name what is there already."""
+"""File names with a time stamp, in the older systems' form, that never name a file that exists."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def unused(folder: Path, name: str, form: str) -> Path:
-    """Return `folder / name` with the time in place of {}; a later second where this one has such a file already."""
+    """Return `folder / name` with the time in place of {}, moved on by seconds until no such file exists."""
     now = time.time()
     while (path := folder / name.format(time.strftime(form, time.localtime(now)))).exists():
         now += 1

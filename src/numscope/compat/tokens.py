@@ -1,14 +1,14 @@
-"""Words that only select: `acc_cmp_dump`, `wrap_acc_cmp_hook` and their kin are passed to register_hook, never called."""
+"""Tokens such as `acc_cmp_dump` and `wrap_acc_cmp_hook`, which are passed to register_hook and never called."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 from numscope.core.errors import SettingsError
 
 
 class Token:
-    """One such word."""
+    """One such name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -16,12 +16,12 @@ class Token:
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         raise SettingsError(f"{self.name} is not to be called: pass it to register_hook(model, {self.name})")
 
 
-def chosen(hook: Any, known: tuple[Token, ...]) -> Token:
-    """Return the token that was passed, or say which there are."""
+def chosen(hook: object, known: tuple[Token, ...]) -> Token:
+    """Return the token that was passed; raise where it is none of these."""
     if isinstance(hook, Token) and hook in known:
         return hook
     names = ", ".join(token.name for token in known)

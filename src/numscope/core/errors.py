@@ -31,12 +31,12 @@ _CURES = {
 
 
 def cure_of(error: OSError) -> str | None:
-    """Return how to put right what the system would not do, where that is known."""
+    """Return the cure of an error of the system, where there is a known one."""
     return _CURES.get(error.errno or 0)
 
 
 def describe(error: OSError) -> str:
-    """Return what the system would not do, and how to put it right."""
+    """Return an error of the system as one line, with its cure."""
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     cure = cure_of(error)
     return f"{what}: {cure}" if cure else what
@@ -44,7 +44,7 @@ def describe(error: OSError) -> str:
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Say which place could not be written where the system's own error does not: a disk that is full has no name."""
+    """Name the path that could not be written where the system's own error does not, as on a full disk."""
     try:
         yield
     except OSError as error:

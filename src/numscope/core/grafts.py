@@ -1,14 +1,12 @@
-"""The grafts that are or were at work in this process: a capture writes them into the manifest of the run it records."""
+"""The grafts that are or were active in this process: a capture writes them into the manifest of its run."""
 
 from __future__ import annotations
 
-from typing import Any
-
-_begun: list[dict[str, Any]] = []
-_active: list[int] = []  # places in _begun
+_begun: list[dict[str, object]] = []
+_active: list[int] = []  # indices in _begun
 
 
-def begin(graft: dict[str, Any]) -> int:
+def begin(graft: dict[str, object]) -> int:
     """Note a graft that begins; return its number."""
     _begun.append(graft)
     _active.append(len(_begun) - 1)
@@ -22,10 +20,10 @@ def end(number: int) -> None:
 
 
 def first() -> int:
-    """Return the number of the first graft that is at work now, or else of the next that will begin."""
+    """Return the number of the first active graft, or else of the next that will begin."""
     return min(_active, default=len(_begun))
 
 
-def since(number: int) -> list[dict[str, Any]]:
-    """Return the grafts of this number and later: those that a capture which began then has seen."""
+def since(number: int) -> list[dict[str, object]]:
+    """Return the grafts of this number and later."""
     return [dict(graft) for graft in _begun[number:]]

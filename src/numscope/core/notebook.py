@@ -1,10 +1,11 @@
-"""How a report and a run show themselves in a notebook: one small piece of HTML, no script, no network, any theme."""
+"""A report and a run in a notebook: one small piece of HTML, no script, no network, any theme."""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from numscope.core.report import Report
 
 _COLOURS = {"identical": "#6b7078", "equivalent": "#2f7fc1", "diverged": "#d3381f", "incomparable": "#8a5bd0"}
 _GLYPHS = {"identical": "=", "equivalent": "≈", "origin": "✱", "inherited": "↳", "unmatched": "◇"}
@@ -12,31 +13,29 @@ _BOX = "border-left:4px solid {0};padding:6px 14px;margin:6px 0;font-family:syst
 _MONO = "font-family:ui-monospace,monospace"
 
 
-def report_html(report: Mapping[str, Any], target: str = "", reference: str = "") -> str:
-    """Return a report, as `Report.to_dict` gives it, for a notebook."""
-    verdict = str(report["verdict"])
-    parts = [f'<div style="font-weight:600;font-size:1.15em">{_text(verdict)}</div>']
+def report_html(report: Report, target: str = "", reference: str = "") -> str:
+    """Return a report for a notebook."""
+    parts = [f'<div style="font-weight:600;font-size:1.15em">{_text(report.verdict)}</div>']
     if target or reference:
         parts.append(f'<div style="opacity:.7">{_text(target)} against {_text(reference)}</div>')
-    origin = report.get("origin")
+    origin = report.origin
     if origin:
-        where = f"{origin['phase']}, step {origin['step']}, rank {origin['rank']}"
-        parts.append(
-            f'<div style="margin-top:6px"><b style="{_MONO}">{_text(origin["call"])}</b> ({_text(where)})</div>'
-        )
-        parts.append(f"<div>{_text(origin['reason'])}</div>")
-        if source := origin.get("source"):
-            line = f"{source['file']}:{source['line']}"
-            parts.append(f'<div style="{_MONO};opacity:.8">{_text(line)}&ensp;{_text(source.get("code") or "")}</div>')
-        if origin.get("repair"):
-            parts.append(f"<div><b>Repair:</b> {_text(origin['repair'])}</div>")
-    elif report.get("reason"):
-        parts.append(f"<div>{_text(report['reason'])}</div>")
-    counts = report.get("counts") or {}
-    told = [f"{glyph} {word} <b>{counts[word]:,}</b>" for word, glyph in _GLYPHS.items() if counts.get(word)]
-    if told:
-        parts.append(f'<div style="margin-top:6px;opacity:.85">{" &ensp; ".join(told)}</div>')
-    return f'<div style="{_BOX.format(_COLOURS.get(verdict, "#888"))}">{"".join(parts)}</div>'
+        where = f"{origin.phase}, step {origin.step}, rank {origin.rank}"
+        parts.append(f'<div style="margin-top:6px"><b style="{_MONO}">{_text(origin.call)}</b> ({_text(where)})</div>')
+        parts.append(f"<div>{_text(origin.reason)}</div>")
+        if origin.source:
+            line = f"{origin.source.file}:{origin.source.line}"
+            code = _text(origin.source.code or "")
+            parts.append(f'<div style="{_MONO};opacity:.8">{_text(line)}&ensp;{code}</div>')
+        if origin.repair:
+            parts.append(f"<div><b>Repair:</b> {_text(origin.repair)}</div>")
+    elif report.reason:
+        parts.append(f"<div>{_text(report.reason)}</div>")
+    counts = report.counts
+    counted = [f"{glyph} {word} <b>{counts[word]:,}</b>" for word, glyph in _GLYPHS.items() if counts.get(word)]
+    if counted:
+        parts.append(f'<div style="margin-top:6px;opacity:.85">{" &ensp; ".join(counted)}</div>')
+    return f'<div style="{_BOX.format(_COLOURS.get(report.verdict, "#888"))}">{"".join(parts)}</div>'
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, object]]) -> str:

@@ -1,4 +1,4 @@
-"""The report: what compare, diagnose and check tell, in the one shape that CONTRACT and `--json` use."""
+"""The report of compare, diagnose and check, in the one shape that `--json` writes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Origin:
     details: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON shape of the contract."""
+        """Return the origin as JSON."""
         shape = {
             "call": self.call,
             "kind": self.kind,
@@ -60,7 +60,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict of a comparison, with what it rests on."""
+    """The verdict of a comparison, with the evidence for it."""
 
     verdict: Verdict
     origin: Origin | None = None
@@ -72,7 +72,7 @@ class Report:
     details: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON shape of the contract."""
+        """Return the report as JSON."""
         return {
             "format": FORMAT,
             "verdict": self.verdict,
@@ -86,7 +86,7 @@ class Report:
         }
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Return value as strict JSON can hold it: NaN and infinities become strings."""
     if isinstance(value, float):
         if math.isnan(value):

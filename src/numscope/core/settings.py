@@ -16,31 +16,38 @@ from dataclasses import dataclass, field, fields
 from typing import Any, get_args
 
 from numscope.core.errors import SettingsError
+from numscope.core.json_value import Json
 from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
 
-# Variables of the same prefix that are no settings: how processes of one job find each other, and whether a compiler is used.
+# Variables of the same prefix that are no settings: by them processes of one job find each other, and compilers are off.
 _NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
 
 
 @dataclass(frozen=True)
 class CaptureSettings:
-    """What to record, and how much of it; every field is an argument of `ns.capture`."""
+    """The settings of a capture; every field is an argument of `ns.capture`."""
 
     level: Level = field(default="mix", metadata={"help": "module, api, mix (module + api) or aten"})
     keep: Keep = field(default="stats", metadata={"help": "structure, stats (fingerprints), sample or tensors"})
-    tensors: tuple[Any, ...] = field(
+    tensors: tuple[object, ...] = field(
         default=(), metadata={"help": "names whose full tensors are kept, whatever keep says"}
     )
-    scope: Any = field(default=None, metadata={"help": "which calls: names, globs, /regex/, FIRST..LAST, module paths"})
-    exclude: tuple[Any, ...] = field(default=(), metadata={"help": "calls to leave out, by the same patterns as scope"})
-    steps: Any = field(default=None, metadata={"help": "which steps: 3, 0,4 or 4-10:2; all"})
-    ranks: Any = field(default=None, metadata={"help": "which ranks; all"})
+    scope: object = field(
+        default=None, metadata={"help": "which calls: names, globs, /regex/, FIRST..LAST, module paths"}
+    )
+    exclude: tuple[object, ...] = field(
+        default=(), metadata={"help": "calls to leave out, by the same patterns as scope"}
+    )
+    steps: object = field(default=None, metadata={"help": "which steps: 3, 0,4 or 4-10:2; all"})
+    ranks: object = field(default=None, metadata={"help": "which ranks; all"})
     phase: str = field(default="both", metadata={"help": "forward, backward or both"})
     slots: str = field(default="both", metadata={"help": "input, output or both"})
-    sample: Any = field(default=(256, 10, 256), metadata={"help": "with keep=sample: head, every k-th between, tail"})
+    sample: tuple[int, int, int] = field(
+        default=(256, 10, 256), metadata={"help": "with keep=sample: head, every k-th between, tail"}
+    )
     max_tensors: int = field(default=0, metadata={"help": "at most so many tensors in forward; 0: no cap"})
     max_gradients: int = field(default=0, metadata={"help": "at most so many tensors in backward; 0: no cap"})
     caps: str = field(default="step", metadata={"help": "whether the caps hold per step or in all"})
@@ -68,7 +75,7 @@ class CaptureSettings:
     @classmethod
     def of(cls, config: str | os.PathLike[str] | None = None, **values: Any) -> CaptureSettings:
         """Return settings from arguments, environment and settings file; an unknown key is an error with the nearest one."""
-        merged = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
+        merged: dict[str, Any] = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
         known = {item.name for item in fields(cls)}
         for key in merged:
             _known(key, known, "capture setting")
@@ -83,12 +90,12 @@ class CaptureSettings:
             merged["sample"] = _sample(merged["sample"])
         return cls(**merged)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Json]:
         """Return the settings as JSON can hold them, for the manifest."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
 
 
-def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_file(path: str | os.PathLike[str]) -> dict[str, object]:
     """Return the settings of a TOML file, at its top or in its table `capture`."""
     content = read_toml(path)
     chosen = content.get("capture", content)
@@ -100,10 +107,10 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(chosen)
 
 
-def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     """Return the settings among environment variables: NUMSCOPE_LEVEL, NUMSCOPE_STEPS, NUMSCOPE_BACKWARD …"""
     by_name = {f"NUMSCOPE_{item.name.upper()}": item for item in fields(CaptureSettings)}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, text in environment.items():
         if not name.startswith("NUMSCOPE_") or name in _NOT_SETTINGS:
             continue
@@ -113,8 +120,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def from_text(name: str, text: str) -> Any:
-    """Return a setting's value from text, as the environment and the command line have it."""
+def from_text(name: str, text: str) -> object:
+    """Return a setting's value from the text of an environment variable or of the command line."""
     default = next(item.default for item in fields(CaptureSettings) if item.name == name)
     if isinstance(default, bool):
         if text.lower() not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
@@ -129,12 +136,13 @@ def from_text(name: str, text: str) -> Any:
     return text
 
 
-def numbers(spec: Any, what: str) -> Numbers:
+def numbers(spec: object, what: str) -> Numbers:
     """Return a test for a set of step or rank numbers: None (all), 3, [0, 4], "4-10:2", or a callable."""
     if spec is None:
         return lambda number: True
     if callable(spec):
-        return lambda number: bool(spec(number))
+        test = spec
+        return lambda number: bool(test(number))
     if isinstance(spec, bool):
         raise SettingsError(f"{what}={spec!r}: give a number, a list of numbers, or a range such as '4-10:2'")
     if isinstance(spec, int):
@@ -165,13 +173,13 @@ def _range(text: str, what: str) -> Numbers:
     return lambda number: number >= start and (stop is None or number <= stop) and (number - start) % stride == 0
 
 
-def _sample(value: Any) -> tuple[int, int, int]:
+def _sample(value: object) -> tuple[int, int, int]:
     if isinstance(value, str):
-        value = [int(part) if part.strip().isdigit() else -1 for part in value.split(",")]
-        value = value[0] if len(value) == 1 else value
+        numbers = [int(part) if part.strip().isdigit() else -1 for part in value.split(",")]
+        value = numbers[0] if len(numbers) == 1 else numbers
     if isinstance(value, int):
         return 256, value, 256
-    parts = tuple(value)
+    parts = tuple(value) if isinstance(value, Iterable) else ()
     if len(parts) != 3 or not all(isinstance(part, int) for part in parts):
         raise SettingsError(f"sample={value!r}: give k from 1 to 100, or (head, k, tail)")
     return parts[0], parts[1], parts[2]
@@ -192,7 +200,7 @@ def _one_of(name: str, value: str, valid: Iterable[str]) -> None:
         raise SettingsError(f"{name}={value!r} is not valid: {hint}")
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Json:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple, set)):

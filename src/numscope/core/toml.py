@@ -10,7 +10,7 @@ from numscope.core.errors import SettingsError
 
 
 def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the content of a TOML file; what is wrong with it is one clear line."""
+    """Return the content of a TOML file; raise with one clear line where it is not valid."""
     try:
         import tomllib
     except ModuleNotFoundError:  # Python 3.10

@@ -34,7 +34,7 @@ def test_a_report_says_verdict_origin_source_and_counts() -> None:
     source = Source("model.py", 41, "forward", "return F.gelu(x)")
     origin = Origin("Functional.gelu.3.forward", "api", "forward", 0, 1, "it differs", source=source, repair="eps=1e-6")
     report = Report("diverged", origin, (origin,), counts={"identical": 1234, "origin": 1})
-    tags = Tags(report_html(report.to_dict(), "runs/npu", "runs/gpu"))
+    tags = Tags(report_html(report, "runs/npu", "runs/gpu"))
     assert tags.depth == 0
     for part in ("diverged", "runs/npu", origin.call, "rank 1", "model.py:41", "F.gelu(x)", "1,234", "eps=1e-6"):
         assert part in tags.text
@@ -43,14 +43,14 @@ def test_a_report_says_verdict_origin_source_and_counts() -> None:
 def test_names_cannot_become_markup() -> None:
     origin = Origin(NASTY, "api", "forward", 0, 0, NASTY, source=Source(NASTY, 1, "", NASTY))
     report = Report("diverged", origin, reason=NASTY)
-    for text in (report_html(report.to_dict(), NASTY, NASTY), facts_html(NASTY, [(NASTY, NASTY)])):
+    for text in (report_html(report, NASTY, NASTY), facts_html(NASTY, [(NASTY, NASTY)])):
         tags = Tags(text)
         assert "img" not in tags.names
         assert NASTY in tags.text
 
 
 def test_a_report_without_an_origin_says_its_reason() -> None:
-    assert "nothing in common" in report_html(Report("incomparable", reason="nothing in common").to_dict())
+    assert "nothing in common" in report_html(Report("incomparable", reason="nothing in common"))
 
 
 def test_facts_that_are_not_known_are_left_out() -> None:

@@ -1,14 +1,13 @@
-"""The Comparer: two traced folders, two files, or two lists of files, by hooktools' metrics."""
+"""The Comparer: compares two traced folders, two files or two lists of files by hooktools' metrics."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from numscope.compat.hooktools import records
-from numscope.compat.hooktools.options import NameFilter, check_keys, load, one_of, section
+from numscope.compat.hooktools.options import NameFilter, Settings, check_keys, listed, load, one_of, section
 from numscope.core.errors import MissingExtraError, SettingsError
 from numscope.view.forms import METRICS, Entry, in_range
 
@@ -31,9 +30,9 @@ Pair = tuple[Path, Path]
 
 
 class Comparer:
-    """Compares as its settings say; `entries` are the errors found, `conclusion` the greatest of them."""
+    """Compares by its settings; `entries` are the errors found, `conclusion` the greatest of them."""
 
-    def __init__(self, config: str | Path | Mapping[str, Any]) -> None:
+    def __init__(self, config: str | Path | Settings) -> None:
         settings = load(config)
         check_keys(settings, _KEYS, "comparer settings")
         self._settings = settings
@@ -85,21 +84,21 @@ class Comparer:
             return
         if self._mode == 1:
             options = section(self._settings, "compare_file_options")
-            lists: list[Any] = [[options.get(f"compared_file_{side}")] for side in (1, 2)]
+            lists = [[options.get(f"compared_file_{side}")] for side in (1, 2)]
         else:
             options = section(self._settings, "compare_file_list_options")
-            lists = [list(options.get(f"compared_file_list_{side}") or ()) for side in (1, 2)]
+            lists = [listed(options.get(f"compared_file_list_{side}")) for side in (1, 2)]
         if not lists[0] or len(lists[0]) != len(lists[1]) or not all((*lists[0], *lists[1])):
             raise SettingsError(f"compare_mode {self._mode} needs as many files on one side as on the other: {lists}")
-        yield from ((Path(a), Path(b)) for a, b in zip(*lists))
+        yield from ((Path(str(a)), Path(str(b))) for a, b in zip(*lists))
 
     def _directories(self) -> Iterator[Pair]:
         options = self._directory
         for side in (1, 2):
             if not options.get(f"compared_directory_{side}"):
                 raise SettingsError(f"compare_directory_options: compared_directory_{side} is missing")
-        kind = options.get("compare_folder_name") or "forward"
-        sides = [records.step_folders(Path(options[f"compared_directory_{side}"]), kind) for side in (1, 2)]
+        kind = str(options.get("compare_folder_name") or "forward")
+        sides = [records.step_folders(Path(str(options[f"compared_directory_{side}"])), kind) for side in (1, 2)]
         epochs, steps = (in_range(str(options.get(key) or "")) for key in ("compare_epochs", "compare_steps"))
         by_step = [
             {(folder.epoch, folder.step): folder for folder in side if epochs(folder.epoch) and steps(folder.step)}
@@ -152,21 +151,20 @@ class Comparer:
         own = self._filter.get(f"{entry.metric}_filter")
         if entry.error is None or math.isnan(entry.error):
             return True
-        if entry.metric == "CS":
-            if own is not None:
-                return entry.error < float(own)
-            return 1 - entry.error > float(self._filter.get("global_filter") or 0)
-        return entry.error > float(own if own is not None else self._filter.get("global_filter") or 0)
+        threshold = float(str(own if own is not None else self._filter.get("global_filter") or 0))
+        if entry.metric != "CS":
+            return entry.error > threshold
+        return entry.error < threshold if own is not None else 1 - entry.error > threshold
 
 
-def _metrics(names: Any) -> list[str]:
-    listed = [names] if isinstance(names, str) else list(names or ())
-    for name in listed:
+def _metrics(value: object) -> list[str]:
+    names = [str(name) for name in listed(value)]
+    for name in names:
         if name not in METRICS:
             raise SettingsError(f"evaluation_metrics: there is no {name!r}: give some of {', '.join(METRICS)}")
-    if not listed:
+    if not names:
         raise SettingsError(f"evaluation_metrics is empty: give some of {', '.join(METRICS)}")
-    return listed
+    return names
 
 
 def entries_of(first: Path, second: Path, metric: str, trust_pickle: bool = False) -> Iterator[Entry]:
@@ -202,7 +200,7 @@ def _number(part: str) -> int | None:
 
 
 def rank(entry: Entry) -> float:
-    """Return a number that is smaller for a worse entry; what cannot be said comes first."""
+    """Return a number that is smaller for a worse entry; entries whose error is unknown come first."""
     if entry.error is None or math.isnan(entry.error):
         return -math.inf
     return entry.error if entry.metric == "CS" else -entry.error

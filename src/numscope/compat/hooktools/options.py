@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from numscope.core.errors import MissingExtraError, SettingsError
 
+Settings = Mapping[str, object]
 
-def load(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+
+def load(config: str | Path | Settings) -> dict[str, object]:
     """Return the settings of a file or a dict."""
     if isinstance(config, Mapping):
         return dict(config)
@@ -31,15 +32,15 @@ def load(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     return content
 
 
-def check_keys(settings: Mapping[str, Any], known: set[str], where: str) -> None:
-    """Say so where a key is not known."""
+def check_keys(settings: Settings, known: set[str], where: str) -> None:
+    """Raise where a key is not known."""
     for key in settings:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
             raise SettingsError(f"{where}: unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
 
 
-def section(settings: Mapping[str, Any], key: str) -> dict[str, Any]:
+def section(settings: Settings, key: str) -> dict[str, object]:
     """Return a part of the settings, empty where it is not given."""
     value = settings.get(key) or {}
     if not isinstance(value, Mapping):
@@ -47,22 +48,29 @@ def section(settings: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value)
 
 
-def one_of(settings: Mapping[str, Any], key: str, valid: tuple[Any, ...], default: Any) -> Any:
-    """Return a value that must be one of a few."""
+def listed(value: object) -> list[object]:
+    """Return a value of the settings as a list: one of its own, one of its text, or an empty one."""
+    if isinstance(value, str):
+        return [value]
+    return list(value) if isinstance(value, Iterable) else []
+
+
+def one_of(settings: Settings, key: str, valid: tuple[int, ...], default: int) -> int:
+    """Return a number that must be one of a few."""
     value = settings.get(key, default)
-    if value not in valid or isinstance(value, bool) != isinstance(default, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or value not in valid:
         raise SettingsError(f"{key}: {value!r} is not valid: give one of {', '.join(map(str, valid))}")
     return value
 
 
 class NameFilter:
-    """`starts_with` and `regular_expression`, either of which lets a name through; both empty let all."""
+    """A test for names: `starts_with` or `regular_expression` must match, where either is given."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings) -> None:
         check_keys(settings, {"starts_with", "regular_expression"}, "hook_specifiy_modules")
-        self._starts = tuple(settings.get("starts_with") or ())
+        self._starts = tuple(map(str, listed(settings.get("starts_with"))))
         try:
-            self._patterns = [re.compile(text) for text in settings.get("regular_expression") or ()]
+            self._patterns = [re.compile(str(text)) for text in listed(settings.get("regular_expression"))]
         except re.error as error:
             raise SettingsError(f"regular_expression: {error.pattern!r} is not valid: {error}") from None
 

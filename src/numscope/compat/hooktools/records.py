@@ -1,4 +1,4 @@
-"""Reading what the Tracer wrote: folders by epoch and step, files in order, and the values of two records side by side."""
+"""Reads the Tracer's files: folders by epoch and step, files in order, and the values of two records side by side."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from numscope.store.formats import torch_file
 KINDS = ("forward", "backward", "gradient")
 _FILE = re.compile(r"(forward|backward|gradient)_(\d+)\.pt")
 _NUMBER = re.compile(r"(?:epoch|step)(-?\d+)")
+
+Record = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -54,38 +56,25 @@ def step_folders(root: Path, kind: str) -> list[StepFolder]:
 
 
 @lru_cache(maxsize=256)
-def _read(path: str, changed: int, trust_pickle: bool) -> dict[str, Any]:
+def _read(path: str, mtime: int, trust_pickle: bool) -> Record:
     record = torch_file.load(Path(path), trust_pickle)
     if not isinstance(record, dict):
         raise RunError(f"{path} is not a file of the Tracer's: it holds no record")
     return record
 
 
-def read(path: Path, trust_pickle: bool = False) -> dict[str, Any]:
+def read(path: Path, trust_pickle: bool = False) -> Record:
     """Return the record of a file."""
     if not path.is_file():
         raise RunError(f"{path} does not exist: give a .pt file that the Tracer wrote")
     return _read(str(path), path.stat().st_mtime_ns, trust_pickle)
 
 
-def values(record: dict[str, Any]) -> Iterator[tuple[str, str, NDArray[Any]]]:
+def values(record: Record) -> Iterator[tuple[str, str, NDArray[Any]]]:
     """Return (place, index, array) of the tensors of a record."""
     for place in ("input", "output", "gradient", "gradient_grad"):
-        for index, array in _leaves("", record.get(place)):
-            yield place, index, array
-
-
-def _leaves(path: str, value: Any) -> Iterator[tuple[str, NDArray[Any]]]:
-    if isinstance(value, np.ndarray):
-        yield path or "0", value
-        return
-    items: Any = ()
-    if isinstance(value, dict):
-        items = value.items()
-    elif isinstance(value, (list, tuple)):
-        items = enumerate(value)
-    for key, item in items:
-        yield from _leaves(f"{path}.{key}" if path else str(key), item)
+        for path, array in torch_file.arrays_in(record.get(place)):
+            yield place, path or "0", array
 
 
 def error_of(first: NDArray[Any], second: NDArray[Any], metric: str) -> float | None:

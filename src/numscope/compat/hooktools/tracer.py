@@ -1,4 +1,4 @@
-"""The Tracer: one .pt file per module call, function call or parameter, in folders by epoch and step."""
+"""The Tracer: writes a .pt file per module call, function call or parameter, in folders by epoch and step."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import json
 import time
 import warnings
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
-from numscope.compat.hooktools.options import NameFilter, check_keys, load, one_of, section
+from numscope.compat.hooktools.options import NameFilter, Settings, check_keys, listed, load, one_of, section
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor
 from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
 from numscope.store.formats import torch_file
+from numscope.store.formats.foreign import is_user_file
 
 _KEYS = set(
     """
@@ -41,13 +42,13 @@ _NAMESPACES = {
 class Tracer:
     """Traces a model while it is between `trace` and `untrace`."""
 
-    def __init__(self, config: str | Path | Mapping[str, Any], model: torch.nn.Module) -> None:
+    def __init__(self, config: str | Path | Settings, model: torch.nn.Module) -> None:
         settings = load(config)
         check_keys(settings, _KEYS, "tracer settings")
         self._mode = one_of(settings, "trace_mode", (0, 1, 2, 3), 0)
         self._named_only = one_of(settings, "trace_granularity", (0, 1), 0) == 1
         hooks = settings.get("register_hooks", ["dump_pt_hook"])
-        if list(hooks) != ["dump_pt_hook"]:
+        if listed(hooks) != ["dump_pt_hook"]:
             raise SettingsError(f"register_hooks: {hooks!r}: there is dump_pt_hook alone")
         self._wants = NameFilter(section(section(settings, "dump_pt_hook_options"), "hook_specifiy_modules"))
         self._functions = _Functions(settings)
@@ -55,7 +56,7 @@ class Tracer:
         self._model = model
         if not isinstance(model, torch.nn.Module):
             raise SettingsError(f"the model is a {type(model).__name__}: pass a torch.nn.Module")
-        self._log_dir = Path(settings.get("log_dir") or "./tmp")
+        self._log_dir = Path(str(settings.get("log_dir") or "./tmp"))
         self._name = str(settings.get("tracer_name") or "tracer")
         self._stamp = self._free_stamp()
         self.folder = self._log_dir / f"{self._name}_{self._stamp}"
@@ -84,7 +85,7 @@ class Tracer:
         self._session.start()
 
     def untrace(self) -> None:
-        """Stop tracing, undo everything, and write which module is in which file."""
+        """Stop tracing, undo everything, and write module2path.json: the files of each module."""
         if self._session is not None:
             self._session.stop()
         if self._places:
@@ -92,11 +93,11 @@ class Tracer:
             file.write_text(json.dumps(self._places, indent=1, ensure_ascii=False), encoding="utf-8")
 
     def update_step(self, step: int) -> None:
-        """Say which step runs from here on."""
+        """Set the number of the step that runs from here on."""
         self.step = int(step)
 
     def update_epoch(self, epoch: int) -> None:
-        """Say which epoch runs from here on."""
+        """Set the number of the epoch that runs from here on."""
         self.epoch = int(epoch)
 
     def trace_gradient(self, epoch: int = -1, step: int = -1) -> None:
@@ -111,13 +112,13 @@ class Tracer:
                         "gradient", name, "", {}, {}, _array(parameter), None if gradient is None else _array(gradient)
                     )
 
-    # What the session tells ----------------------------------------------------------------------------------------
+    # The listener of the session ----------------------------------------------------------------------------------------
 
     def forward(self, call: LiveCall) -> None:
         """Write a forward call."""
         if self._mode in (1, 3) and (name := self._traced_name(call)):
-            given = {**call.group("input"), **call.group("kwargs")}
-            self._save("forward", name, _source(call), given, call.group("output"))
+            inputs = {**call.group("input"), **call.group("kwargs")}
+            self._save("forward", name, _source(call), inputs, call.group("output"))
 
     def backward(self, calls: list[LiveCall]) -> None:
         """Write backward calls: `input` is torch's grad_input, the gradient that goes out."""
@@ -128,8 +129,8 @@ class Tracer:
     def _traced_name(self, call: LiveCall) -> str | None:
         """Return the name under which a call is traced, or None."""
         if call.kind == "module":
-            known = call.module in self._paths if call.module else call.module_class == type(self._model).__name__
-            if self._named_only and not known:
+            is_named = call.module in self._paths if call.module else call.module_class == type(self._model).__name__
+            if self._named_only and not is_named:
                 return None
             name = call.module or call.module_class
         elif call.kind == "api" and self._functions.on:
@@ -146,10 +147,10 @@ class Tracer:
         kind: str,
         name: str,
         source: str,
-        given: dict[str, LiveTensor],
-        result: dict[str, LiveTensor],
-        gradient: Any = None,
-        gradient_grad: Any = None,
+        inputs: dict[str, LiveTensor],
+        outputs: dict[str, LiveTensor],
+        gradient: NDArray[Any] | None = None,
+        gradient_grad: NDArray[Any] | None = None,
     ) -> None:
         folder = self.folder / kind / f"epoch{self.epoch}" / f"step{self.step}"
         number = self._counts.get(folder, 0)
@@ -160,8 +161,8 @@ class Tracer:
         record = {
             "module_name": name,
             "file": source,
-            "input": _nested(given),
-            "output": _nested(result),
+            "input": _nested(inputs),
+            "output": _nested(outputs),
             "gradient": gradient,
             "gradient_grad": gradient_grad,
         }
@@ -172,16 +173,16 @@ class Tracer:
 
 
 class _Functions:
-    """Which functions are traced beside modules."""
+    """Selects the functions that are traced beside modules."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.on = bool(settings.get("hacker_non_nn_modules", False))
         options = section(settings, "hacker_options")
         check_keys(options, {"verbose", "supported_apis"}, "hacker_options")
-        listed = options.get("supported_apis")
         self._listed: set[str] | None = None
-        if listed is not None:
-            self._listed = {str(name) for group in section(options, "supported_apis").values() for name in group or ()}
+        if options.get("supported_apis") is not None:
+            groups = section(options, "supported_apis").values()
+            self._listed = {str(name) for group in groups for name in listed(group)}
             missing = sorted(name for name in self._listed if not _exists(name))
             if missing and self.on:
                 warnings.warn(f"supported_apis: torch has no {', '.join(missing)}: these are not traced", stacklevel=4)
@@ -191,7 +192,7 @@ class _Functions:
 
 
 def _exists(dotted: str) -> bool:
-    value: Any = torch
+    value: object = torch
     for part in dotted.split(".")[1:]:
         value = getattr(value, part, None)
         if value is None:
@@ -207,16 +208,14 @@ def _dotted(name: str) -> str | None:
 
 
 def _source(call: LiveCall) -> str:
-    from numscope.store.formats.foreign import is_user_file
-
     frame = next((frame for frame in reversed(call.frames) if is_user_file(frame["file"])), None)
     return f"{frame['file']}:{frame['line']}" if frame else ""
 
 
-def _nested(flat: dict[str, LiveTensor]) -> Any:
+def _nested(flat: dict[str, LiveTensor]) -> list[object] | dict[str, object]:
     """Return {"0": a, "1.0": b, "mask": c} as [a, [b], {"mask": c}]: lists by number, the rest by name."""
-    numbered: dict[int, Any] = {}
-    named: dict[str, Any] = {}
+    numbered: dict[int, object] = {}
+    named: dict[str, object] = {}
     groups: dict[str, dict[str, LiveTensor]] = {}
     for tail, tensor in flat.items():
         first, _, rest = tail.partition(".")
@@ -236,7 +235,7 @@ def _nested(flat: dict[str, LiveTensor]) -> Any:
     return [numbered.get(index) for index in range(max(numbered) + 1)] + ([named] if named else [])
 
 
-def _array(tensor: torch.Tensor) -> Any:
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
     return to_numpy(tensor.detach().contiguous().clone())
 
 

@@ -1,4 +1,4 @@
-"""Which calls have their values written: scope, list, the lists of functions, and overflows."""
+"""Selects the calls whose values are written, by scope, list, the lists of functions, and overflows."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ def _range(scope: tuple[str, ...], calls: list[StepCall]) -> list[StepCall]:
     """Return the calls from the first name to the last, both included, and the backward calls of those."""
     ordered = sorted((call for call in calls if call.phase != "backward"), key=lambda call: call.order)
     places = [next((i for i, call in enumerate(ordered) if call.name.startswith(name)), None) for name in scope]
-    if places[0] is None or places[1] is None:
+    first, last = places
+    if first is None or last is None:
         _warn([name for name, place in zip(scope, places) if place is None], calls)
         return []
-    inside = {call.order for call in ordered[places[0] : places[1] + 1]}
+    inside = {call.order for call in ordered[first : last + 1]}
     return [call for call in calls if (call.forward if call.phase == "backward" else call.order) in inside]
 
 
@@ -63,7 +64,7 @@ def _warn(wanted: object, calls: list[StepCall]) -> None:
 
 
 def is_overflow(call: StepCall) -> bool:
-    """Tell whether a call's finite inputs gave something that is not finite, and no argument asked for it."""
+    """Tell whether a call with finite inputs returned a non-finite output that none of its arguments asked for."""
     groups: dict[str, list[StepTensor]] = {}
     for slot, tensor in call.slots:
         if tensor is not None:

@@ -1,4 +1,4 @@
-"""PrecisionDebugger: numscope captures into a hidden run, and each stop writes that run's step as msprobe's files."""
+"""PrecisionDebugger: captures into a hidden run, and writes that run's step as msprobe's files at each stop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
 
 from numscope.capture import ranks
 from numscope.capture.session import Capture
@@ -29,8 +28,8 @@ class PrecisionDebugger:
         task: str | None = None,
         dump_path: str | Path | None = None,
         level: str | None = None,
-        model: Any = None,
-        step: Any = None,
+        model: object = None,
+        step: object = None,
     ) -> None:
         self._options: Options = read(config_path, task, dump_path, level, step)
         self._model = model
@@ -42,7 +41,7 @@ class PrecisionDebugger:
         self._overflows = 0
         atexit.register(_close, weakref.ref(self))
 
-    def start(self, model: Any = None) -> None:
+    def start(self, model: object = None) -> None:
         """Begin to collect; may be called again after `stop` in the same step."""
         if model is not None:
             self._model = model
@@ -59,7 +58,7 @@ class PrecisionDebugger:
         self._capture.start()
 
     def stop(self) -> None:
-        """Stop collecting and write what this step has so far."""
+        """Stop collecting and write the calls of this step so far."""
         if self._capture is not None:
             self._capture.stop()
             self._write()
@@ -74,7 +73,7 @@ class PrecisionDebugger:
         self._close_step()
         self._step += 1
 
-    def save(self, variable: Any, name: str, save_backward: bool = True) -> None:
+    def save(self, variable: object, name: str, save_backward: bool = True) -> None:
         """Dump a value of the user's own under a name, with its gradient."""
         if self._capture is not None:
             self._capture.save(name, variable, grad=save_backward)

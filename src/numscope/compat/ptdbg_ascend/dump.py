@@ -1,4 +1,4 @@
-"""Dumping: which calls, how much of each, and into which files."""
+"""Dumps calls: selects them, samples their tensors, and writes the files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import atexit
 import difflib
 import json
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ HEAD = 256  # elements kept at either end of a sampled tensor
 
 @dataclass
 class _State:
-    """What the functions of this module have been told so far."""
+    """The settings that the functions of this module have been given so far."""
 
     path: Path | None = None
     data: Path | None = None  # the folder of .npy files, once there is one
@@ -69,8 +70,8 @@ def set_dump_path(fpath: str) -> None:
     _state.path, _state.data, _state.counter = path, None, 0
 
 
-def set_dump_switch(switch: str, mode: int | str = 1, scope: Any = None) -> None:
-    """Turn dumping "ON" or "OFF"; mode and scope say what is dumped: see `scopes.py`."""
+def set_dump_switch(switch: str, mode: int | str = 1, scope: str | Iterable[str] | None = None) -> None:
+    """Turn dumping "ON" or "OFF"; mode and scope select the calls: see `scopes.py`."""
     if switch not in ("ON", "OFF"):
         raise SettingsError(f"set_dump_switch({switch!r}): give 'ON' or 'OFF'")
     if switch == "OFF":
@@ -98,7 +99,7 @@ def _switch_off() -> None:
     _state.on = False
 
 
-def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
+def register_hook(model: torch.nn.Module, hook: Token, **options: object) -> None:
     """Register a dump (`acc_cmp_dump`, dump_step) or a watch for overflows (`overflow_check`, overflow_nums)."""
     token = chosen(hook, (acc_cmp_dump, overflow_check))
     allowed = ("dump_step" if token is acc_cmp_dump else "overflow_nums", "dump_mode")
@@ -119,7 +120,7 @@ def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
         _state.session.start()
 
 
-def _watch_overflow(model: torch.nn.Module, count: Any) -> None:
+def _watch_overflow(model: torch.nn.Module, count: object) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SettingsError(f"overflow_nums={count!r}: give a whole number from 1 on")
     if _state.overflow is not None:
@@ -166,14 +167,14 @@ def head_of(call: LiveCall) -> str | None:
     parts = parse_call(call.name)
     if parts is None or call.kind not in ("api", "collective") or call.recompute:
         return None
-    factory = parts.op.endswith("_like") or not (call.group("input") or call.group("kwargs"))
-    if call.phase == "forward" and factory:
-        return None  # makes a tensor out of no other's values: random numbers, constants
+    is_factory = parts.op.endswith("_like") or not (call.group("input") or call.group("kwargs"))
+    if call.phase == "forward" and is_factory:
+        return None  # a factory, whose result depends on no other tensor's values: random numbers, constants
     return f"{parts.prefix}_{parts.op}_{call.phase}"
 
 
 def role_names(call: LiveCall) -> list[tuple[str, LiveTensor]]:
-    """Return the tensors of a call with the ends of their names.
+    """Return the tensors of a call, each with the end of its name.
 
     In backward, `input` is torch's grad_input, the gradient that goes out, and `output` the one that comes in.
     """

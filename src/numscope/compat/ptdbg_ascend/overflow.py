@@ -1,4 +1,4 @@
-"""The watch for overflows: a call whose finite inputs gave something that is not finite is written down, then raised."""
+"""Watches for overflows: calls whose finite inputs give non-finite outputs are written to files, then an error is raised."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class OverflowWatch:
         name = f"{self._counter}_{head}"
         self._counter += 1
         if is_overflow(call):
-            self._found(name, call)
+            self._write(name, call)
 
     def backward(self, calls: list[LiveCall]) -> None:
         """Look at the backward calls."""
         for call in calls:
             self.forward(call)
 
-    def _found(self, name: str, call: LiveCall) -> None:
+    def _write(self, name: str, call: LiveCall) -> None:
         self._seen += 1
         stem = Path(f"Overflow_info_{time.strftime('%Y%m%d%H%M%S')}{time.time_ns() // 1000 % 1_000_000:06d}")
         stem.mkdir()

@@ -1,4 +1,4 @@
-"""Which calls are dumped: the modes of set_dump_switch, by number or by the word that later releases use.
+"""Selects the calls that are dumped: the modes of set_dump_switch, by number or by the word of later releases.
 
 1 all                 every call, no stacks
 2 list                calls whose names begin with an entry of scope, and their stacks
@@ -10,8 +10,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from numscope.core.errors import SettingsError
 
@@ -64,8 +64,8 @@ def _number(name: str) -> int:
     return int(number)
 
 
-def scope_of(mode: int | str, scope: Any) -> Scope:
-    """Return the scope that mode and entries tell, or say what is wrong with them."""
+def scope_of(mode: int | str, scope: str | Iterable[str] | None) -> Scope:
+    """Return the scope of a mode and its entries; raise where they are not valid."""
     word = _WORDS.get(mode) if isinstance(mode, int) and not isinstance(mode, bool) else mode
     if word == "acl":
         raise SettingsError("mode 'acl' is a dump by Ascend's own runtime: use 'list' with the same names here")

@@ -1,15 +1,16 @@
-"""`register_saving_hook`: the frameworks' own hooks on leaf layers, which change nothing, and files as the job runs.
+"""`register_saving_hook`: the frameworks' own hooks on leaf layers, which change nothing, and files while the job runs.
 
-What a parameter's hook sees is the gradient of this micro-step, before it is accumulated: what the document promises. The
-capture engine records the accumulated one, so this facade listens to the frameworks themselves.
+A parameter's hook gets the gradient of this micro-step before it is accumulated, as the document promises. The capture
+engine records the accumulated one, so this facade listens to the frameworks themselves.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,86 +19,103 @@ from numscope.capture import ranks
 from numscope.core.errors import SettingsError
 from numscope.store.formats.npy_export import widened
 
+if TYPE_CHECKING:
+    import paddle
+    import torch
 
-class Framework(Protocol):
-    """What differs between Paddle and torch."""
-
-    def leaves(self, model: Any) -> list[tuple[Any, str]]:
-        """Return the layers without sublayers, with their names."""
-
-    def on_output(self, layer: Any, seen: Any) -> None:
-        """Call `seen(outputs)` after each forward of a layer."""
-
-    def parameters(self, model: Any, layer: Any) -> list[tuple[Any, str]]:
-        """Return a layer's own trainable parameters, with their names."""
-
-    def tensors(self, value: Any) -> Iterator[NDArray[Any]]:
-        """Return the tensors of a result, as numpy."""
+Model = TypeVar("Model")
+_Listener = Callable[[object], None]
 
 
-class _Paddle:
-    def leaves(self, model: Any) -> list[tuple[Any, str]]:
-        layers = model.sublayers(include_self=True)
-        return [(layer, layer.full_name()) for layer in layers if not layer.sublayers()]
-
-    def on_output(self, layer: Any, seen: Any) -> None:
-        layer.register_forward_post_hook(lambda _layer, _inputs, outputs: seen(outputs))
-
-    def parameters(self, model: Any, layer: Any) -> list[tuple[Any, str]]:
-        own = layer.parameters(include_sublayers=False)
-        return [(parameter, parameter.name) for parameter in own if not parameter.stop_gradient]
-
-    def tensors(self, value: Any) -> Iterator[NDArray[Any]]:
-        import paddle
-
-        from numscope.capture.paddle.tensors import to_numpy
-
-        for item in _leaves(value):
-            if isinstance(item, paddle.Tensor):
-                yield to_numpy(item)
+class _Parameter(NamedTuple):
+    tensor: object
+    name: str
+    on_gradient: Callable[[_Listener], object]  # calls the listener with each gradient
 
 
-class _Torch:
-    def leaves(self, model: Any) -> list[tuple[Any, str]]:
-        return [
-            (module, path or type(module).__name__)
-            for path, module in model.named_modules()
-            if not any(True for _ in module.children())
-        ]
+class _Leaf(NamedTuple):
+    """A layer without sublayers."""
 
-    def on_output(self, layer: Any, seen: Any) -> None:
-        layer.register_forward_hook(lambda _module, _inputs, outputs: seen(outputs))
-
-    def parameters(self, model: Any, layer: Any) -> list[tuple[Any, str]]:
-        names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
-        own = layer.parameters(recurse=False)
-        return [(parameter, names[id(parameter)]) for parameter in own if parameter.requires_grad]
-
-    def tensors(self, value: Any) -> Iterator[NDArray[Any]]:
-        import torch
-
-        from numscope.capture.torch.identity.subclasses import to_numpy
-        from numscope.capture.torch.own_code import OwnComputation
-
-        for item in _leaves(value):
-            if isinstance(item, torch.Tensor):
-                with OwnComputation():
-                    array = to_numpy(item.detach().contiguous())
-                yield array
+    class_name: str
+    name: str
+    on_output: Callable[[_Listener], object]  # calls the listener with the outputs of each forward
+    parameters: list[_Parameter]  # its own trainable ones
 
 
-def _leaves(value: Any) -> Iterator[Any]:
+class _Framework(NamedTuple):
+    """The parts that differ between Paddle and torch."""
+
+    leaves: list[_Leaf]
+    arrays: Callable[[object], Iterator[NDArray[Any]]]  # the tensors in a layer's outputs, as numpy
+
+
+def _hook(listener: _Listener, _layer: object, _inputs: object, outputs: object) -> None:
+    listener(outputs)
+
+
+def _paddle_leaves(model: paddle.nn.Layer) -> list[_Leaf]:
+    leaves = []
+    for layer in model.sublayers(include_self=True):
+        if not layer.sublayers():
+            own = (one for one in layer.parameters(include_sublayers=False) if not one.stop_gradient)
+            parameters = [_Parameter(one, one.name, one.register_hook) for one in own]
+            on_output = partial(_on_output, layer.register_forward_post_hook)
+            leaves.append(_Leaf(type(layer).__name__, layer.full_name(), on_output, parameters))
+    return leaves
+
+
+def _torch_leaves(model: torch.nn.Module) -> list[_Leaf]:
+    names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
+    leaves = []
+    for path, module in model.named_modules():
+        if not any(True for _ in module.children()):
+            own = (one for one in module.parameters(recurse=False) if one.requires_grad)
+            parameters = [_Parameter(one, names[id(one)], one.register_hook) for one in own]
+            class_name = type(module).__name__
+            on_output = partial(_on_output, module.register_forward_hook)
+            leaves.append(_Leaf(class_name, path or class_name, on_output, parameters))
+    return leaves
+
+
+def _on_output(register: Callable[[Callable[..., None]], object], listener: _Listener) -> None:
+    register(partial(_hook, listener))
+
+
+def _paddle_arrays(value: object) -> Iterator[NDArray[Any]]:
+    import paddle
+
+    from numscope.capture.paddle.tensors import to_numpy
+
+    for item in _flat(value):
+        if isinstance(item, paddle.Tensor):
+            yield to_numpy(item)
+
+
+def _torch_arrays(value: object) -> Iterator[NDArray[Any]]:
+    import torch
+
+    from numscope.capture.torch.identity.subclasses import to_numpy
+    from numscope.capture.torch.own_code import OwnComputation
+
+    for item in _flat(value):
+        if isinstance(item, torch.Tensor):
+            with OwnComputation():
+                array = to_numpy(item.detach().contiguous())
+            yield array
+
+
+def _flat(value: object) -> Iterator[object]:
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
         for item in value:
-            yield from _leaves(item)
+            yield from _flat(item)
     else:
         yield value
 
 
 def register_saving_hook(
-    model: Any,
+    model: Model,
     path: str | Path = "./tmp_tensors",
     target_class_names: str | Sequence[str] | None = None,
     max_saved_tensors: int = 50,
@@ -105,7 +123,7 @@ def register_saving_hook(
     *,
     max_saved_tensors_per_step: int | None = None,
     max_saved_grads_per_step: int | None = None,
-) -> Any:
+) -> Model:
     """Save outputs and parameter gradients of leaf layers from here on, and return the model.
 
     target_class_names: the classes of the layers, None for all · max_saved_tensors, max_saved_grads: how many files at
@@ -118,40 +136,39 @@ def register_saving_hook(
         targets = {target_class_names}
     else:
         targets = set(target_class_names)
-    leaves = [item for item in framework.leaves(model) if targets is None or type(item[0]).__name__ in targets]
+    leaves = [leaf for leaf in framework.leaves if targets is None or leaf.class_name in targets]
     if not leaves:
-        present = sorted({type(layer).__name__ for layer, _ in framework.leaves(model)})
+        present = sorted({leaf.class_name for leaf in framework.leaves})
         raise SettingsError(f"target_class_names={target_class_names!r} matches no leaf layer: the model has {present}")
     limits = {
         "tensors": _Cap(max_saved_tensors, max_saved_tensors_per_step),
         "grads": _Cap(max_saved_grads, max_saved_grads_per_step),
     }
-    saver = _Saver(Path(path), framework, limits)
-    for place, (layer, name) in enumerate(leaves):
-        saver.watch(layer, name, first=place == 0)
-    seen: set[int] = set()
-    for layer, _ in leaves:
-        for parameter, name in framework.parameters(model, layer):
-            if id(parameter) not in seen:
-                seen.add(id(parameter))
-                saver.watch_parameter(parameter, name)
+    saver = _Saver(Path(path), framework.arrays, limits)
+    for leaf in leaves:
+        saver.watch(leaf, first=leaf is leaves[0])
+    watched: set[int] = set()
+    for parameter in (parameter for leaf in leaves for parameter in leaf.parameters):
+        if id(parameter.tensor) not in watched:
+            watched.add(id(parameter.tensor))
+            saver.watch_parameter(parameter)
     return model
 
 
 register_hook = register_saving_hook
 
 
-def _framework(model: Any) -> Framework:
+def _framework(model: object) -> _Framework:
     torch, paddle = sys.modules.get("torch"), sys.modules.get("paddle")
     if torch is not None and isinstance(model, torch.nn.Module):
-        return _Torch()
+        return _Framework(_torch_leaves(model), _torch_arrays)
     if paddle is not None and isinstance(model, paddle.nn.Layer):
-        return _Paddle()
+        return _Framework(_paddle_leaves(model), _paddle_arrays)
     raise SettingsError(f"the model is a {type(model).__name__}: pass a paddle.nn.Layer or a torch.nn.Module")
 
 
 class _Cap:
-    """How many files of a kind may still be written."""
+    """Counts the files of a kind that may still be written."""
 
     def __init__(self, in_all: int, per_step: int | None) -> None:
         self._limit = in_all if per_step is None else per_step
@@ -172,33 +189,31 @@ class _Cap:
 class _Saver:
     """Counts, and writes files."""
 
-    def __init__(self, path: Path, framework: Framework, limits: dict[str, _Cap]) -> None:
+    def __init__(self, path: Path, arrays: Callable[[object], Iterator[NDArray[Any]]], limits: dict[str, _Cap]) -> None:
         self._path = path
-        self._framework = framework
+        self._arrays = arrays
         self._limits = limits
         self._saved = dict.fromkeys(limits, 0)
         self._micro_step = -1
 
-    def watch(self, layer: Any, name: str, first: bool) -> None:
-        class_name = type(layer).__name__
-
-        def seen(outputs: Any) -> None:
+    def watch(self, leaf: _Leaf, first: bool) -> None:
+        def save_outputs(outputs: object) -> None:
             if first:
                 self._micro_step += 1
                 for limit in self._limits.values():
                     limit.new_step()
-            head = f"layer_class_{class_name}_layer_name_{name}"
-            for array in self._framework.tensors(outputs) if self._limits["tensors"].has_room() else ():
+            head = f"layer_class_{leaf.class_name}_layer_name_{leaf.name}"
+            for array in self._arrays(outputs) if self._limits["tensors"].has_room() else ():
                 self._save("tensors", "tensor", head, array)
 
-        self._framework.on_output(layer, seen)
+        leaf.on_output(save_outputs)
 
-    def watch_parameter(self, parameter: Any, name: str) -> None:
-        def seen(gradient: Any) -> None:
-            for array in self._framework.tensors(gradient) if self._limits["grads"].has_room() else ():
-                self._save("grads", "grad", f"of_param_name_{name}", array)
+    def watch_parameter(self, parameter: _Parameter) -> None:
+        def save_gradient(gradient: object) -> None:
+            for array in self._arrays(gradient) if self._limits["grads"].has_room() else ():
+                self._save("grads", "grad", f"of_param_name_{parameter.name}", array)
 
-        parameter.register_hook(seen)
+        parameter.on_gradient(save_gradient)
 
     def _save(self, kind: str, word: str, head: str, array: NDArray[Any]) -> None:
         if not self._limits[kind].has_room():

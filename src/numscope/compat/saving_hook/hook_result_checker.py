@@ -1,4 +1,4 @@
-"""`python -m numscope.compat.saving_hook.hook_result_checker --pathA A --pathB B`: two folders, file by file.
+"""`python -m numscope.compat.saving_hook.hook_result_checker --pathA A --pathB B`: compares two folders, file by file.
 
 Writes `A/{tensors,grads}/compare_rst/rank_R_rst.csv`.
 """
@@ -9,7 +9,7 @@ import argparse
 import csv
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ COLUMNS = tuple(
 
 
 def check(path_a: Path, path_b: Path) -> list[Path]:
-    """Compare what both folders have; return the files that were written."""
+    """Compare the files that both folders have; return the tables that were written."""
     for path in (path_a, path_b):
         if not path.is_dir():
             raise SettingsError(f"{path} does not exist: give a folder that register_saving_hook wrote")
@@ -70,17 +70,17 @@ def _rank(kind: str, rank: str, folder_a: Path, folder_b: Path, results: Path) -
     return file
 
 
-def _numbers(array_a: NDArray[Any], array_b: NDArray[Any]) -> list[Any]:
+def _numbers(array_a: NDArray[Any], array_b: NDArray[Any]) -> list[object]:
     a, b = wide(array_a), wide(array_b)
     similar = cosine(a, b) if array_a.shape == array_b.shape else ""  # of different shapes there is none
-    numbers: list[Any] = [similar]
+    numbers: list[object] = [similar]
     for measured in (np.mean, np.std, np.var):
         one, other = (float(measured(values)) if values.size else float("nan") for values in (a, b))
         numbers += [one, other, one - other]
     return numbers
 
 
-def _progress(names: list[str], title: str) -> Any:
+def _progress(names: list[str], title: str) -> Iterable[str]:
     """Show a bar while going through the names, where there is a terminal."""
     from rich.console import Console
     from rich.progress import track

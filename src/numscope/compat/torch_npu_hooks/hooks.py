@@ -1,4 +1,4 @@
-"""Registration, and the three listeners: a dump as JSON lines, a watch for overflows, a dump by a background thread."""
+"""Registers hooks, with three listeners: a dump as JSON lines, a watch for overflows, a dump by a background thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,13 +33,13 @@ ND = 2  # the number of the plain layout among Ascend's formats
 
 @dataclass
 class _State:
-    """What has been registered so far; one session listens for all models."""
+    """The registrations so far; one session listens for all models."""
 
     path: Path | None = None
     counter: int = 0
     models: list[torch.nn.Module] = field(default_factory=list)
     session: LiveSession | None = None
-    listener: Any = None
+    listener: _Scheduled | None = None
 
 
 _state = _State()
@@ -71,7 +71,7 @@ def set_dump_path(fpath: str | None = None) -> None:
     _state.path, _state.counter = path, 0
 
 
-def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
+def register_hook(model: torch.nn.Module, hook: Token, **options: object) -> None:
     """Listen to the operators that run from here on, by the hook that is named.
 
     seed: fix the random numbers first (nothing is seeded without it) · sample: ten elements and the statistics (default),
@@ -86,12 +86,12 @@ def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
     if not isinstance(steps, schedule):
         raise SettingsError(f"schedule={steps!r}: give schedule(begin, end, stride), imported from here")
     if "seed" in options:
-        seed_all(options["seed"])
-    listener: Any
+        seed_all(cast(int, options["seed"]))
+    listener: _Scheduled
     if token is wrap_acc_cmp_hook:
         listener = _Lines(bool(options.get("sample", True)), steps)
     elif token is wrap_async_datadump_hook:
-        listener = _AsyncFiles(Path(options.get("path", "./")), steps)
+        listener = _AsyncFiles(Path(str(options.get("path", "./"))), steps)
     else:
         listener = _Overflow(steps)
     if _state.session is not None:
@@ -106,25 +106,25 @@ def register_hook(model: torch.nn.Module, hook: Token, **options: Any) -> None:
 
 
 class _Scheduled(ABC):
-    """A listener that looks at the schedule."""
+    """A listener that takes the calls of scheduled steps alone."""
 
     def __init__(self, steps: schedule) -> None:
         self._steps = steps
 
     def forward(self, call: LiveCall) -> None:
-        """Pass a call on, where its step is wanted."""
+        """Take a call, where its step is scheduled."""
         head = head_of(call)
         if head is not None and self._steps.wants(step_schedule.step_num):
-            self.seen(head, call)
+            self.take(head, call)
 
     def backward(self, calls: list[LiveCall]) -> None:
-        """Pass the calls on."""
+        """Take the calls."""
         for call in calls:
             self.forward(call)
 
     @abstractmethod
-    def seen(self, head: str, call: LiveCall) -> None:
-        """Do the work."""
+    def take(self, head: str, call: LiveCall) -> None:
+        """Take a call of a scheduled step, with the first part of its tensors' names."""
 
 
 def _tensors(call: LiveCall) -> list[tuple[str, LiveTensor]]:
@@ -145,7 +145,7 @@ class _Lines(_Scheduled):
         super().__init__(steps)
         self._sample = sample
 
-    def seen(self, head: str, call: LiveCall) -> None:
+    def take(self, head: str, call: LiveCall) -> None:
         if _state.path is None:
             return
         lines = []
@@ -166,7 +166,7 @@ class _Overflow(_Scheduled):
         super().__init__(steps)
         self._counter = 0
 
-    def seen(self, head: str, call: LiveCall) -> None:
+    def take(self, head: str, call: LiveCall) -> None:
         tensors = _tensors(call)
         first, self._counter = self._counter, self._counter + len(tensors)
         if not is_overflow(call):
@@ -194,14 +194,14 @@ class _AsyncFiles(_Scheduled):
         self._waiting: queue.Queue[tuple[str, LiveTensor]] = queue.Queue(256)
         threading.Thread(target=self._work, name="numscope-async-dump", daemon=True).start()
 
-    def seen(self, head: str, call: LiveCall) -> None:
-        places = {"input": 0, "output": 0}
+    def take(self, head: str, call: LiveCall) -> None:
+        counts = {"input": 0, "output": 0}
         for role, tensor in _tensors(call):
             parts = {"shape": tensor.shape, "stride": tensor.stride, "offset": (tensor.offset,), "format": (ND,)}
             facts = "_".join(f"{name}[{','.join(map(str, values))}]" for name, values in parts.items())
-            self._waiting.put((f"{self._counter}_{head}_{role}{places[role]}_{facts}.npy", tensor))
+            self._waiting.put((f"{self._counter}_{head}_{role}{counts[role]}_{facts}.npy", tensor))
             self._counter += 1
-            places[role] += 1
+            counts[role] += 1
 
     def _work(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""Which steps are dumped: `schedule(begin, end, stride)`, and the counter that the user's loop moves on."""
+"""The steps that are dumped, `schedule(begin, end, stride)`, and the counter that the user's loop advances."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _StepSchedule:
         self.step_num = 0
 
     def step(self) -> None:
-        """A step has ended."""
+        """Count a step that has ended."""
         self.step_num += 1
 
     def reset_step(self) -> None:
