@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import importlib
 
+from numscope.core.version import __version__
+
 TYPE_CHECKING = False  # as type checkers know it; importing typing for it would be most of the cost of this import
 if TYPE_CHECKING:
     from typing import Any
-
-__version__ = "0.1.0"
 
 _WHERE = {
     "open_run": "numscope.store.reader",

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
 
-from numscope import __version__
 from numscope.commands import available, module_of
 from numscope.core.errors import NumscopeError, SettingsError, cure_of, describe
+from numscope.core.version import __version__
 
 ABOUT = "Find the first operator at which two runs of a model stop agreeing, and why."
 
