@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.below_rounding import reveal
 from numscope.diagnose.explain.explanation import Explanation
-from numscope.diagnose.explain.suspect import explain
-from numscope.diagnose.recorded.pairing import Pairing, pairing
+from numscope.diagnose.explain.modules import DiagnoseRuns
+from numscope.diagnose.explain.suspect import explain, explain_call
+from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.store.reader import Run
 
 SUSPECTS = 3  # how many are replayed
@@ -39,39 +42,49 @@ def diagnose(
         if reference is None:
             raise TypeError("diagnose needs two runs, target and reference, or a comparison")
         comparison = compare(target, reference, **settings)
+    return _explained(comparison, suspects, _diagnose_inside)
+
+
+def _diagnose_inside(target: Path, reference: Path) -> Report:
+    """Diagnose the captures of two modules' insides: all calls are recorded there, there is nothing more to look into."""
+    return _explained(compare(target, reference), SUSPECTS, None)
+
+
+class _Suspect(NamedTuple):
+    """What tells one suspect from another."""
+
+    call: str
+    step: int
+    rank: int
+
+
+def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseRuns | None) -> Report:
+    """Return the report of a comparison with its suspects explained."""
     report = comparison.report
+
+    @cache
+    def paired(step: int, rank: int) -> PairedStep:
+        return pair_step(comparison, step, rank)
+
     if report.verdict == "equivalent":
-        return reveal(comparison)
+        return reveal(comparison, paired, lambda pairs, origin: explain_call(pairs, origin, diagnose_inside))
     if report.verdict != "diverged" or report.origin is None:
         return report
-    known: dict[tuple[int, int], Pairing] = {}
-    explained: dict[tuple[str, int, int], Origin] = {}
+    explained: dict[_Suspect, Origin] = {}
     for suspect in (report.origin, *report.suspects[:suspects]):
-        key = (suspect.call, suspect.step, suspect.rank)
+        key = _key(suspect)
         if key not in explained:
-            explained[key] = _explained(comparison, suspect, known).on(suspect)
-    suspects_now = tuple(
-        explained.get((suspect.call, suspect.step, suspect.rank), suspect) for suspect in report.suspects
-    )
-    origin = explained[report.origin.call, report.origin.step, report.origin.rank]
-    return replace(report, origin=origin, suspects=suspects_now)
+            explained[key] = _explain(paired(suspect.step, suspect.rank), suspect, diagnose_inside).on(suspect)
+    suspects_now = tuple(explained.get(_key(suspect), suspect) for suspect in report.suspects)
+    return replace(report, origin=explained[_key(report.origin)], suspects=suspects_now)
 
 
-def _explained(comparison: Comparison, suspect: Origin, known: dict[tuple[int, int], Pairing]) -> Explanation:
-    from numscope.diagnose.explain import without_replay
+def _key(suspect: Origin) -> _Suspect:
+    return _Suspect(suspect.call, suspect.step, suspect.rank)
 
-    key = (suspect.step, suspect.rank)
-    if key not in known:
-        known[key] = pairing(comparison, *key)
-    pairs = known[key]
+
+def _explain(pairs: PairedStep, suspect: Origin, diagnose_inside: DiagnoseRuns | None) -> Explanation:
     try:
-        found = without_replay.explain(pairs, suspect)
-        if found is None and "paddle" in (
-            record.run.manifest.get("framework") for record in (pairs.target, pairs.reference)
-        ):
-            told = "make Paddle's calls again, as it does torch's: what compare says is all that is known"
-            return Explanation(suspect.mechanism, details={"could_not": told})
-        return found if found is not None else explain(pairs, suspect)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, MemoryError) as error:
-        # A replay runs the framework's code on whatever was recorded: a diagnosis that fails must not hide the report.
-        return Explanation("unknown", details={"could_not": f"the replay failed: {type(error).__name__}: {error}"})
+        return explain(pairs, suspect, diagnose_inside)
+    except MemoryError as error:  # of a run on a larger machine: what compare says is still to be had
+        return Explanation.could_not(f"the replay failed: {type(error).__name__}: {error}")

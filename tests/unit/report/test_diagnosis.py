@@ -82,7 +82,13 @@ def test_nothing_is_wider_than_the_terminal(width: int) -> None:
 
 def test_what_could_not_be_done_is_said_with_what_to_do() -> None:
     text = shown(
-        origin("unknown", None, could_not="the data of x was not kept", not_replayed=["f: it draws random numbers"])
+        origin(
+            "unknown",
+            None,
+            could_not="the data of x was not kept",
+            next="capture with --keep tensors",
+            not_replayed=["f: it draws random numbers"],
+        )
     )
     assert "could not  the data of x was not kept" in text
     assert "could not  replay f: it draws random numbers" in text

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,16 @@ from numscope.compare.comparison import Comparison, compare
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.report import Origin, Report
 from numscope.diagnose.bisect.axes import Side
-from numscope.diagnose.diagnosis import diagnose
-from numscope.diagnose.explain.suspect import groups
-from numscope.diagnose.recorded.evidence import places_of
-from numscope.diagnose.recorded.group import Group
-from numscope.diagnose.recorded.pairing import Pairing, pairing
-from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.diagnosis import SUSPECTS, diagnose
+from numscope.diagnose.explain.calls import MOST_TENSORS
+from numscope.diagnose.recorded.differing_tensors import differing_tensors
+from numscope.diagnose.recorded.paired_step import pair_step
+from numscope.diagnose.recorded.shared_inputs import subgraphs_of
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.recorded.subgraph import Subgraph
 from numscope.store import rundir
 
 Tell = Callable[[str], None]
-SUSPECTS = 3
 _MOST_NAMES = 4000
 
 
@@ -175,43 +176,40 @@ def wanted_tensors(comparison: Comparison) -> tuple[list[str], list[str]]:
     """Return the names of the tensors, in each run, that the diagnosis of the suspects needs."""
     target: dict[str, None] = {}
     reference: dict[str, None] = {}
-    known: dict[tuple[int, int], Pairing] = {}
+    paired = cache(partial(pair_step, comparison))
     for origin in _suspects(comparison):
-        key = (origin.step, origin.rank)
-        if key not in known:
-            known[key] = pairing(comparison, *key)
-        pairs = known[key]
-        for place in places_of(pairs, origin)[0][:4]:
-            for group, names in zip(groups(pairs, place), (target, reference)):
-                names.update(dict.fromkeys(_names(group)))
-        row = pairs.row(origin.call, origin.kind)
-        for record, side, names in ((pairs.target, "target", target), (pairs.reference, "reference", reference)):
-            order = row[f"{side}_order"] if row else None
-            if order is not None:
-                names.update(dict.fromkeys(_around(record, order)))
+        pairs = paired(origin.step, origin.rank)
+        for tensor in differing_tensors(pairs, origin)[:MOST_TENSORS]:
+            for subgraph, names in zip(subgraphs_of(pairs, tensor), (target, reference)):
+                names.update(dict.fromkeys(_names(subgraph)))
+        pair = pairs.call(origin.call, origin.kind)
+        if pair is not None and pair.target_order is not None:
+            target.update(dict.fromkeys(_around(pairs.target, pair.target_order)))
+        if pair is not None and pair.reference_order is not None:
+            reference.update(dict.fromkeys(_around(pairs.reference, pair.reference_order)))
     return list(target)[:_MOST_NAMES], list(reference)[:_MOST_NAMES]
 
 
-def _names(group: Group) -> Iterable[str]:
-    """Return every name of the tensors that go into a group, and of its output."""
-    numbers = {*group.inputs, group.output}
-    for call in group.calls:
-        numbers |= set(group.record.outputs(call.order).values())
-    yield from _slots_of(group.record, numbers)
+def _names(subgraph: Subgraph) -> Iterable[str]:
+    """Return every name of the tensors that go into a subgraph, and of its outputs."""
+    numbers = {*subgraph.inputs, subgraph.output}
+    for call in subgraph.calls:
+        numbers |= set(subgraph.graph.outputs(call.order).values())
+    yield from _slots_of(subgraph.graph, numbers)
 
 
-def _around(record: Record, order: int) -> Iterable[str]:
+def _around(graph: StepGraph, order: int) -> Iterable[str]:
     """Return the names of all tensors of a call, and of its forward call."""
-    call = record.calls[order]
+    call = graph.calls[order]
     near = {order} if call.forward is None else {order, call.forward}
-    yield from _slots_of(record, {n for item in near for n in record.slots(item).values() if n is not None})
+    yield from _slots_of(graph, {n for item in near for n in graph.slots(item).values() if n is not None})
 
 
-def _slots_of(record: Record, numbers: set[int]) -> Iterable[str]:
-    """Return the names of tensors in the slots that show them first, where their data must be kept."""
+def _slots_of(graph: StepGraph, numbers: set[int]) -> Iterable[str]:
+    """Yield the names of tensors in the first slots that hold them: there their data must be kept."""
     waiting = set(numbers)
-    for order, call in record.calls.items():
-        for slot, number in record.slots(order).items():
+    for order, call in graph.calls.items():
+        for slot, number in graph.slots(order).items():
             if number in waiting:
                 waiting.discard(number)
                 yield f"{call.name}.{slot}"

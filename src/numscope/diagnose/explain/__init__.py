@@ -1,1 +1,1 @@
-"""Why a suspect is wrong: one file per kind of suspect."""
+"""Explanations of suspects, an explainer per kind; `suspect` knows which explainer to ask."""

@@ -1,95 +1,93 @@
-"""Faults that hide in rounding: in bf16 a wrong GELU differs less than a benign order of sums.
+"""Finds faults that hide in rounding: in bf16 a wrong GELU differs less than a benign order of sums.
 
-No threshold tells the two apart, so a comparison calls both equivalent. But where two paired calls were given other
-arguments, the lift test can be asked of them, and it does tell.
+No threshold tells the two apart, so a comparison calls both equivalent. But where two paired calls have different
+arguments, the lift test can be made of them, and it does tell.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
+from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin, Report, Source
-from numscope.diagnose.explain.suspect import explain
+from numscope.diagnose.explain.explanation import Explanation
 from numscope.diagnose.recorded.invocation import CannotReplay
-from numscope.diagnose.recorded.pairing import Pairing, pairing
-from numscope.diagnose.recorded.step_graph import NotKept
+from numscope.diagnose.recorded.paired_step import CallPair, MatchedOrders, PairedStep, call_pairs
+from numscope.diagnose.replay.lift import Lift
 
-_MOST = 20  # calls that are asked
-_KINDS = ("api", "aten")
+_MOST = 20  # calls that are lifted
+_KINDS = pa.array(["api", "aten"])
 _FLOORS = 8.0  # a difference of more floors than this would have been seen
 
 
-def reveal(comparison: Comparison) -> Report:
-    """Return the report of two equivalent runs, or one that names the first call that means something else."""
+def reveal(
+    comparison: Comparison,
+    paired: Callable[[int, int], PairedStep],
+    explain_call: Callable[[PairedStep, Origin], Explanation],
+) -> Report:
+    """Return the report of two equivalent runs, or one that names the first call that means something else.
+
+    `paired` gives the paired step of a step and rank.
+    """
     calls = comparison.calls
-    asked = calls.filter(
+    chosen = calls.filter(
         pc.and_(
-            pc.and_(pc.is_valid(calls["arguments_differ"]), pc.is_in(calls["kind"], value_set=_strings(_KINDS))),
+            pc.and_(pc.is_valid(calls["arguments_differ"]), pc.is_in(calls["kind"], value_set=_KINDS)),
             pc.and_(pc.is_valid(calls["target_order"]), pc.is_valid(calls["reference_order"])),
         )
     )
-    known: dict[tuple[int, int], Pairing] = {}
-    for row in asked.slice(0, _MOST).to_pylist():
-        if not row["error_out"] or row["expected"] is None or row["error_out"] > row["expected"]:
+    for pair in call_pairs(chosen.slice(0, _MOST)):
+        if not pair.error_out or pair.expected is None or pair.error_out > pair.expected:
             continue  # equal, or so far apart that the two calls were not meant to do the same
-        key = (row["step"], row["rank"])
-        if key not in known:
-            known[key] = pairing(comparison, *key)
-        if not _given_the_same(known[key], row):
+        pairs = paired(pair.step, pair.rank)
+        if pair.matched is None or not _same_inputs(pairs, pair.matched):
             continue
-        origin = _origin(row)
+        origin = _origin(pair)
         try:
-            found = explain(known[key], origin)
-        except (CannotReplay, NotKept, RuntimeError, ValueError, TypeError):
+            found = explain_call(pairs, origin)
+        except (CannotReplay, NotKeptError):
             continue
-        lift = found.details.get("lift") or {}
-        if found.mechanism == "semantic" and found.repair and _hides(lift):
+        if found.mechanism == "semantic" and found.repair and found.lift is not None and _hides(found.lift):
             reason = (
-                f"{row['target_name']}: {row['arguments_differ']}; the difference of {row['error_out']:.2g} hides in "
-                f"rounding, but stays {lift.get('float64') or 0:.2g} in float64"
+                f"{pair.target_name}: {pair.arguments_differ}; the difference of {pair.error_out:.2g} hides in "
+                f"rounding, but stays {found.lift.float64 or 0:.2g} in float64"
             )
             named = replace(found.on(origin), reason=reason)
             return replace(comparison.report, verdict="diverged", origin=named, suspects=(named,), reason=reason)
     return comparison.report
 
 
-def _hides(lift: dict[str, Any]) -> bool:
-    """Tell whether the two calls, given the same, differ by no more than rounding does: else nothing is hidden."""
-    return lift.get("native") is not None and lift["native"] <= _FLOORS * lift["floor"]
+def _hides(lift: Lift) -> bool:
+    """Tell whether the two calls, on the same inputs, differ by no more than rounding does: else nothing is hidden."""
+    return lift.native is not None and lift.native <= _FLOORS * lift.floor
 
 
-def _given_the_same(pairs: Pairing, row: dict[str, Any]) -> bool:
-    """Tell whether two paired calls were given the same tensors in the same places."""
-    groups = ("input", "kwargs")
-    ours = pairs.target.slots(row["target_order"], *groups)
-    theirs = pairs.reference.slots(row["reference_order"], *groups)
+def _same_inputs(pairs: PairedStep, orders: MatchedOrders) -> bool:
+    """Tell whether two paired calls have the same tensors in the same slots."""
+    ours = pairs.target.slots(orders.target, "input", "kwargs")
+    theirs = pairs.reference.slots(orders.reference, "input", "kwargs")
     return ours.keys() == theirs.keys() and all(
-        number is not None and theirs[slot] is not None and pairs.same(number, theirs[slot])  # type: ignore[arg-type]
-        for slot, number in ours.items()
+        mine is not None and other is not None and pairs.same(mine, other)
+        for mine, other in ((number, theirs[slot]) for slot, number in ours.items())
     )
 
 
-def _origin(row: dict[str, Any]) -> Origin:
-    source = Source(row["source_file"], row["source_line"] or 0) if row["source_file"] else None
+def _origin(pair: CallPair) -> Origin:
+    source = Source(pair.source_file, pair.source_line or 0) if pair.source_file else None
     return Origin(
-        call=row["target_name"],
-        kind=row["kind"],
-        phase=row["phase"],
-        step=row["step"],
-        rank=row["rank"],
+        call=pair.target_name or "",
+        kind="aten" if pair.kind == "aten" else "api",
+        phase=pair.phase,
+        step=pair.step,
+        rank=pair.rank,
         reason="",
-        module=row["module"] or "",
+        module=pair.module or "",
         source=source,
-        relative=row["error_out"],
-        expected=row["expected"],
+        relative=pair.error_out,
+        expected=pair.expected,
     )
-
-
-def _strings(words: tuple[str, ...]) -> Any:
-    import pyarrow as pa
-
-    return pa.array(words)

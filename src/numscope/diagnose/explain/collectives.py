@@ -1,4 +1,4 @@
-"""Suspects between ranks: a collective that one run alone has, or that gives something else."""
+"""Explains suspects between ranks: a collective that one run alone has, or that gives a different result."""
 
 from __future__ import annotations
 
@@ -6,75 +6,76 @@ from functools import lru_cache
 
 import torch
 
+from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
-from numscope.diagnose.explain.explanation import Explanation, relation
+from numscope.diagnose.explain.explanation import Explanation
+from numscope.diagnose.explain.relation import relation
 from numscope.diagnose.hypotheses.collectives import Ranks, fitting
-from numscope.diagnose.recorded.evidence import Place, places_of
-from numscope.diagnose.recorded.pairing import Pairing
-from numscope.diagnose.recorded.step_graph import Call, NotKept, Record
-from numscope.diagnose.replay.measures import relative, unit_roundoff, wide
+from numscope.diagnose.recorded.differing_tensors import DifferingTensor, differing_tensors
+from numscope.diagnose.recorded.paired_step import PairedStep
+from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
+from numscope.diagnose.replay.measures import relative_error, to_double, unit_roundoff
 from numscope.store.reader import Run
 
 _STEPS = 8  # calls between a collective and the tensor that shows it
-_HOW = ("group_rank", "group_size", "async_op")  # where a rank stands is no fault of the call
+_NOT_COMPARED = ("group_rank", "group_size", "async_op")  # where a rank stands is no fault of the call
 
 
-def explain(pairs: Pairing, origin: Origin) -> Explanation | None:
+def explain(pairs: PairedStep, origin: Origin) -> Explanation | None:
     """Explain a suspect that is a collective."""
-    row = pairs.row(origin.call, origin.kind)
-    if row is None:
+    pair = pairs.call(origin.call, origin.kind)
+    if pair is None:
         return None
-    here, there = row["target_order"], row["reference_order"]
-    if here is None:
-        return _missing(pairs, pairs.reference.calls[there])
-    ours = pairs.target.calls[here]
-    if there is None:
-        return _extra(pairs, ours, origin)
-    return _both(pairs, ours, pairs.reference.calls[there])
+    theirs = pairs.reference.calls[pair.reference_order] if pair.reference_order is not None else None
+    if pair.target_order is None:
+        return _missing(pairs, theirs) if theirs is not None else None
+    ours = pairs.target.calls[pair.target_order]
+    return _extra(pairs, ours, origin) if theirs is None else _in_both(pairs, ours, theirs)
 
 
-def across_ranks(pairs: Pairing, place: Place, of_itself: bool = False) -> Explanation | None:
-    """Explain a tensor that differs by what all ranks of the target hold; None where that can't be.
+def across_ranks(pairs: PairedStep, tensor: DifferingTensor, of_itself: bool = False) -> Explanation | None:
+    """Explain a tensor that differs by the tensors of all ranks of the target; None where that can't be.
 
-    That is what the ranks gave to the nearest collective before it; with `of_itself` what they hold in its own place:
-    so a reduction that no capture sees (in a compiled extension, in a wrapper) is still found out.
+    These are the inputs of the nearest collective before it on each rank; with `of_itself` the ranks' tensors in its
+    own slot: so a reduction that no capture sees (in a compiled extension, in a wrapper) is still found.
     """
     if len(pairs.target.run.ranks) < 2:
         return None
     try:
         if of_itself:
-            parts, what = _same_place(pairs.target, place.target), "all_reduce"
+            parts, operation = _same_slot(pairs.target, tensor.target), "all_reduce"
         else:
-            call = _nearest(pairs.target, place.target)
+            call = _nearest(pairs.target, tensor.target)
             if call is None:
                 return None
-            parts, what = _given(pairs.target, call), _word(call)
-        case = _case(pairs, parts, place.target, place.reference, what)
-    except (NotKept, KeyError, StopIteration):
+            parts, operation = _inputs(pairs.target, call), _operation(call)
+        case = _case(pairs, parts, tensor.target, tensor.reference, operation)
+    except NotKeptError:
         return None
-    maker = pairs.target.producer.get(place.target)
-    name = pairs.target.calls[maker].name if maker is not None else pairs.target.name_of(place.target)
+    maker = pairs.target.producer.get(tensor.target)
+    name = pairs.target.calls[maker].name if maker is not None else pairs.target.name_of(tensor.target)
     return _explanation(case, name) if case is not None else None
 
 
-def _nearest(record: Record, number: int) -> Call | None:
+def _nearest(graph: StepGraph, number: int) -> RecordedCall | None:
     """Return the nearest collective from which a tensor was made, a few calls away at most."""
     waiting, seen = [number], {number}
     for _ in range(_STEPS):
         following: list[int] = []
         for tensor in waiting:
-            maker = record.producer.get(tensor)
+            maker = graph.producer.get(tensor)
             if maker is None:
                 continue
-            if record.calls[maker].kind == "collective":
-                return record.calls[maker]
-            following += [n for n in record.inputs(maker) if n not in seen]
+            if graph.calls[maker].kind == "collective":
+                return graph.calls[maker]
+            following += [n for n in graph.inputs(maker) if n not in seen]
             seen.update(following)
         waiting = following
     return None
 
 
-def _both(pairs: Pairing, ours: Call, theirs: Call) -> Explanation:
+def _in_both(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> Explanation:
+    """Explain a collective that both runs have."""
     if changes := _changes(ours, theirs):
         return Explanation("semantic", f"equal to the reference with {', '.join(changes)} in {ours.name}")
     outputs = pairs.reference.outputs(theirs.order)
@@ -84,58 +85,73 @@ def _both(pairs: Pairing, ours: Call, theirs: Call) -> Explanation:
         found = _fitted(pairs, ours, number, outputs[slot])
         if found is not None:
             return found
-        repair = relation(pairs.target, number, pairs.reference, outputs[slot])
+        repair = relation(pairs, number, outputs[slot])
         return Explanation("semantic" if repair else "unknown", repair)
-    could_not = "a collective can't be replayed: its result needs the other ranks"
-    return Explanation("unknown", details={"could_not": could_not})
+    return Explanation.could_not("a collective can't be replayed: its result needs the other ranks")
 
 
-def _missing(pairs: Pairing, call: Call) -> Explanation:
+def _missing(pairs: PairedStep, call: RecordedCall) -> Explanation:
     """Explain a collective that only the reference has, with the proof where the target's ranks give it."""
-    proof = ""
     try:
-        given = next(n for n in pairs.reference.slots(call.order, "input").values() if n is not None)
-        own = pairs.there.partner[given]
-        parts = _same_place(pairs.target, own)
-        made = list(pairs.reference.outputs(call.order).values())
-        cases = [_case(pairs, parts, own, number, _word(call)) for number in made]
-        if len(made) == len(parts) and all(c and relative(p, c.wanted) <= c.limit for p, c in zip(parts, cases)):
-            proof = f": the parts of {len(parts)} ranks (now each rank has its own alone)"
-        elif (found := next((f for c in cases if c and (f := fitting(c))), None)) is not None:
-            proof = f": {found[1].change}"
-    except (NotKept, StopIteration, KeyError):
+        proof = _proof_of_missing(pairs, call)
+    except NotKeptError:
         proof = ""
-    return Explanation("semantic", f"equal to the reference with the {_word(call)} that is missing, {call.name}{proof}")
+    name = f"{_operation(call)} that is missing, {call.name}"
+    return Explanation("semantic", f"equal to the reference with the {name}{proof}")
 
 
-def _extra(pairs: Pairing, call: Call, origin: Origin) -> Explanation:
+def _proof_of_missing(pairs: PairedStep, call: RecordedCall) -> str:
+    """Return in words how the target's ranks together give the outputs of a collective that it lacks."""
+    inputs = [number for number in pairs.reference.slots(call.order, "input").values() if number is not None]
+    own = pairs.reference_to_target.get(inputs[0]) if inputs else None
+    parts = _same_slot(pairs.target, own) if own is not None else None
+    if own is None or parts is None:
+        return ""
+    cases = [
+        _case(pairs, parts, own, number, _operation(call)) for number in pairs.reference.outputs(call.order).values()
+    ]
+    is_concatenation = len(cases) == len(parts) and all(
+        case is not None and relative_error(part, case.reference) <= case.limit for part, case in zip(parts, cases)
+    )
+    if is_concatenation:
+        return f": the parts of {len(parts)} ranks (now each rank has its own alone)"
+    found = next((found for case in cases if case is not None and (found := fitting(case)) is not None), None)
+    return f": {found.repair.change}" if found is not None else ""
+
+
+def _extra(pairs: PairedStep, call: RecordedCall, origin: Origin) -> Explanation:
     """Explain a collective that only the target has: done twice, where its inputs were reduced already."""
-    repair = f"equal to the reference without the {_word(call)} {call.name}"
-    for slot, number in pairs.target.outputs(call.order).items():
-        for place in places_of(pairs, origin)[0]:
-            if slot.startswith("output") and place.target == number:
-                found = _fitted(pairs, call, number, place.reference)
+    repair = f"equal to the reference without the {_operation(call)} {call.name}"
+    differing = differing_tensors(pairs, origin)
+    for number in pairs.target.outputs(call.order).values():
+        for tensor in differing:
+            if tensor.target == number:
+                found = _fitted(pairs, call, number, tensor.reference)
                 if found is not None and found.repair:
                     tail = found.repair.removeprefix("equal to the reference with ").removesuffix(f" in {call.name}")
                     return Explanation("semantic", f"{repair}: {tail}", details=found.details)
     return Explanation("semantic", repair)
 
 
-def _fitted(pairs: Pairing, call: Call, made: int, wanted: int) -> Explanation | None:
-    """Explain what a collective of the target gives by what its ranks gave to it."""
+def _fitted(pairs: PairedStep, call: RecordedCall, made: int, wanted: int) -> Explanation | None:
+    """Explain an output of a collective of the target by its inputs on all ranks."""
     try:
-        case = _case(pairs, _given(pairs.target, call), made, wanted, _word(call))
-    except (NotKept, KeyError, StopIteration):
+        case = _case(pairs, _inputs(pairs.target, call), made, wanted, _operation(call))
+    except NotKeptError:
         return None
     return _explanation(case, call.name) if case is not None else None
 
 
-def _given(record: Record, call: Call) -> list[torch.Tensor]:
-    """Return what each rank gave to a collective; shards that it gave apart are put together."""
+def _inputs(graph: StepGraph, call: RecordedCall) -> list[torch.Tensor] | None:
+    """Return the input of a collective on each rank, its shards joined; None where a rank has no such call."""
     found = []
-    for other in _all_ranks(record):
+    for other in _all_ranks(graph):
+        if call.name not in other.by_name:
+            return None
         numbers = [n for n in other.slots(other.by_name[call.name].order, "input").values() if n is not None]
         tensors = [other.data(number) for number in numbers]
+        if not tensors or any(tensor.shape[1:] != tensors[0].shape[1:] for tensor in tensors):
+            return None
         found.append(torch.cat(tensors) if len(tensors) > 1 and tensors[0].dim() else tensors[0])
     return found
 
@@ -144,49 +160,58 @@ def _explanation(case: Ranks, name: str) -> Explanation | None:
     found = fitting(case)
     if found is None:
         return None
-    hypothesis, repair = found
-    return Explanation("semantic", f"{repair} in {name}", details={"hypothesis": hypothesis})
+    return Explanation("semantic", f"{found.repair} in {name}", details={"hypothesis": found.hypothesis})
 
 
-def _case(pairs: Pairing, parts: list[torch.Tensor], made: int, wanted: int, what: str = "all_reduce") -> Ranks | None:
+def _case(
+    pairs: PairedStep, parts: list[torch.Tensor] | None, target: int, reference: int, operation: str
+) -> Ranks | None:
     ranks = pairs.target.run.ranks
-    if len(parts) != len(ranks) or len(parts) < 2:
+    if parts is None or len(parts) != len(ranks) or len(parts) < 2:
         return None
-    given, theirs = pairs.target.data(made), pairs.reference.data(wanted)
-    if not given.is_floating_point() or not theirs.is_floating_point():
+    ours, theirs = pairs.target.data(target), pairs.reference.data(reference)
+    if not ours.is_floating_point() or not theirs.is_floating_point():
         return None
-    limit = 16 * unit_roundoff(given.dtype, theirs.dtype)
-    return Ranks(tuple(map(wide, parts)), wide(given), wide(theirs), ranks.index(pairs.target.rank), limit, what)
+    limit = 16 * unit_roundoff(ours.dtype, theirs.dtype)
+    rank = ranks.index(pairs.target.rank)
+    return Ranks(tuple(map(to_double, parts)), to_double(ours), to_double(theirs), rank, limit, operation)
 
 
-def _same_place(record: Record, number: int) -> list[torch.Tensor]:
-    """Return what all ranks hold where this one holds a tensor: the same slot of the same call."""
-    for order, call in record.calls.items():
-        for slot, found in record.slots(order).items():
+def _same_slot(graph: StepGraph, number: int) -> list[torch.Tensor] | None:
+    """Return the tensors of all ranks in the slot of a call that holds a tensor of this one."""
+    for order, call in graph.calls.items():
+        for slot, found in graph.slots(order).items():
             if found == number:
-                numbers = [(other, other.slots(other.by_name[call.name].order)[slot]) for other in _all_ranks(record)]
-                return [other.data(n) for other, n in numbers if n is not None]
-    raise KeyError(number)
+                parts = []
+                for other in _all_ranks(graph):
+                    counterpart = other.by_name.get(call.name)
+                    slots = other.slots(counterpart.order) if counterpart is not None else {}
+                    if slot not in slots:
+                        return None
+                    if (part := slots[slot]) is not None:
+                        parts.append(other.data(part))
+                return parts
+    return None
 
 
-def _all_ranks(record: Record) -> list[Record]:
-    return [record if r == record.rank else _record(record.run, record.step, r) for r in record.run.ranks]
+def _all_ranks(graph: StepGraph) -> list[StepGraph]:
+    return [graph if r == graph.rank else _step_graph(graph.run, graph.step, r) for r in graph.run.ranks]
 
 
 @lru_cache(maxsize=16)
-def _record(run: Run, step: int, rank: int) -> Record:
-    return Record(run, step, rank)
+def _step_graph(run: Run, step: int, rank: int) -> StepGraph:
+    return StepGraph(run, step, rank)
 
 
-def _changes(ours: Call, theirs: Call) -> list[str]:
+def _changes(ours: RecordedCall, theirs: RecordedCall) -> list[str]:
     """Return the arguments that differ, in words."""
-    now, then = ours.given()["kwargs"], theirs.given()["kwargs"]
+    now, then = ours.plain_arguments().kwargs, theirs.plain_arguments().kwargs
     return [
         f"{name}={then.get(name)} (now {now.get(name)})"
         for name in dict.fromkeys([*now, *then])
-        if name not in _HOW and now.get(name) != then.get(name)
+        if name not in _NOT_COMPARED and now.get(name) != then.get(name)
     ]
 
 
-def _word(call: Call) -> str:
+def _operation(call: RecordedCall) -> str:
     return call.op.removesuffix("_tensor").removesuffix("_coalesced")

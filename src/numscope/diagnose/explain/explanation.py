@@ -1,27 +1,32 @@
-"""What diagnose found out about a suspect, and how one tensor follows from another."""
+"""An explanation: the mechanism of a suspect, the repair that proves it, and the figures that it rests on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism
-from numscope.diagnose.hypotheses import fitting
-from numscope.diagnose.hypotheses.case import Case
-from numscope.diagnose.recorded.group import Group
-from numscope.diagnose.recorded.step_graph import Record
-from numscope.diagnose.replay.measures import relative, unit_roundoff
+from numscope.diagnose.replay.lift import Lift
+
+KEEP_TENSORS = "capture with --keep tensors, or let `numscope bisect` keep what is needed"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Explanation:
-    """What diagnose found out about a suspect."""
+    """The mechanism and repair of a suspect."""
 
     mechanism: Mechanism
     repair: str | None = None
     reason: str = ""  # empty: the comparison's own reason stays
-    details: dict[str, Any] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
+    lift: Lift | None = None
+
+    @classmethod
+    def could_not(cls, why: str | Exception) -> Explanation:
+        """Return the explanation of a suspect that could not be explained."""
+        return cls("unknown", details=obstacle(why))
 
     def on(self, origin: Origin) -> Origin:
         """Return the suspect with its mechanism and repair filled in."""
@@ -30,25 +35,15 @@ class Explanation:
             mechanism=self.mechanism,
             repair=self.repair,
             reason=self.reason or origin.reason,
-            details={**origin.details, "diagnosis": self.details},
+            details={**origin.details, "diagnosis": dict(self.details)},
         )
 
+    def with_details(self, details: Mapping[str, object]) -> Explanation:
+        """Return the explanation with further details before its own."""
+        return replace(self, details={**details, **self.details})
 
-def replace_details(found: Explanation, details: dict[str, Any]) -> Explanation:
-    """Return an explanation with more details."""
-    return Explanation(found.mechanism, found.repair, found.reason, {**details, **found.details})
 
-
-def relation(ours: Record, number: int, theirs: Record, partner: int) -> str | None:
-    """Return how one tensor follows from another: scaled, permuted, shifted, transposed; None where it does not."""
-    if not (ours.kept(number) and theirs.kept(partner)):
-        return None
-    target, reference = Group(ours, (), (number,), number), Group(theirs, (), (partner,), partner)
-    if ours.tensors[number].shape != theirs.tensors[partner].shape:
-        return None
-    lowest = unit_roundoff(ours.data(number).dtype)
-    case = Case(target, reference, {}, {}, lowest, lowest)
-    if relative(ours.data(number), theirs.data(partner)) <= lowest:
-        return None
-    found = fitting(case)
-    return str(found).replace(" on the output", "").replace(" of the output", " of it") if found else None
+def obstacle(why: str | Exception) -> dict[str, object]:
+    """Return the details that say why something could not be done, with the cure where there is one."""
+    cure = {"next": KEEP_TENSORS} if isinstance(why, NotKeptError) else {}
+    return {"could_not": str(why), **cure}

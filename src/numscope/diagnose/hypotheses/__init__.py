@@ -5,26 +5,24 @@ is a function of a few lines in the file of its family, or a file of its own nam
 
     @hypothesis("sign")
     def sign(case: Case) -> Iterator[Repair]:
-        yield Repair("the opposite sign", lambda: -case.given)
+        yield Repair("the opposite sign", lambda: -case.target_output)
 """
 
 from __future__ import annotations
 
 import importlib
 
-from numscope.diagnose.hypotheses.case import Case, Repair, registered
+from numscope.diagnose.hypotheses.case import NOT_APPLICABLE, Case, Repair, registered
 
-# In the order in which they are asked: the most specific first, and what fits almost anything last.
+# In the order in which they are tried: the most specific first, and those that fit almost anything last.
 FAMILIES = (
     "arguments",
-    "operands",
     "rope",
-    "known",
-    "constants",
-    "reductions",
+    "missing_idioms",
+    "usual_values",
+    "replaced_operator",
     "precision",
-    "biases",
-    "scale",
+    "scale_and_bias",
     "layout",
     "masks",
     "dropout",
@@ -36,12 +34,11 @@ def fitting(case: Case) -> Repair | None:
     """Return the first repair that makes the target reproduce the reference, or None."""
     for family in FAMILIES:
         importlib.import_module(f"numscope.diagnose.hypotheses.{family}")
-    order = {family: place for place, family in enumerate(FAMILIES)}
-    for _, test in sorted(registered(), key=lambda item: order[item[1].__module__.rpartition(".")[2]]):
+    for known in sorted(registered(), key=lambda known: FAMILIES.index(known.family)):
         try:
-            for repair in test(case):
+            for repair in known.test(case):
                 if case.fits(repair):
                     return repair
-        except case.expected_errors:
+        except NOT_APPLICABLE:
             continue  # this hypothesis can't be asked here
     return None

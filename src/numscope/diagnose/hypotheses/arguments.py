@@ -1,33 +1,46 @@
-"""An argument that the two calls don't share: the first thing to try."""
+"""An argument or a tensor that the two calls don't share: the first thing to try."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import torch
 
-from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
-from numscope.diagnose.hypotheses.numbers import spoken
-from numscope.diagnose.recorded.invocation import NO_DEFAULT, Given, Invocation
+from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
+from numscope.diagnose.hypotheses.wording import spoken, value_words
+from numscope.diagnose.pytree import leaves, tree_map
+from numscope.diagnose.recorded.invocation import Invocation, TensorRef, holds_tensor
 
-_ABSENT = object()
+ABSENT = object()
 _SCALES = {"mul", "div", "rdiv"}
+
+
+@dataclass(frozen=True)
+class ArgumentChange:
+    """An argument that differs: its value in the target's call, and in the reference's; ABSENT where it has none."""
+
+    name: str
+    now: object
+    then: object
+
+    def made(self, invocation: Invocation) -> Invocation:
+        """Return the target's call with the reference's argument."""
+        return invocation.without(self.name) if self.then is ABSENT else invocation.changed(self.name, self.then)
 
 
 @hypothesis("argument")
 def argument(case: Case) -> Iterator[Repair]:
     """Give the target's call the reference's argument: eps, approximate, dim, scale, is_causal, training …"""
-    for target, reference in case.paired():
-        changes = differing(case, target, reference)
+    for order, target, reference in case.matched():
+        changes = _changes(case, target, reference)
         whole = target
-        for name, _, then in changes:
-            edited = _set(target, name, then)
-            whole = _set(whole, name, then)
-            yield Repair(_change(target, changes, name), _run(case, target, edited))
+        for change in changes:
+            whole = change.made(whole)
+            yield _repair(case, change_words(target, change), order, change.made(target))
         if len(changes) > 1:
-            together = ", ".join(_change(target, changes, name) for name, *_ in changes)
-            yield Repair(together, _run(case, target, whole))
+            yield _repair(case, ", ".join(change_words(target, change) for change in changes), order, whole)
 
 
 @hypothesis("every argument")
@@ -35,117 +48,142 @@ def every_argument(case: Case) -> Iterator[Repair]:
     """Give all of the target's calls the reference's arguments at once."""
     edits: dict[int, Invocation] = {}
     said: list[str] = []
-    for target, reference in case.paired():
-        changes = differing(case, target, reference)
-        edited = target
-        for name, _, then in changes:
-            edited = _set(edited, name, then)
-            said.append(_change(target, changes, name))
-        if changes:
-            edits[_order(case, target)] = edited
+    for order, target, reference in case.matched():
+        for change in _changes(case, target, reference):
+            edits[order] = change.made(edits.get(order, target))
+            said.append(change_words(target, change))
     if len(edits) > 1:
         yield Repair(", ".join(dict.fromkeys(said)), lambda: case.edited(edits))
 
 
-def _run(case: Case, target: Invocation, edited: Invocation) -> Any:
-    return lambda: case.edited({_order(case, target): edited})
+@hypothesis("operand")
+def operand(case: Case) -> Iterator[Repair]:
+    """Give the target's call the tensors of the reference's call: swapped, or another tensor that both runs have."""
+    in_target = {there: here for here, there in case.counterpart.items()}
+    graph = case.target.graph
+    for order, target, reference in case.matched():
+        now, then = _operands(target), [in_target.get(number) for number in _operands(reference)]
+        wanted = [number for number in then if number is not None]
+        if len(now) != len(then) or len(wanted) != len(then) or now == wanted:
+            continue
+        changed = [(a, b) for a, b in zip(now, wanted) if a != b]
+        makers = {graph.producer.get(number) for number in changed[0]}
+        maker = makers.pop() if len(makers) == 1 else None
+        if sorted(now) == sorted(wanted):
+            change = f"the operands of {target.call.name} swapped (in the reference's order)"
+        elif maker is not None:
+            pairs = ", ".join(f"{_output(graph.name_of(b))} (now {_output(graph.name_of(a))})" for a, b in changed)
+            made_by = graph.calls[maker].name
+            change = f"the outputs of {made_by} taken in the reference's order in {target.call.name}: {pairs}"
+        else:
+            pairs = ", ".join(f"operand {graph.name_of(b)} (now {graph.name_of(a)})" for a, b in changed)
+            change = f"{pairs} in {target.call.name}"
+        yield _repair(case, change, order, _with_operands(target, wanted))
 
 
-def _order(case: Case, made: Invocation) -> int:
-    """Return the order of the group's call that an invocation belongs to: of the backward call where it is one."""
-    return next(order for order, other in case.target_calls.items() if other is made)
+def _repair(case: Case, change: str, order: int, edited: Invocation) -> Repair:
+    return Repair(change, lambda: case.edited({order: edited}))
 
 
-def differing(case: Case, target: Invocation, reference: Invocation) -> list[tuple[str, Any, Any]]:
-    """Return (name, target's value, reference's value) of the arguments that differ, defaults filled in."""
-    now, then = with_defaults(target), with_defaults(reference)
+def _output(name: str) -> str:
+    return "output" + name.rpartition(".output")[2]
+
+
+def _operands(made: Invocation) -> list[int]:
+    return [leaf.number for leaf in leaves((made.args, made.kwargs)) if isinstance(leaf, TensorRef)]
+
+
+def _with_operands(made: Invocation, numbers: Sequence[int]) -> Invocation:
+    following = iter(numbers)
+
+    def fill(leaf: object) -> object:
+        return TensorRef(next(following)) if isinstance(leaf, TensorRef) else leaf
+
+    args, kwargs = tree_map((made.args, made.kwargs), fill)
+    return replace(made, args=args, kwargs=kwargs)
+
+
+def _changes(case: Case, target: Invocation, reference: Invocation) -> list[ArgumentChange]:
+    def value_there(number: int) -> torch.Tensor:
+        return case.reference_values[number] if number in case.reference_values else case.reference.graph.data(number)
+
+    return differing_arguments(target, reference, case.counterpart, value_there)
+
+
+def differing_arguments(
+    target: Invocation,
+    reference: Invocation,
+    counterpart: Mapping[int, int],
+    value_there: Callable[[int], torch.Tensor],
+) -> list[ArgumentChange]:
+    """Return the arguments that differ, defaults filled in.
+
+    A tensor that both runs have stands in them by the target's number; one that the reference alone has by its value.
+    """
+    in_target = {there: here for here, there in counterpart.items()}
+    now, then = target.with_defaults(), reference.with_defaults()
     found = []
-    back = {there: here for here, there in case.reference_number.items()}
     for name in dict.fromkeys([*now, *then]):
-        a, b = now.get(name, _ABSENT), then.get(name, _ABSENT)
-        if holds_given(a) and holds_given(b):
-            continue  # tensors: another family's
-        if isinstance(b, Given):
-            b = Given(back[b.number]) if b.number in back else _value_there(case, b.number)
-        if holds_given(a) and b is _ABSENT:
+        a, b = now.get(name, ABSENT), then.get(name, ABSENT)
+        if holds_tensor(a) and holds_tensor(b):
+            continue  # tensors: the hypothesis "operand" compares them
+        if isinstance(b, TensorRef) and b.number in in_target:
+            b = TensorRef(in_target[b.number])
+        elif isinstance(b, TensorRef):
+            value = value_there(b.number)
+            b = value.item() if value.dim() == 0 else value
+        if holds_tensor(a) and b is ABSENT:
             continue
         if not _same(a, b):
-            found.append((name, a, b))
+            found.append(ArgumentChange(name, a, b))
     return found
-
-
-def _value_there(case: Case, number: int) -> Any:
-    """Return a tensor that the reference alone has, as it can be given to the target: a number, or its data."""
-    record = case.reference.record
-    found = case.reference_values[number] if number in case.reference_values else record.data(number)
-    return found.item() if found.dim() == 0 else found
 
 
 def argument_words(target: Invocation, reference: Invocation) -> list[str]:
     """Return the arguments that differ between two calls, in words, without trying them."""
-    now, then = with_defaults(target), with_defaults(reference)
-    names = [name for name in dict.fromkeys([*now, *then]) if not holds_given(now.get(name))]
-    changes = [
-        (name, now.get(name, _ABSENT), then.get(name, _ABSENT))
-        for name in names
-        if not holds_given(then.get(name)) and not _same(now.get(name, _ABSENT), then.get(name, _ABSENT))
+    now, then = target.with_defaults(), reference.with_defaults()
+    changes = (ArgumentChange(name, now.get(name, ABSENT), then.get(name, ABSENT)) for name in {**now, **then})
+    return [
+        change_words(target, change)
+        for change in changes
+        if not holds_tensor(change.now) and not holds_tensor(change.then) and not _same(change.now, change.then)
     ]
-    return [_change(target, changes, name) for name, *_ in changes]
 
 
-def with_defaults(made: Invocation) -> dict[str, Any]:
-    """Return an invocation's arguments by name, with the defaults of those not given where they are known."""
-    named = made.named()
-    for name, default in made.parameters().items():
-        if default is not NO_DEFAULT:
-            named.setdefault(name, default)
-    return named
-
-
-def _same(a: Any, b: Any) -> bool:
+def _same(a: object, b: object) -> bool:
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b))
-    return a is b or (type(a) is type(b) and a == b) or (_number(a) and _number(b) and a == b)
+    return a is b or (type(a) is type(b) and bool(a == b)) or (_is_number(a) and _is_number(b) and a == b)
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def holds_given(value: Any) -> bool:
-    """Tell whether an argument is, or holds, a recorded tensor."""
-    if isinstance(value, (list, tuple)):
-        return any(holds_given(item) for item in value)
-    return isinstance(value, Given)
-
-
-def _set(made: Invocation, name: str, value: Any) -> Invocation:
-    return made.without(name) if value is _ABSENT else made.changed(name, value)
-
-
-def _change(target: Invocation, changes: list[tuple[str, Any, Any]], name: str) -> str:
-    """Return the change in words: `eps=1e-06 (now 1e-05) in Functional.layer_norm.3.forward`."""
-    _, now, then = next(change for change in changes if change[0] == name)
+def change_words(target: Invocation, change: ArgumentChange) -> str:
+    """Return a change in words: `eps=1e-06 (now 1e-05) in Functional.layer_norm.3.forward`."""
+    now, then = change.now, change.then
     where = f"in {target.call.name}"
-    if operator(target.call).rstrip("'") in _SCALES and _number(now) and _number(then):
-        inverse = operator(target.call).rstrip("'") == "div"
-        kind = "divisor, that is the scale factor," if inverse else "scale factor"
+    operator = target.call.operator.rstrip("'")
+    if operator in _SCALES and _is_number(now) and _is_number(then):
+        kind = "divisor, that is the scale factor," if operator == "div" else "scale factor"
         return f"the {kind} {spoken(float(then))} (now {spoken(float(now))}) {where}"
-    label = name if not name.isdigit() else f"argument {name}"
-    if operator(target.call) == "getitem" and not holds_given(then):
+    label = change.name if not change.name.isdigit() else f"argument {change.name}"
+    if target.call.operator == "getitem" and not holds_tensor(then):
         word = "index" if isinstance(then, int) and isinstance(now, int) else "slice"
-        return f"the {word} {text(then)} (now {text(now)}) {where}"
-    if then is _ABSENT:
-        return f"no {label} (now {text(now)}) {where}"
-    shown = "the tensor" if isinstance(then, (Given, torch.Tensor)) else text(then)
-    tail = _hint(label, now, then)
-    return f"{label}={shown} (now {'not given' if now is _ABSENT else text(now)}) {where}{tail}"
+        return f"the {word} {value_words(then)} (now {value_words(now)}) {where}"
+    if then is ABSENT:
+        return f"no {label} (now {value_words(now)}) {where}"
+    shown = "the tensor" if isinstance(then, (TensorRef, torch.Tensor)) else value_words(then)
+    tail = _meaning(label, now, then)
+    return f"{label}={shown} (now {'not given' if now is ABSENT else value_words(now)}) {where}{tail}"
 
 
-def _hint(label: str, now: Any, then: Any) -> str:
+def _meaning(label: str, now: object, then: object) -> str:
+    """Return in words the meaning of an argument, where its name does not tell."""
     if isinstance(then, torch.dtype) or isinstance(now, torch.dtype):
         return ", that is a cast to another dtype"
-    if label in ("dims", "dim", "axis") or label.startswith("dim"):
+    if label.startswith("dim") or label == "axis":
         return ", that is another axis"
     if label == "approximate":
         return ", that is the erf form against the tanh form"

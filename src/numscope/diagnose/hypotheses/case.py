@@ -1,26 +1,27 @@
-"""What a hypothesis is asked, and what it answers."""
+"""A case: two subgraphs that should compute the same. A repair: one change that would make them."""
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
-from numscope.core.operators import canonical
-from numscope.diagnose.recorded.group import Group
-from numscope.diagnose.recorded.invocation import CannotReplay, Given, Invocation
-from numscope.diagnose.recorded.step_graph import Call, NotKept
-from numscope.diagnose.replay.measures import relative
+from numscope.core.errors import NotKeptError
+from numscope.diagnose.recorded.invocation import CannotReplay, Invocation
+from numscope.diagnose.recorded.subgraph import Subgraph, UnmatchedCalls, matched_calls, unmatched_calls
+from numscope.diagnose.replay.measures import relative_error
+
+# A hypothesis replays calls, and computes with tensors whose shapes it does not know to go together.
+NOT_APPLICABLE = (CannotReplay, NotKeptError, RuntimeError, IndexError)
 
 
 @dataclass(frozen=True)
 class Repair:
-    """One change, and what the target then computes."""
+    """One change, and the output of the target with it."""
 
     change: str  # completes "equal to the reference with …"
     output: Callable[[], torch.Tensor]
@@ -28,150 +29,154 @@ class Repair:
     sentence: str = ""  # the whole sentence, where "with …" does not fit
     is_vague: bool = False  # says what is off, not what is done wrong: a better one goes before it
 
+    @classmethod
+    def giving(cls, change: str, output: torch.Tensor, is_vague: bool = False) -> Repair:
+        """Return a repair with a known output."""
+        return cls(change, lambda: output, is_vague=is_vague)
+
     def __str__(self) -> str:
         return self.sentence or f"equal to the reference with {self.change}"
 
 
+class MatchedCall(NamedTuple):
+    """A call of the target and its counterpart, as they can be made again."""
+
+    order: int  # of the target's call; for a backward call `target` is its forward call
+    target: Invocation
+    reference: Invocation
+
+
 @dataclass
 class Case:
-    """Two groups that should do the same, fed the same inputs."""
+    """Two subgraphs that should compute the same, with the same inputs."""
 
-    target: Group
-    reference: Group
-    shared: Mapping[int, torch.Tensor]  # the target's inputs by number, with the reference's values
+    target: Subgraph
+    reference: Subgraph
+    values: Mapping[int, torch.Tensor]  # the target's inputs by number, with the reference's values
     reference_values: Mapping[int, torch.Tensor]
     floor: float  # relative error that rounding explains natively
     floor64: float
-    reference_number: Mapping[int, int] = field(default_factory=dict)  # the target's tensors → the reference's
-
-    expected_errors = (CannotReplay, NotKept, RuntimeError, ValueError, IndexError, TypeError, KeyError)
+    counterpart: Mapping[int, int] = field(default_factory=dict)  # the target's tensors → the reference's
 
     @cached_property
-    def given(self) -> torch.Tensor:
-        """What the target computes, in float64."""
-        return self.target.run(self.shared, torch.float64)
+    def target_output(self) -> torch.Tensor:
+        """The target's output in float64."""
+        return self.target.run(self.values, torch.float64)
 
     @cached_property
-    def wanted(self) -> torch.Tensor:
-        """What the reference computes, in float64."""
+    def reference_output(self) -> torch.Tensor:
+        """The reference's output in float64."""
         return self.reference.run(self.reference_values, torch.float64)
 
     @cached_property
-    def native_given(self) -> torch.Tensor:
-        """What the target computes natively."""
-        return self.target.run(self.shared)
+    def native_target_output(self) -> torch.Tensor:
+        """The target's output in native precision."""
+        return self.target.run(self.values)
 
     @cached_property
-    def native_wanted(self) -> torch.Tensor:
-        """What the reference computes natively."""
+    def native_reference_output(self) -> torch.Tensor:
+        """The reference's output in native precision."""
         return self.reference.run(self.reference_values)
 
     @cached_property
-    def before(self) -> float:
-        """How far the target is from the reference, in float64."""
-        return relative(self.given, self.wanted)
+    def error(self) -> float:
+        """The target's error in float64."""
+        return relative_error(self.target_output, self.reference_output)
 
     @cached_property
-    def native_before(self) -> float:
-        """How far the target is from the reference natively."""
-        return relative(self.native_given, self.native_wanted)
+    def native_error(self) -> float:
+        """The target's error in native precision."""
+        return relative_error(self.native_target_output, self.native_reference_output)
+
+    @property
+    def limit(self) -> float:
+        """The largest error in float64 at which two outputs count as the same."""
+        return max(1e-11, 25 * self.floor64)
 
     def fits(self, repair: Repair) -> bool:
         """Tell whether a repair makes the target reproduce the reference."""
         try:
             made = repair.output()
-        except self.expected_errors:
+        except NOT_APPLICABLE:
             return False
         if repair.lifted:
-            after, limit, before = relative(made, self.wanted), max(1e-11, 25 * self.floor64), self.before
+            after, limit, before = relative_error(made, self.reference_output), self.limit, self.error
         else:
-            after, limit, before = relative(made, self.native_wanted), 4 * self.floor, self.native_before
+            after, limit = relative_error(made, self.native_reference_output), 4 * self.floor
+            before = self.native_error
         return after <= limit and (after < before / 20 or (after == 0 and before > 0) or math.isinf(before))
 
-    # What hypotheses are made of ------------------------------------------------------------------------------------
+    # The material of hypotheses --------------------------------------------------------------------------------------
 
     @cached_property
     def target_calls(self) -> dict[int, Invocation]:
-        """The target's calls as they can be made again."""
+        """The target's calls, by order, as they can be made again."""
         return self.target.invocations()
 
     @cached_property
     def reference_calls(self) -> dict[int, Invocation]:
-        """The reference's calls as they can be made again."""
+        """The reference's calls, by order, as they can be made again."""
         return self.reference.invocations()
 
     def edited(self, edits: Mapping[int, Invocation | None], lifted: bool = True) -> torch.Tensor:
-        """Return what the target computes with some of its calls changed."""
-        return self.target.run(self.shared, torch.float64 if lifted else None, edits)
+        """Return the target's output with some of its calls changed."""
+        return self.target.run(self.values, torch.float64 if lifted else None, edits)
 
-    def paired(self) -> Iterator[tuple[Invocation, Invocation]]:
-        """Yield the calls of both sides that do the same operator, in order."""
-        target, reference = list(self.target_calls.values()), list(self.reference_calls.values())
-        for tag, i1, i2, j1, _ in self._opcodes():
-            if tag == "equal":
-                for offset in range(i2 - i1):
-                    yield target[i1 + offset], reference[j1 + offset]
+    def error_of_reference(self, edits: Mapping[int, Invocation | None]) -> float | None:
+        """Return the distance of the reference with some of its calls changed from the target's output.
 
-    def unpaired(self) -> tuple[list[Call], list[Call]]:
-        """Return the calls that only the target has, and those that only the reference has."""
-        target, reference = list(self.target.calls), list(self.reference.calls)
-        extra: list[Call] = []
-        missing: list[Call] = []
-        for tag, i1, i2, j1, j2 in self._opcodes():
-            if tag != "equal":
-                extra += target[i1:i2]
-                missing += reference[j1:j2]
-        return extra, missing
+        It is None where the reference can't be run so.
+        """
+        try:
+            made = self.reference.run(self.reference_values, torch.float64, edits)
+        except NOT_APPLICABLE:
+            return None
+        return relative_error(made, self.target_output)
 
-    def _opcodes(self) -> Sequence[tuple[str, int, int, int, int]]:
-        target = [operator(call) for call in self.target.calls]
-        reference = [operator(call) for call in self.reference.calls]
-        return difflib.SequenceMatcher(None, target, reference, autojunk=False).get_opcodes()
+    def matched(self) -> Iterator[MatchedCall]:
+        """Yield the calls of both sides that run the same operator, in order."""
+        for ours, theirs in matched_calls(self.target, self.reference):
+            yield MatchedCall(ours.order, self.target_calls[ours.order], self.reference_calls[theirs.order])
+
+    def unmatched(self) -> UnmatchedCalls:
+        """Return the calls that have no counterpart on the other side."""
+        return unmatched_calls(self.target, self.reference)
+
+    def involves(self, *operators: str) -> bool:
+        """Tell whether one of the subgraphs has a call of these operators."""
+        return any(call.operator in operators for call in (*self.target.calls, *self.reference.calls))
 
     def input64(self, number: int) -> torch.Tensor:
         """Return one of the target's inputs in float64."""
-        found = self.shared[number] if number in self.shared else self.target.record.data(number)
+        found = self.values[number] if number in self.values else self.target.graph.data(number)
         return found.to(torch.float64) if found.is_floating_point() else found
-
-
-def operator(call: Call) -> str:
-    """Return a call's operator without dialect: `Tensor.__mul__` and `Torch.mul` are both `mul`."""
-    return canonical(call.op) + ("'" if call.is_gradient else "")
 
 
 Hypothesis = Callable[[Case], Iterator[Repair]]
 
-_REGISTERED: list[tuple[str, Hypothesis]] = []
+
+@dataclass(frozen=True)
+class Registered:
+    """A hypothesis under its name."""
+
+    name: str
+    family: str  # the module that it is defined in
+    test: Hypothesis
+
+
+_REGISTERED: list[Registered] = []
 
 
 def hypothesis(name: str) -> Callable[[Hypothesis], Hypothesis]:
     """Register a hypothesis under a name."""
 
     def register(function: Hypothesis) -> Hypothesis:
-        _REGISTERED.append((name, function))
+        _REGISTERED.append(Registered(name, function.__module__.rpartition(".")[2], function))
         return function
 
     return register
 
 
-def registered() -> list[tuple[str, Hypothesis]]:
+def registered() -> list[Registered]:
     """Return the hypotheses that are loaded."""
     return list(_REGISTERED)
-
-
-def text(value: Any) -> str:
-    """Return an argument's value as the sentence shows it: `1e-06`, `'tanh'`, `float32`, `[:, 1:17]`, `a tensor`."""
-    if isinstance(value, Given):
-        return "a tensor"
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, float):
-        return f"{value:g}" if value == float(f"{value:g}") else repr(round(value, 10) or value)
-    if isinstance(value, slice):
-        ends = ["" if part is None else text(part) for part in (value.start, value.stop)]
-        return ":".join(ends) + (f":{text(value.step)}" if value.step is not None else "")
-    if isinstance(value, (list, tuple)):
-        inner = ", ".join(text(item) for item in value)
-        is_index = any(isinstance(item, slice) or item is Ellipsis for item in value)
-        return f"({inner})" if isinstance(value, tuple) and not is_index else f"[{inner}]"
-    return "..." if value is Ellipsis else repr(value)

@@ -11,18 +11,18 @@ from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 
 @hypothesis("band of a mask")
 def band(case: Case) -> Iterator[Repair]:
-    """Both masks are bands along the diagonal, of other widths."""
-    now, then = allowed_band(case.given), allowed_band(case.wanted)
+    """Take the reference's band, where both masks are bands along the diagonal."""
+    now, then = allowed_band(case.target_output), allowed_band(case.reference_output)
     if now is None or then is None or now == then:
         return
     yield Repair(
         f"the mask's window {_spoken(then)} (now {_spoken(now)}), i the query and j the key",
-        lambda: case.wanted,
+        lambda: case.reference_output,
     )
 
 
 def allowed_band(mask: torch.Tensor) -> tuple[int, int] | None:
-    """Return the first and last diagonal (i - j) that a mask lets through, or None where it is no band."""
+    """Return the first and last diagonal (i - j) that a mask lets through; None where the mask is no band."""
     if mask.dim() < 2:
         return None
     plain = mask.reshape(-1, *mask.shape[-2:])

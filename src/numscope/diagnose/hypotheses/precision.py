@@ -1,60 +1,74 @@
-"""Casts: the same arithmetic, in another dtype, or cast at another place."""
+"""Casts: the same arithmetic in another dtype, or a cast at another place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
 
 import torch
 
 from numscope.core.dtypes import FLOATS
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.recorded.step_graph import Record
 
 
 @hypothesis("wider dtype")
 def wider(case: Case) -> Iterator[Repair]:
-    """Compute the target's group in float32 (or float64) and cast after it."""
-    if case.before > max(1e-11, 25 * case.floor64):
+    """Compute the target in float32 (or float64) and cast after it."""
+    if case.error > case.limit:
         return  # a difference in meaning
-    made = getattr(torch, case.target.record.tensors[case.target.output].dtype)
-    wanted = case.native_wanted.dtype
+    made = getattr(torch, case.target.graph.tensors[case.target.output].dtype)
+    wanted = case.native_reference_output.dtype
     out = wanted if wanted.is_floating_point else made
-    narrow = _narrowest(case.target.record, case)
+    narrow = _narrowest(case)
+    if narrow is None:
+        return
     for dtype in (torch.float32, torch.float64):
-        name = str(dtype).removeprefix("torch.")
-        if narrow is None or FLOATS[name].bits <= FLOATS[narrow[0]].bits:
+        if FLOATS[_name(dtype)].bits <= FLOATS[narrow.dtype].bits:
             continue
-        where = f"{narrow[1]} in {name} and the cast to {str(out).removeprefix('torch.')} after it"
-        if str(out).removeprefix("torch.") == name:
-            where = f"{narrow[1]} in {name}, without the cast to {narrow[0]}"
-        yield Repair(
-            f"{where} (now {narrow[0]})",
-            lambda dtype=dtype, out=out: case.target.run(case.shared, dtype).to(out),  # type: ignore[misc]
-            lifted=False,
-        )
+        where = f"{narrow.call} in {_name(dtype)} and the cast to {_name(out)} after it"
+        if out == dtype:
+            where = f"{narrow.call} in {_name(dtype)}, without the cast to {narrow.dtype}"
+        yield Repair(f"{where} (now {narrow.dtype})", partial(_run_and_cast, case, dtype, out), lifted=False)
+
+
+def _run_and_cast(case: Case, dtype: torch.dtype, out: torch.dtype) -> torch.Tensor:
+    return case.target.run(case.values, dtype).to(out)
 
 
 @hypothesis("rounded")
 def rounded(case: Case) -> Iterator[Repair]:
-    """The target is the reference after a way through a narrower dtype: a weight that was saved in bf16."""
-    given, wanted = case.native_given, case.native_wanted
-    if not (given.is_floating_point() and given.shape == wanted.shape and wanted.is_floating_point()):
+    """Leave out a way through a narrower dtype: a weight that was saved in bf16."""
+    ours, theirs = case.native_target_output, case.native_reference_output
+    if not (ours.is_floating_point() and ours.shape == theirs.shape and theirs.is_floating_point()):
         return
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
-        if FLOATS[str(dtype).removeprefix("torch.")].bits >= 8 * wanted.element_size():
+        name = _name(dtype)
+        if FLOATS[name].bits >= 8 * theirs.element_size():
             continue
-        if torch.equal(given.to(wanted.dtype), wanted.to(dtype).to(wanted.dtype)):
-            name = str(dtype).removeprefix("torch.")
-            yield Repair(f"its values before they were rounded to {name} (now each is a {name} number)", lambda: wanted)
+        if torch.equal(ours.to(theirs.dtype), theirs.to(dtype).to(theirs.dtype)):
+            change = f"its values before they were rounded to {name} (now each is a {name} number)"
+            yield Repair.giving(change, theirs)
 
 
-def _narrowest(record: Record, case: Case) -> tuple[str, str] | None:
-    """Return the narrowest dtype the target's group computes in, and its first call that does."""
-    found: tuple[int, str, str] | None = None
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+class _Narrowest(NamedTuple):
+    """The narrowest dtype that a subgraph computes in, and its first call that does."""
+
+    dtype: str
+    call: str
+
+
+def _narrowest(case: Case) -> _Narrowest | None:
+    found: _Narrowest | None = None
     for call in case.target.calls:
-        for number in record.outputs(call.order).values():
-            dtype = record.tensors[number].dtype
-            form = None if dtype.startswith("complex") else FLOATS.get(dtype)
-            if form is not None and (found is None or form.bits < found[0]):
-                found = (form.bits, dtype, call.name)
-    return (found[1], found[2]) if found else None
+        for number in case.target.graph.outputs(call.order).values():
+            dtype = case.target.graph.tensors[number].dtype
+            if dtype not in FLOATS or dtype.startswith("complex"):
+                continue
+            if found is None or FLOATS[dtype].bits < FLOATS[found.dtype].bits:
+                found = _Narrowest(dtype, call.name)
+    return found

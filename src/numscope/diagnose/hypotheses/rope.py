@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
-from numscope.diagnose.replay.measures import relative
+from numscope.diagnose.replay.measures import relative_error
 
 Turn = Callable[[torch.Tensor], torch.Tensor]
 
@@ -30,23 +30,23 @@ _FORMS: tuple[tuple[str, Turn], ...] = (("halves", halves), ("neighbours (interl
 
 @hypothesis("rotary embedding")
 def rotary(case: Case) -> Iterator[Repair]:
-    """Both outputs are one input turned, each in its own way: alone, or with its cosines and sines."""
+    """Turn an input in the other way: alone, or with its cosines and sines."""
     inputs = [case.input64(number) for number in case.target.inputs]
     inputs = [tensor for tensor in inputs if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] % 2 == 0]
     for (now, turn), (then, other) in itertools.permutations(_FORMS):
         for made, there in _turned(inputs, turn, other, case):
-            if relative(made, case.given) <= 1e-9 and relative(there, case.wanted) <= 1e-9:
-                yield Repair(
-                    f"RoPE turning {then} (now {now})",
-                    lambda there=there: there,  # type: ignore[misc]
-                )
+            if (
+                relative_error(made, case.target_output) <= 1e-9
+                and relative_error(there, case.reference_output) <= 1e-9
+            ):
+                yield Repair.giving(f"RoPE turning {then} (now {now})", there)
 
 
 def _turned(
     inputs: list[torch.Tensor], turn: Turn, other: Turn, case: Case
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     for x in inputs:
-        if x.shape == case.given.shape:
+        if x.shape == case.target_output.shape:
             for sign in (1, -1):
                 yield sign * turn(x), sign * other(x)
     for x, cosine, sine in itertools.permutations(inputs[:5], 3):
@@ -54,16 +54,16 @@ def _turned(
             made, there = x * cosine + turn(x) * sine, x * cosine + other(x) * sine
         except RuntimeError:
             continue
-        if made.shape == case.given.shape:
+        if made.shape == case.target_output.shape:
             yield made, there
 
 
 @hypothesis("rotary base")
 def base(case: Case) -> Iterator[Repair]:
-    """Both outputs are the frequencies of a rotary embedding, of another base."""
-    now, then = rotary_base(case.given), rotary_base(case.wanted)
+    """Take the reference's base, where both outputs are the frequencies of a rotary embedding."""
+    now, then = rotary_base(case.target_output), rotary_base(case.reference_output)
     if now is not None and then is not None and round(now) != round(then):
-        yield Repair(f"RoPE's base {then:.6g} (now {now:.6g})", lambda: case.wanted)
+        yield Repair(f"RoPE's base {then:.6g} (now {now:.6g})", lambda: case.reference_output)
 
 
 def rotary_base(frequencies: torch.Tensor) -> float | None:

@@ -29,7 +29,7 @@ from numscope.compare.load.wrappers import normalise
 from numscope.core import grafts
 from numscope.core.errors import CaptureError, NotKeptError, SettingsError
 from numscope.diagnose.intervene.path_patterns import path_matcher
-from numscope.diagnose.recorded.step_graph import NotKept, Record
+from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.store.reader import Run, open_run
 
 _PREFIXES = ("Functional", "Torch", "Tensor", "Linalg", "Fft", "Special", "VF")  # of calls; modules have paths
@@ -50,7 +50,7 @@ class Backend(Protocol):
     def is_tensor(self, value: Any) -> bool:
         """Tell whether a value is a tensor."""
 
-    def replaced(self, value: Any, record: Record, number: int) -> Any:
+    def replaced(self, value: Any, graph: StepGraph, number: int) -> Any:
         """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
 
     def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
@@ -100,7 +100,7 @@ class Graft:
         self._undo: list[Undo] = []
         self._step_number = 0
         self._by_hand = False
-        self._record: Record | None = None
+        self._record: StepGraph | None = None
         self._counts: dict[str, int] = {}
         self._kept_data: dict[str, list[int]] = {}
         self._told = {"reference": str(run.path), "names": listed or [], "inputs": inputs}  # for the manifest
@@ -182,13 +182,13 @@ class Graft:
         index = self._counts.get(head, 0)
         self._counts[head] = index + 1
         name = f"{head}.{index}.forward"
-        record = self._reference()
-        if record is None or not self._wants_call(name):
+        graph = self._reference()
+        if graph is None or not self._wants_call(name):
             return result
-        if name not in record.by_name:
+        if name not in graph.by_name:
             self.not_replaced[name] = "the reference has no such call"
             return result
-        return self._outputs(result, record.by_name[name].order)
+        return self._outputs(result, graph.by_name[name].order)
 
     def _outputs(self, result: Any, call: int) -> Any:
         nested = isinstance(result, (tuple, list, dict))
@@ -202,28 +202,28 @@ class Graft:
         if isinstance(value, dict):
             put = {name: self._put(item, order, f"{slot}.{name}") for name, item in value.items()}
             return type(value)(**put) if type(value) is not dict else put
-        record = self._reference()
-        if record is None or not self._backend.is_tensor(value):
+        graph = self._reference()
+        if graph is None or not self._backend.is_tensor(value):
             return value
-        name = f"{record.calls[order].name}.{slot}"
-        number = record.slots(order).get(slot)
+        name = f"{graph.calls[order].name}.{slot}"
+        number = graph.slots(order).get(slot)
         if number is None:
             self.not_replaced[name] = "the reference has no such tensor"
             return value
-        if tuple(value.shape) != record.tensors[number].shape:
-            self.not_replaced[name] = f"shape {list(record.tensors[number].shape)} there, {list(value.shape)} here"
+        if tuple(value.shape) != graph.tensors[number].shape:
+            self.not_replaced[name] = f"shape {list(graph.tensors[number].shape)} there, {list(value.shape)} here"
             return value
         try:
-            new = self._backend.replaced(value, record, number)
-        except NotKept as why:
+            new = self._backend.replaced(value, graph, number)
+        except NotKeptError as why:
             self.not_replaced[name] = f"{why}: capture it with keep='tensors'"
             return value
         self.replaced.append(name)
         return new
 
-    def _reference(self) -> Record | None:
+    def _reference(self) -> StepGraph | None:
         if self._record is None and self._step_number in self._run.rank_steps(self._rank):
-            self._record = Record(self._run, self._step_number, self._rank)
+            self._record = StepGraph(self._run, self._step_number, self._rank)
             self._kept_data = {}
             for call in self._record.calls.values():
                 if call.kind == "module" and call.phase == "forward" and not call.recompute:

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 
 from numscope.core.errors import SettingsError
-from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.recorded.step_graph import StepGraph
 
 Undo = Callable[[], None]
 
@@ -43,9 +43,9 @@ class PaddleBackend:
         """Tell whether a value is a tensor."""
         return isinstance(value, paddle.Tensor)
 
-    def replaced(self, value: Any, record: Record, number: int) -> Any:
+    def replaced(self, value: Any, graph: StepGraph, number: int) -> Any:
         """Return the recorded tensor in the value's dtype, with the value's gradient."""
-        data = record.array(number)
+        data = graph.array(number)
         if data.dtype.kind not in "biu" and data.dtype.itemsize < 4:
             data = data.astype("float32")  # holds every value of bf16, fp16 and fp8
         other = paddle.to_tensor(data, place=value.place).astype(value.dtype)

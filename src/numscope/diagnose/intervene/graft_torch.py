@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from numscope.capture.torch.levels.function_names import ApiTable
 from numscope.capture.torch.own_code import OwnCode
 from numscope.diagnose.intervene.reroute import push
-from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.recorded.step_graph import StepGraph
 
 Undo = Callable[[], None]
 
@@ -67,10 +67,10 @@ class TorchBackend:
         """Tell whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
 
-    def replaced(self, value: torch.Tensor, record: Record, number: int) -> torch.Tensor:
+    def replaced(self, value: torch.Tensor, graph: StepGraph, number: int) -> torch.Tensor:
         """Return the recorded tensor on the value's device and in its dtype, with the value's gradient."""
         with OwnCode():
-            other = record.data(number).to(value.device, value.dtype)
+            other = graph.data(number).to(value.device, value.dtype)
             result: torch.Tensor = _Replace.apply(value, other) if value.requires_grad else other.clone()  # type: ignore[no-untyped-call]
         return result
 

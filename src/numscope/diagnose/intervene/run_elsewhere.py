@@ -8,7 +8,6 @@ globals, closures) are moved when a torch function meets them.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from numscope.capture.torch.own_code import OwnCode
 from numscope.core.operators import Trait, names_with
+from numscope.diagnose.pytree import tree_map, tree_map_tensors
 
 CPU = torch.device("cpu")
 _TO_DEVICE = {"cuda", "npu", "xpu", "mps", "hpu", "mlu", "musa"}
@@ -39,7 +39,7 @@ class Moving:
 
     def there(self, value: Any) -> Any:
         """Return a value with its tensors moved."""
-        moved = map_tensors(value, self._there)
+        moved = tree_map_tensors(value, self._there)
         self._remember(value, moved)
         return moved
 
@@ -91,11 +91,11 @@ class Moving:
     def written(self, value: Any) -> Any:
         """Return a result in which what was written to in place is the original, so that it can be written to again."""
         changed = {id(moved) for _, moved, version in self._copies.values() if moved._version != version}
-        return map_tensors(value, lambda item: self._originals[id(item)] if id(item) in changed else item)
+        return tree_map_tensors(value, lambda item: self._originals[id(item)] if id(item) in changed else item)
 
     def back(self, value: Any) -> Any:
         """Return a result with its tensors where they would have been."""
-        return map_tensors(value, self._back)
+        return tree_map_tensors(value, self._back)
 
     def _back(self, tensor: torch.Tensor) -> torch.Tensor:
         original = self._originals.get(id(tensor))
@@ -124,8 +124,8 @@ class OnCpu(TorchFunctionMode):
             return args[0] if args[0].dtype == dtype else args[0].to(dtype)
         moving = Moving(dtype)
         with OwnCode():
-            args = map_leaves(moving.there(args), self._argument)
-            kwargs = map_leaves(moving.there(kwargs), self._argument)
+            args = tree_map(moving.there(args), self._argument)
+            kwargs = tree_map(moving.there(kwargs), self._argument)
         if name == "to" or "device" in kwargs:
             args, kwargs = _cpu_for_device(args), _cpu_for_device(kwargs)
         result = func(*args, **kwargs)
@@ -154,7 +154,7 @@ def _cpu_for_device(value: Any) -> Any:
     def change(item: Any) -> Any:
         return CPU if isinstance(item, str) and item.partition(":")[0] in _TO_DEVICE else item
 
-    return map_leaves(value, change)
+    return tree_map(value, change)
 
 
 def run_on_cpu(function: Callable[..., Any], args: Any, kwargs: Any, dtype: torch.dtype | None = None) -> Any:
@@ -214,43 +214,3 @@ def _autocast(moving: Moving) -> Iterator[None]:
 
 def _items(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value
-
-
-def map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Return a nested structure with its tensors changed; the structure itself is returned where nothing changed."""
-    return map_leaves(value, lambda item: change(item) if isinstance(item, torch.Tensor) else item)
-
-
-def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a nested structure of lists, tuples, dicts and dataclasses with its leaves changed."""
-    if isinstance(value, dict):
-        changed = {key: map_leaves(item, change) for key, item in value.items()}
-        if all(changed[key] is item for key, item in value.items()):
-            return value
-        return _like(value, changed)
-    if isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
-        items = [map_leaves(item, change) for item in value]
-        if all(new is old for new, old in zip(items, value)):
-            return value
-        if hasattr(value, "_fields"):  # a named tuple
-            return type(value)(*items)
-        if type(value).__module__ == "torch.return_types":
-            return type(value)(items)
-        return type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        changed = {name: map_leaves(item, change) for name, item in fields.items()}
-        if all(changed[name] is item for name, item in fields.items()):
-            return value
-        return dataclasses.replace(value, **changed)
-    return change(value)
-
-
-def _like(value: dict[Any, Any], changed: dict[Any, Any]) -> Any:
-    if type(value) is dict:
-        return changed
-    if dataclasses.is_dataclass(value):  # the outputs of transformers are both
-        return type(value)(**changed)
-    copy = value.copy()
-    copy.update(changed)
-    return copy

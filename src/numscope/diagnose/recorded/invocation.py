@@ -1,4 +1,4 @@
-"""Reads a recorded call back: its torch function, its arguments in their places, and what those are called."""
+"""Reads a recorded call back: its torch function, its arguments in their places, and their names."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
-from numscope.diagnose.recorded.step_graph import Call, Record
+from numscope.capture.arguments import LONGEST
+from numscope.core.errors import NumscopeError
+from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
 
 Function = Callable[..., Any]
 
-_NAMESPACES: dict[str, tuple[Any, ...]] = {
+_NAMESPACES: dict[str, tuple[object, ...]] = {
     "Functional": (torch.nn.functional, torch._C._nn),
     "Torch": (torch, torch.functional, torch._C._VariableFunctions, torch.nn.init),
     "Tensor": (torch.Tensor,),
@@ -32,20 +34,22 @@ _RANDOM = re.compile(
 )
 _DROPOUT = re.compile(r"dropout")
 _DEVICE = re.compile(r"^(cpu|cuda|npu|xpu|mps|meta|hpu|mlu)(:\d+)?$")
-_SPECIAL = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "...": Ellipsis}
-_FORMATS = {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d", "strided", "sparse_coo"}
-
+_SPELLED_OUT = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf"), "...": Ellipsis}
+_MEMORY_FORMATS = {"contiguous_format", "preserve_format", "channels_last", "channels_last_3d", "strided", "sparse_coo"}
 
 _VARIADIC = {"permute", "view", "reshape", "repeat", "expand", "flip", "tile"}  # x.permute(2, 0, 1) or ([2, 0, 1])
 NO_DEFAULT = object()
 
 
-class CannotReplay(Exception):
+class CannotReplay(NumscopeError):
     """A call can't be replayed; the message says why."""
 
 
-class Given:
-    """Stands in an argument for a recorded tensor."""
+class TensorRef:
+    """The number of a recorded tensor, in the place of the tensor among a call's arguments.
+
+    It is a leaf of the arguments' tree, so it must not be a dataclass.
+    """
 
     __slots__ = ("number",)
 
@@ -53,36 +57,51 @@ class Given:
         self.number = number
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and other.number == self.number
+        return isinstance(other, TensorRef) and other.number == self.number
 
     def __hash__(self) -> int:
         return hash(self.number)
 
     def __repr__(self) -> str:
-        return f"Given({self.number})"
+        return f"TensorRef({self.number})"
+
+
+def holds_tensor(value: object) -> bool:
+    """Tell whether an argument is, or holds, a recorded tensor."""
+    if isinstance(value, (list, tuple)):
+        return any(holds_tensor(item) for item in value)
+    return isinstance(value, TensorRef)
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """A call that can be made again: tensors stand in it by number."""
+    """A call that can be made again: recorded tensors stand in it by number."""
 
-    call: Call
+    call: RecordedCall
     function: Function
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[object, ...]
+    kwargs: dict[str, object]
 
-    def parameters(self) -> dict[str, Any]:
-        """Return what the function's parameters are called, with their defaults, in the form that takes these arguments."""
+    def parameters(self) -> dict[str, object]:
+        """Return the names and defaults of the function's parameters, of the overload that takes these arguments."""
         return parameters(self.call.head, tuple(map(_kind, self.args)), frozenset(self.kwargs))
 
-    def named(self) -> dict[str, Any]:
+    def named(self) -> dict[str, object]:
         """Return the arguments by name; one whose name is not known has its position for a name."""
         names = tuple(self.parameters())
         found = {names[index] if index < len(names) else str(index): value for index, value in enumerate(self.args)}
         return {**found, **self.kwargs}
 
-    def changed(self, name: str, value: Any) -> Invocation:
-        """Return the same invocation with one argument changed."""
+    def with_defaults(self) -> dict[str, object]:
+        """Return the arguments by name, with the known defaults of those not given."""
+        named = self.named()
+        for name, default in self.parameters().items():
+            if default is not NO_DEFAULT:
+                named.setdefault(name, default)
+        return named
+
+    def changed(self, name: str, value: object) -> Invocation:
+        """Return the invocation with one argument changed."""
         names = tuple(self.parameters())
         if name in names[: len(self.args)]:
             index = names.index(name)
@@ -94,7 +113,7 @@ class Invocation:
         return Invocation(self.call, self.function, args, self.kwargs)
 
     def without(self, name: str) -> Invocation:
-        """Return the same invocation with one argument left out, where that can be."""
+        """Return the invocation with one argument left out, or raise CannotReplay."""
         if name in self.kwargs:
             rest = {key: value for key, value in self.kwargs.items() if key != name}
             return Invocation(self.call, self.function, self.args, rest)
@@ -104,15 +123,15 @@ class Invocation:
         raise CannotReplay(f"{name} can't be left out")
 
 
-def decode(record: Record, call: Call, random: bool = False) -> Invocation:
-    """Return a recorded call as it can be made again, or raise CannotReplay; with `random` one that draws numbers too."""
+def invocation_of(graph: StepGraph, call: RecordedCall, allow_random: bool = False) -> Invocation:
+    """Return a recorded call as it can be made again, or raise CannotReplay."""
     if call.kind == "collective":
         raise CannotReplay("it is a collective: its result needs the other ranks")
-    if record.run.manifest.get("framework") == "paddle":
+    if graph.run.manifest.get("framework") == "paddle":
         raise CannotReplay("it is Paddle's: torch's calls alone are made again")
     function = function_of(call)
-    args, kwargs = arguments_of(record, call)
-    if not random:
+    args, kwargs = arguments_of(graph, call)
+    if not allow_random:
         _refuse_random(call, args, kwargs)
     if call.op in ("__getitem__", "__setitem__") and len(args) > 1 and isinstance(args[1], list):
         # A tuple and a list are recorded alike; a list of plain numbers alone is tried as a tuple by `replay`.
@@ -122,17 +141,17 @@ def decode(record: Record, call: Call, random: bool = False) -> Invocation:
     return Invocation(call, function, args, kwargs)
 
 
-def arguments_of(record: Record, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments that a call was given, with recorded tensors as `Given`, or raise CannotReplay."""
-    given = call.given()
-    places: dict[str, Any] = {f"input.{key}": value for key, value in given["args"].items()}
-    places |= {f"kwargs.{key}": value for key, value in given["kwargs"].items()}
-    places = {key: _value(value, key) for key, value in places.items()}
-    for slot, number in record.slots(call.order, "input", "kwargs").items():
+def arguments_of(graph: StepGraph, call: RecordedCall) -> tuple[tuple[object, ...], dict[str, object]]:
+    """Return the positional and named arguments of a call, with recorded tensors as `TensorRef`, or raise CannotReplay."""
+    plain = call.plain_arguments()
+    places = {f"input.{key}": value for key, value in plain.args.items()}
+    places |= {f"kwargs.{key}": value for key, value in plain.kwargs.items()}
+    places = {key: _parsed(value, key) for key, value in places.items()}
+    for slot, number in graph.slots(call.order, "input", "kwargs").items():
         if number is None:
-            raise CannotReplay(f"{slot} was not measured ({record.note(call.order, slot)})")
-        places[slot] = Given(number)
-    tree = _tree(places)
+            raise CannotReplay(f"{slot} was not measured ({graph.note(call.order, slot)})")
+        places[slot] = TensorRef(number)
+    tree = _nested(places)
     positional = tree.get("input", {})
     if isinstance(positional, dict) and positional:
         raise CannotReplay("an argument was not recorded")
@@ -140,8 +159,8 @@ def arguments_of(record: Record, call: Call) -> tuple[tuple[Any, ...], dict[str,
     return args, tree.get("kwargs", {})
 
 
-def function_of(call: Call) -> Function:
-    """Return the torch function that a call's name stands for."""
+def function_of(call: RecordedCall) -> Function:
+    """Return the torch function that a call's name stands for, or raise CannotReplay."""
     if call.kind == "module":
         raise CannotReplay("a module is replayed through its recorded calls")
     prefix, _, op = call.head.partition(".")
@@ -161,19 +180,20 @@ def function_of(call: Call) -> Function:
 
 
 def _getter(name: str) -> Function:
-    def get(tensor: torch.Tensor) -> Any:
+    def get(tensor: torch.Tensor) -> object:
         return getattr(tensor, name)
 
     get.__name__ = name
     return get
 
 
-def is_random(call: Call) -> bool:
+def is_random(call: RecordedCall) -> bool:
     """Tell whether a call draws random numbers, as far as its name tells."""
     return bool(_RANDOM.search(call.op)) or bool(_DROPOUT.search(call.op))
 
 
-def _refuse_random(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _refuse_random(call: RecordedCall, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Raise CannotReplay where a call with these arguments draws random numbers."""
     if _RANDOM.search(call.op):
         raise CannotReplay("it draws random numbers")
     if not _DROPOUT.search(call.op) and call.op != "scaled_dot_product_attention":
@@ -188,7 +208,8 @@ def _refuse_random(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise CannotReplay("it draws random numbers")
 
 
-def _tree(places: dict[str, Any]) -> dict[str, Any]:
+def _nested(places: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments by dotted path as nested dictionaries and lists."""
     root: dict[str, Any] = {}
     for path, value in places.items():
         here = root
@@ -198,14 +219,14 @@ def _tree(places: dict[str, Any]) -> dict[str, Any]:
             if not isinstance(here, dict):
                 raise CannotReplay(f"argument {path} was recorded twice")
         here[last] = value
-    return {key: _lists(value, key == "kwargs") for key, value in root.items()}
+    return {key: _with_lists(value, key == "kwargs") for key, value in root.items()}
 
 
-def _lists(value: Any, is_mapping: bool = False) -> Any:
-    """Return a tree in which a mapping whose keys count from 0 is a list."""
+def _with_lists(value: Any, is_mapping: bool = False) -> Any:
+    """Return a tree in which a dictionary whose keys count from 0 is a list."""
     if not isinstance(value, dict):
         return value
-    items = {key: _lists(item) for key, item in value.items()}
+    items = {key: _with_lists(item) for key, item in value.items()}
     if not is_mapping and items and all(key.isdigit() for key in items):
         if sorted(map(int, items)) != list(range(len(items))):
             raise CannotReplay("an argument was not recorded")
@@ -213,31 +234,31 @@ def _lists(value: Any, is_mapping: bool = False) -> Any:
     return items
 
 
-def _value(value: Any, place: str) -> Any:
+def _parsed(value: Any, place: str) -> Any:
     """Return a value from its recorded form."""
     if isinstance(value, list):
-        if len(value) >= 64:
+        if len(value) >= LONGEST:
             raise CannotReplay(f"{place} is a list too long to be recorded whole")
-        return [_value(item, place) for item in value]
+        return [_parsed(item, place) for item in value]
     if isinstance(value, dict):
         if set(value) == {"slice"}:
-            return slice(*(_value(part, place) for part in value["slice"]))
-        return {key: _value(item, place) for key, item in value.items()}
+            return slice(*(_parsed(part, place) for part in value["slice"]))
+        return {key: _parsed(item, place) for key, item in value.items()}
     if isinstance(value, str):
-        if value in _SPECIAL:
-            return _SPECIAL[value]
+        if value in _SPELLED_OUT:
+            return _SPELLED_OUT[value]
         if _DEVICE.match(value):
             return torch.device("cpu")
         found = getattr(torch, value, None) if value.isidentifier() else None
-        if isinstance(found, torch.dtype) or value in _FORMATS:
+        if isinstance(found, torch.dtype) or value in _MEMORY_FORMATS:
             return found
         if value.startswith("<"):
             raise CannotReplay(f"{place.replace('input.', 'argument ')} was {value}, whose value was not recorded")
     return value
 
 
-# What a value can be given for, by the names that schemas have for types.
-_TAKEN = {
+# The types in a schema that take a value of each kind.
+_TAKEN_BY = {
     "tensor": {"Tensor", "number"},
     "bool": {"bool", "number"},
     "int": {"int", "float", "number", "List[int]", "List[float]"},
@@ -250,11 +271,11 @@ _TAKEN = {
 }
 
 
-def _kind(value: Any) -> str:
-    """Return what kind of thing an argument is, as far as it tells which form of a function takes it."""
+def _kind(value: object) -> str:
+    """Return the kind of an argument, as far as it tells which overload of a function takes it."""
     if isinstance(value, (list, tuple)):
-        return "tensors" if any(isinstance(item, Given) for item in value) else "list"
-    if isinstance(value, Given):
+        return "tensors" if any(isinstance(item, TensorRef) for item in value) else "list"
+    if isinstance(value, TensorRef):
         return "tensor"
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
         return "dtype"
@@ -262,10 +283,10 @@ def _kind(value: Any) -> str:
 
 
 @cache
-def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> dict[str, Any]:
+def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> dict[str, object]:
     """Return the parameters of a torch function, by name in order, with their defaults; NO_DEFAULT where there is none.
 
-    Of its forms the one that takes such arguments: `var(x, -1)` is given an axis, `var(x, True)` is told to be unbiased.
+    Of its overloads the one that takes such arguments: `var(x, -1)` has an axis, `var(x, True)` is told to be unbiased.
     """
     prefix, _, op = head.partition(".")
     for namespace in _NAMESPACES.get(prefix, ()):
@@ -295,8 +316,8 @@ def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> d
     }
 
 
-def _takes(schema: Any, kinds: tuple[str, ...], keywords: frozenset[str]) -> bool:
-    """Tell whether one form of a function takes arguments of these kinds, and these named ones."""
+def _takes(schema: torch._C.FunctionSchema, kinds: tuple[str, ...], keywords: frozenset[str]) -> bool:
+    """Tell whether an overload takes positional arguments of these kinds, and these named ones."""
     rest = {argument.name for argument in schema.arguments[len(kinds) :]}
     missing = {a.name for a in schema.arguments[len(kinds) :] if not a.has_default_value()}
     if not missing <= keywords <= rest:
@@ -307,12 +328,13 @@ def _takes(schema: Any, kinds: tuple[str, ...], keywords: frozenset[str]) -> boo
             wanted = wanted[len("Optional[") : -1]
             if kind == "none":
                 continue
-        if wanted not in _TAKEN.get(kind, ()):
+        if wanted not in _TAKEN_BY.get(kind, ()):
             return False
     return True
 
 
-def _signature(function: Function) -> dict[str, Any]:
+def _signature(function: Function) -> dict[str, object]:
+    """Return the parameters of a Python function, by name, with their defaults."""
     try:
         listed = inspect.signature(function).parameters.values()
     except ValueError:  # a wrapper of a builtin

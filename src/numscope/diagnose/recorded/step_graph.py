@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from numscope.core.errors import NotKeptError
+from numscope.core.operators import canonical
 from numscope.store.reader import Run
 
 if TYPE_CHECKING:  # a run can be read, and grafted into paddle, where there is no torch
     import torch
 
-_CALL = ("order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "recompute", "error")
-_TENSOR = ("tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled", "l2")
+_TENSOR = ["tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled"]
+_USER_CODE = ("Function", "Custom")  # prefixes of calls whose inside is the user's
+_THIN = 4  # a call with more calls inside is no mere wrapper of them
 
 
-_OPEN = ("Function.", "Custom.")  # heads of calls whose inside is user code
+class PlainArguments(NamedTuple):
+    """The arguments of a call that are no tensors, in their recorded form."""
 
-
-class NotKept(Exception):
-    """The data of a tensor that a replay needs was not kept; the message names it."""
+    args: dict[str, Any]  # by position
+    kwargs: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """One recorded call."""
 
     order: int
@@ -42,9 +48,12 @@ class Call:
     @property
     def head(self) -> str:
         """The name without index and phase: `Functional.linear`."""
-        if self.kind in ("module", "optimizer"):
-            return self.name.rsplit(".", 2)[0]
         return self.name.rsplit(".", 2)[0]
+
+    @property
+    def prefix(self) -> str:
+        """The namespace in which the operator lies: `Functional`."""
+        return self.head.partition(".")[0]
 
     @property
     def op(self) -> str:
@@ -52,18 +61,38 @@ class Call:
         return self.head.partition(".")[2]
 
     @property
+    def operator(self) -> str:
+        """The operator without dialect, primed for backward: `Tensor.__mul__` and `Torch.mul` are both `mul`."""
+        return canonical(self.op) + ("'" if self.is_gradient else "")
+
+    @property
     def is_gradient(self) -> bool:
         """Whether this is the backward part of a call, not a call that ran while the engine did."""
         return self.phase == "backward" and ".backward" in self.name
 
-    def given(self) -> dict[str, dict[str, Any]]:
-        """Return the non-tensor arguments: {"args": {…}, "kwargs": {…}}."""
+    def plain_arguments(self) -> PlainArguments:
+        """Return the arguments that are no tensors."""
         found = json.loads(self.arguments) if self.arguments else {}
-        return {"args": found.get("args") or {}, "kwargs": found.get("kwargs") or {}}
+        return PlainArguments(found.get("args") or {}, found.get("kwargs") or {})
+
+
+class Content(NamedTuple):
+    """What is equal for tensors that are equal to the bit."""
+
+    hash: int | None
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class ShardKey(NamedTuple):
+    """Where the data of a tensor lies."""
+
+    shard: str
+    key: str
 
 
 @dataclass(frozen=True)
-class Tensor:
+class RecordedTensor:
     """One recorded tensor."""
 
     number: int
@@ -71,16 +100,15 @@ class Tensor:
     shape: tuple[int, ...]
     device: str
     hash: int | None
-    place: tuple[str, str] | None  # shard and key, where the whole data was kept
-    l2: float | None
+    stored: ShardKey | None  # where the whole data was kept
 
     @property
-    def content(self) -> tuple[Any, ...]:
+    def content(self) -> Content:
         """What is equal for tensors that are equal to the bit."""
-        return self.hash, self.dtype, self.shape
+        return Content(self.hash, self.dtype, self.shape)
 
 
-class Record:
+class StepGraph:
     """The calls, slots and tensors of one step of one rank."""
 
     def __init__(self, run: Run, step: int, rank: int) -> None:
@@ -88,10 +116,11 @@ class Record:
         self.step = step
         self.rank = rank
         tables = run.step_tables(step, rank)
-        self.calls: dict[int, Call] = {}
-        self.by_name: dict[str, Call] = {}
-        for row in tables.calls.select(list(_CALL)).sort_by("order").to_pylist():
-            call = Call(**row)
+        self.calls: dict[int, RecordedCall] = {}
+        self.by_name: dict[str, RecordedCall] = {}
+        columns = [field.name for field in fields(RecordedCall)]
+        for row in tables.calls.select(columns).sort_by("order").to_pylist():
+            call = RecordedCall(**row)
             self.calls[call.order] = call
             self.by_name.setdefault(call.name, call)
         self._slots: dict[int, dict[str, int | None]] = {order: {} for order in self.calls}
@@ -102,16 +131,16 @@ class Record:
                 self._slots[order][slot] = number
                 if note is not None:
                     self._notes[order, slot] = note
-        self.tensors: dict[int, Tensor] = {}
-        for row in tables.tensors.select(list(_TENSOR)).to_pylist():
-            place = (row["shard"], row["key"]) if row["shard"] is not None and not row["sampled"] else None
-            self.tensors[row["tensor"]] = Tensor(
-                row["tensor"], row["dtype"], tuple(row["shape"]), row["device"] or "", row["hash"], place, row["l2"]
-            )
+        self.tensors: dict[int, RecordedTensor] = {}
+        for row in tables.tensors.select(_TENSOR).to_pylist():
+            number, dtype, device = row["tensor"], row["dtype"], row["device"] or ""
+            is_whole = row["shard"] is not None and not row["sampled"]
+            stored = ShardKey(row["shard"], row["key"]) if is_whole else None
+            self.tensors[number] = RecordedTensor(number, dtype, tuple(row["shape"]), device, row["hash"], stored)
         self._data: dict[int, torch.Tensor] = {}
-        self._join_twins()
+        self._join_remeasured()
 
-    def _join_twins(self) -> None:
+    def _join_remeasured(self) -> None:
         """Give a tensor that no call made the number of an equal one that a call made.
 
         A tensor that may have been written to unseen (by a collective, by a raw kernel) is measured anew, under another
@@ -141,7 +170,7 @@ class Record:
         return self._notes.get((order, slot), "not recorded")
 
     def inputs(self, order: int) -> list[int]:
-        """Return the numbers of the tensors that a call was given, those of its forward call too for a backward one."""
+        """Return the numbers of a call's input tensors; a backward call has those of its forward call, too."""
         call = self.calls[order]
         found = list(self.slots(order, "input", "kwargs", "parameters", "parameters_grad", "buffers").values())
         if call.is_gradient and call.forward is not None:
@@ -154,7 +183,7 @@ class Record:
 
     def kept(self, number: int) -> bool:
         """Tell whether the whole data of a tensor is there."""
-        return number in self.tensors and self.tensors[number].place is not None
+        return number in self.tensors and self.tensors[number].stored is not None
 
     def data(self, number: int) -> torch.Tensor:
         """Return a tensor's data, bit for bit, on the CPU; not to be written to."""
@@ -163,16 +192,15 @@ class Record:
             found = self._data[number] = to_torch(self.array(number), self.tensors[number].dtype)
         return found
 
-    def array(self, number: int) -> Any:
+    def array(self, number: int) -> NDArray[Any]:
         """Return a tensor's data as a numpy array."""
         tensor = self.tensors[number]
-        if tensor.place is None:
-            raise NotKept(f"the data of {self.name_of(number)} was not kept")
-        shard, key = tensor.place
-        return self.run.array(self.rank, shard, key, tensor.dtype, tensor.shape)
+        if tensor.stored is None:
+            raise NotKeptError(f"the data of {self.name_of(number)} was not kept")
+        return self.run.array(self.rank, tensor.stored.shard, tensor.stored.key, tensor.dtype, tensor.shape)
 
     def name_of(self, number: int) -> str:
-        """Return a name of a tensor: the parameter it is, the slot of the call that made it, or of the first that has it."""
+        """Return a tensor's name: the parameter that it is, or its slot in the call that made it or first has it."""
         if number in self._parameter_names:
             return self._parameter_names[number]
         maker = self.producer.get(number)
@@ -182,29 +210,29 @@ class Record:
                     return f"{self.calls[order].name}.{slot}"
         return f"tensor {number}"
 
-    def parameters_of(self, content: tuple[Any, ...]) -> list[str]:
-        """Return the names of the parameters and buffers that hold just this."""
+    def parameters_holding(self, content: Content) -> list[str]:
+        """Return the names of the parameters and buffers that have this content."""
         return [name for number, name in self._parameter_names.items() if self.tensors[number].content == content]
 
-    def units(self) -> Iterator[Call]:
-        """Yield the calls that a replay is made of: no modules, and of a thin wrapper the wrapper alone."""
+    def replayable_calls(self) -> Iterator[RecordedCall]:
+        """Yield the calls that a replay consists of: no modules, and of a thin wrapper the wrapper alone."""
         for call in self.calls.values():
             if call.kind not in ("api", "aten", "collective") or call.error is not None:
                 continue
-            if call.head.startswith(_OPEN) and self._children.get(call.order):
+            if call.prefix in _USER_CODE and self._children.get(call.order):
                 continue  # the user's own code: what it calls is replayed, not itself
-            if self.unit(call.order) == call.order:
+            if self.outermost_wrapper(call.order) == call.order:
                 yield call
 
-    def unit(self, order: int) -> int:
-        """Return the outermost call of which this one is the whole inside: `Functional.softmax` of `Tensor.softmax`."""
+    def outermost_wrapper(self, order: int) -> int:
+        """Return the outermost call that does nothing but this one: `Functional.softmax` for `Tensor.softmax`."""
         call = self.calls[order]
         parent = self.calls.get(call.parent) if call.parent is not None else None
         while (
             parent is not None
             and parent.kind in ("api", "aten")
-            and not parent.head.startswith(_OPEN)
-            and self._children.get(parent.order, 0) <= 4
+            and parent.prefix not in _USER_CODE
+            and self._children.get(parent.order, 0) <= _THIN
         ):
             call = parent
             parent = self.calls.get(call.parent) if call.parent is not None else None
@@ -231,28 +259,26 @@ class Record:
 
     @cached_property
     def producer(self) -> dict[int, int]:
-        """Tensor number → order of the call that made it; a call that only hands on what it was given made nothing."""
+        """Tensor number → order of the call that made it; a call that only hands on its inputs makes nothing."""
         found: dict[int, int] = {}
         seen: set[int] = set()
-        for call in self.units():
-            given = {number for number in self.slots(call.order).values() if number is not None} - set(
-                self.outputs(call.order).values()
-            )
+        for call in self.replayable_calls():
+            numbers = {number for number in self.slots(call.order).values() if number is not None}
+            outputs = set(self.outputs(call.order).values())
             inputs = {
                 number
                 for slot, number in self.slots(call.order).items()
                 if number is not None and not slot.startswith("output")
             }
-            seen |= given
-            for number in self.outputs(call.order).values():
-                if number not in inputs and number not in seen:
-                    found.setdefault(number, call.order)
-            seen |= set(self.outputs(call.order).values())
+            seen |= numbers - outputs
+            for number in outputs - inputs - seen:
+                found.setdefault(number, call.order)
+            seen |= outputs
         return found
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
-        """Tensor number → orders of the calls that were given it."""
+        """Tensor number → orders of the calls that have it as an input."""
         found: dict[int, list[int]] = {}
         for order, slots in self._slots.items():
             for slot, number in slots.items():
@@ -261,29 +287,31 @@ class Record:
         return found
 
     @cached_property
-    def by_content(self) -> dict[tuple[Any, ...], int]:
+    def by_content(self) -> dict[Content, int]:
         """Content → number of the first tensor that has it."""
-        found: dict[tuple[Any, ...], int] = {}
+        found: dict[Content, int] = {}
         for number, tensor in self.tensors.items():
             if tensor.hash is not None:
                 found.setdefault(tensor.content, number)
         return found
 
 
-def to_torch(array: Any, dtype: str) -> torch.Tensor:
+_WITHOUT_NUMPY_FORM = {
+    "bfloat16",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+}
+
+
+def to_torch(array: NDArray[Any], dtype: str) -> torch.Tensor:
     """Return an array of a run as a torch tensor, bit for bit."""
-    import numpy as np
     import torch
 
     kind = getattr(torch, dtype)
-    if array.dtype.kind == "V" or array.dtype.name in (
-        "bfloat16",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e4m3fnuz",
-        "float8_e5m2fnuz",
-        "float8_e8m0fnu",
-    ):
+    if array.dtype.kind == "V" or array.dtype.name in _WITHOUT_NUMPY_FORM:
         raw = np.int16 if array.dtype.itemsize == 2 else np.uint8
         return torch.from_numpy(np.array(array, copy=True, order="C").view(raw)).view(kind).reshape(array.shape)
     return torch.from_numpy(np.array(array, copy=True, order="C")).to(kind)

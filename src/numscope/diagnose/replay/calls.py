@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import torch
 
+from numscope.core.errors import NotKeptError
 from numscope.core.operators import Trait, operator, writes_in_place
-from numscope.diagnose.intervene.run_elsewhere import map_leaves
-from numscope.diagnose.recorded.invocation import CannotReplay, Given, Invocation, decode
-from numscope.diagnose.recorded.step_graph import Call, NotKept, Record
+from numscope.diagnose.pytree import leaves, tree_map
+from numscope.diagnose.recorded.invocation import CannotReplay, Invocation, TensorRef, invocation_of
+from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
 
 Values = Mapping[int, torch.Tensor]
 Fetch = Callable[[int], torch.Tensor]
@@ -22,8 +23,8 @@ _MOVES = {"cuda", "cpu", "npu", "xpu", "mps"}
 
 
 def replay(
-    record: Record,
-    call: Call,
+    graph: StepGraph,
+    call: RecordedCall,
     values: Values | None = None,
     dtype: torch.dtype | None = None,
     invocation: Invocation | None = None,
@@ -34,50 +35,60 @@ def replay(
     `invocation` takes the place of the recorded one: the same call with an argument changed.
     """
     if call.is_gradient:
-        return _backward(record, call, values or {}, dtype, invocation)
-    made = invocation or decode(record, call)
-    result = invoke(record, made, values or {}, dtype)
-    return _by_number(record, call, made, result)
+        return _backward(graph, call, values or {}, dtype, invocation)
+    made = invocation or invocation_of(graph, call)
+    result = invoke(graph, made, values or {}, dtype)
+    return _by_number(graph, call, result)
 
 
-def invoke(record: Record, made: Invocation, values: Values, dtype: torch.dtype | None) -> Any:
+def invoke(graph: StepGraph, made: Invocation, values: Values, dtype: torch.dtype | None) -> object:
     """Call an invocation's function with its tensors in their places."""
-    fetch = _fetcher(record, values, dtype)
+    fetch = _fetcher(graph, values, dtype)
     clones = writes(made)
 
-    def fill(leaf: Any) -> Any:
-        if isinstance(leaf, Given):
+    def fill(leaf: object) -> object:
+        if isinstance(leaf, TensorRef):
             found = fetch(leaf.number)
             return found.clone() if clones else found
         if isinstance(leaf, torch.dtype):
-            return lifted_dtype(leaf, dtype)
-        return lift(leaf, dtype) if isinstance(leaf, torch.Tensor) else leaf
+            return floating_dtype(leaf, dtype)
+        return cast_floating(leaf, dtype) if isinstance(leaf, torch.Tensor) else leaf
 
-    args, kwargs = map_leaves(made.args, fill), map_leaves(made.kwargs, fill)
+    args, kwargs = tree_map(made.args, fill), tree_map(made.kwargs, fill)
     op = made.call.op
     if op in _MOVES:
         return args[0]
-    if dtype is not None and op in _CASTS:
-        return lift(args[0], dtype)
-    try:
-        with quiet(), _autocast(record, made.call, args, dtype):
-            result = _call(made, args, kwargs, record)
-    except (CannotReplay, NotKept):
-        raise
-    except Exception as error:
-        raise CannotReplay(f"calling it again raised {type(error).__name__}: {str(error).splitlines()[0]}") from error
-    if result is None or clones:
-        written = [value for value in [*args, *kwargs.values()] if isinstance(value, torch.Tensor) and value._version]
-        result = written if result is None else result
+    if dtype is not None and op in _CASTS and isinstance(args[0], torch.Tensor):
+        return cast_floating(args[0], dtype)
+    with operator_errors(), quiet(), _autocast(graph, made.call, args, dtype):
+        result = _call(made, args, kwargs, graph)
+    if result is None:
+        return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value._version]
     return result
 
 
-def _call(made: Invocation, args: Any, kwargs: Any, record: Record) -> Any:
+@contextlib.contextmanager
+def operator_errors() -> Iterator[None]:
+    """Turn whatever an operator raises when it is called again into CannotReplay; nothing of ours runs in here."""
+    try:
+        yield
+    except (CannotReplay, NotKeptError):
+        raise
+    except Exception as error:
+        raise CannotReplay(f"calling it again raised {type(error).__name__}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its class where it has none."""
+    return (str(error) or type(error).__name__).splitlines()[0]
+
+
+def _call(made: Invocation, args: tuple[object, ...], kwargs: dict[str, object], graph: StepGraph) -> object:
     index = args[1] if made.call.op == "__getitem__" and len(args) == 2 else None
     if not (isinstance(index, tuple) and index and all(isinstance(item, int) for item in index)):
         return made.function(*args, **kwargs)
     # x[1, 0] and x[[1, 0]] are recorded alike: the shape of the result tells which it was.
-    wanted = [record.tensors[number].shape for number in record.outputs(made.call.order).values()]
+    wanted = [graph.tensors[number].shape for number in graph.outputs(made.call.order).values()]
     try:
         result = made.function(*args)
         if [tuple(result.shape)] == wanted:
@@ -89,22 +100,20 @@ def _call(made: Invocation, args: Any, kwargs: Any, record: Record) -> Any:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Replay without gradients unless asked, without warnings, and without the user's deterministic setting."""
-    import warnings
-
+    """Replay without warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def lift(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a tensor in a dtype where it is of a floating one."""
-    target = lifted_dtype(tensor.dtype, dtype)
-    return tensor if target == tensor.dtype else tensor.to(target)
+def cast_floating(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Return a tensor in the dtype of a replay; integers and booleans stay."""
+    wanted = floating_dtype(tensor.dtype, dtype)
+    return tensor if wanted == tensor.dtype else tensor.to(wanted)
 
 
-def lifted_dtype(native: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
-    """Return what a dtype becomes when a replay is lifted."""
+def floating_dtype(native: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
+    """Return the dtype that a native one becomes in a replay in `dtype`; None is native precision."""
     if dtype is None:
         return native
     if native.is_floating_point:
@@ -112,16 +121,16 @@ def lifted_dtype(native: torch.dtype, dtype: torch.dtype | None) -> torch.dtype:
     return _COMPLEX.get(dtype, native) if native.is_complex else native
 
 
-def _fetcher(record: Record, values: Values, dtype: torch.dtype | None) -> Fetch:
+def _fetcher(graph: StepGraph, values: Values, dtype: torch.dtype | None) -> Fetch:
     def fetch(number: int) -> torch.Tensor:
-        found = values[number] if number in values else record.data(number)
-        return lift(found, dtype)
+        found = values[number] if number in values else graph.data(number)
+        return cast_floating(found, dtype)
 
     return fetch
 
 
 def writes(made: Invocation) -> bool:
-    """Tell whether a call writes to what it is given."""
+    """Tell whether a call writes to its inputs."""
     op = made.call.op
     return (
         writes_in_place(op)
@@ -132,15 +141,16 @@ def writes(made: Invocation) -> bool:
 
 
 @contextlib.contextmanager
-def _autocast(record: Record, call: Call, args: Any, dtype: torch.dtype | None) -> Iterator[None]:
+def _autocast(
+    graph: StepGraph, call: RecordedCall, args: tuple[object, ...], dtype: torch.dtype | None
+) -> Iterator[None]:
     """Replay under autocast where the recorded output has a narrower dtype than the inputs would give."""
     narrow = {torch.bfloat16, torch.float16}
-    made = {getattr(torch, record.tensors[n].dtype) for n in record.outputs(call.order).values()}
-    given = {
-        value.dtype for value in _leaves(args) if isinstance(value, torch.Tensor) and value.dtype.is_floating_point
-    }
-    asked = any(isinstance(value, torch.dtype) for value in _leaves(args)) or call.op in _CASTS or call.op == "to"
-    if dtype is None and not asked and (made & narrow) and torch.float32 in given:
+    made = {getattr(torch, graph.tensors[n].dtype) for n in graph.outputs(call.order).values()}
+    given = leaves(args)
+    has_float32 = any(isinstance(value, torch.Tensor) and value.dtype == torch.float32 for value in given)
+    asked = any(isinstance(value, torch.dtype) for value in given) or call.op in _CASTS or call.op == "to"
+    if dtype is None and not asked and (made & narrow) and has_float32:
         with torch.autocast("cpu", dtype=(made & narrow).pop()):
             yield
     else:
@@ -148,26 +158,28 @@ def _autocast(record: Record, call: Call, args: Any, dtype: torch.dtype | None) 
             yield
 
 
-def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    map_leaves(value, found.append)
-    return found
-
-
-def _by_number(record: Record, call: Call, made: Invocation, result: Any) -> dict[int, torch.Tensor]:
+def _by_number(graph: StepGraph, call: RecordedCall, result: object) -> dict[int, torch.Tensor]:
     """Return a call's results by the numbers that the recorded ones have."""
-    flat: dict[str, torch.Tensor] = {}
-    _flatten("output", result, flat, top=True)
-    outputs = record.outputs(call.order)
+    flat = flatten_outputs(result)
+    outputs = graph.outputs(call.order)
     found = {number: flat[slot] for slot, number in outputs.items() if slot in flat}
     if not found and outputs:
         raise CannotReplay("its result has another structure than the recorded one")
     return found
 
 
-def _flatten(path: str, value: Any, found: dict[str, torch.Tensor], top: bool = False) -> None:
+def flatten_outputs(result: object) -> dict[str, torch.Tensor]:
+    """Return the tensors of a call's result by slot: `output.0`, `output.hidden.1`."""
+    found: dict[str, torch.Tensor] = {}
+    if isinstance(result, torch.Tensor):
+        return {"output.0": result}
+    _flatten("output", result, found)
+    return found
+
+
+def _flatten(path: str, value: object, found: dict[str, torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        found[f"{path}.0" if top else path] = value
+        found[path] = value
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
             _flatten(f"{path}.{index}", item, found)
@@ -177,26 +189,25 @@ def _flatten(path: str, value: Any, found: dict[str, torch.Tensor], top: bool = 
 
 
 def _backward(
-    record: Record, call: Call, values: Values, dtype: torch.dtype | None, invocation: Invocation | None
+    graph: StepGraph, call: RecordedCall, values: Values, dtype: torch.dtype | None, invocation: Invocation | None
 ) -> dict[int, torch.Tensor]:
     """Replay a backward call: run its forward call again, and send the recorded incoming gradients through it."""
-    if call.forward is None or call.forward not in record.calls:
+    if call.forward is None or call.forward not in graph.calls:
         raise CannotReplay("its forward call is not in this step")
-    forward = record.calls[call.forward]
-    made = invocation or decode(record, forward)
-    fetch = _fetcher(record, values, dtype)
-    slots = {slot: n for slot, n in record.slots(forward.order, "input", "kwargs").items() if n is not None}
-    leaves: dict[int, torch.Tensor] = {}
+    forward = graph.calls[call.forward]
+    made = invocation or invocation_of(graph, forward)
+    fetch = _fetcher(graph, values, dtype)
+    slots = {slot: n for slot, n in graph.slots(forward.order, "input", "kwargs").items() if n is not None}
+    leaf_of: dict[int, torch.Tensor] = {}
     for number in slots.values():
         tensor = fetch(number).detach()
         if tensor.is_floating_point() or tensor.is_complex():
-            leaves[number] = tensor.clone().requires_grad_()
+            leaf_of[number] = tensor.clone().requires_grad_()
     with torch.enable_grad():
-        result = invoke(record, made, {**values, **leaves}, dtype)
-        flat: dict[str, torch.Tensor] = {}
-        _flatten("output", result, flat, top=True)
+        result = invoke(graph, made, {**values, **leaf_of}, dtype)
+        flat = flatten_outputs(result)
         outputs, gradients = [], []
-        for slot, incoming in record.slots(call.order, "input").items():
+        for slot, incoming in graph.slots(call.order, "input").items():
             made_here = flat.get("output" + slot.removeprefix("input"))
             if incoming is None or made_here is None or not made_here.requires_grad:
                 continue
@@ -204,12 +215,13 @@ def _backward(
             gradients.append(fetch(incoming).to(made_here.dtype))
         if not outputs:
             raise CannotReplay("no gradient that comes in was recorded")
-        wanted = list(leaves)
-        got = torch.autograd.grad(outputs, [leaves[n] for n in wanted], gradients, allow_unused=True)
+        wanted = list(leaf_of)
+        with operator_errors():
+            got = torch.autograd.grad(outputs, [leaf_of[n] for n in wanted], gradients, allow_unused=True)
     by_input = {number: gradient for number, gradient in zip(wanted, got) if gradient is not None}
     found = {}
-    for slot, made_number in record.outputs(call.order).items():
-        source = _forward_slot(slot)
+    for slot, made_number in graph.outputs(call.order).items():
+        source = forward_slot(slot)
         given = slots.get(source)
         if given is not None and given in by_input:
             found[made_number] = by_input[given].detach()
@@ -218,7 +230,7 @@ def _backward(
     return found
 
 
-def _forward_slot(slot: str) -> str:
+def forward_slot(slot: str) -> str:
     """Return the forward slot whose gradient a backward slot is: `output.0` → `input.0`."""
     tail = slot.removeprefix("output.")
     return tail if tail.startswith("kwargs.") else f"input.{tail}"

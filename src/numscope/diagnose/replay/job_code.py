@@ -23,11 +23,12 @@ from types import ModuleType
 from typing import Any
 
 from numscope.diagnose.recorded.invocation import CannotReplay
+from numscope.diagnose.replay.calls import first_line
 
 _HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)
 
 
-class Sources:
+class JobCode:
     """The code of one job: its script, its arguments, and what they import."""
 
     def __init__(self, script: str, argv: Sequence[str]) -> None:
@@ -46,8 +47,8 @@ class Sources:
             found = getattr(found, part)
         return found
 
-    def how(self, name: str, file: str | None) -> str:
-        """Return in words where a class is taken from."""
+    def words_for(self, name: str, file: str | None) -> str:
+        """Return in words where a class comes from."""
         module = name.partition(":")[0]
         if module not in ("__main__", "__mp_main__"):
             return f"imported from {module}"
@@ -65,7 +66,7 @@ class Sources:
             with _as_script(self._script, self._argv):
                 found = importlib.import_module(module)
         except (Exception, SystemExit) as error:
-            raise CannotReplay(f"{module} can't be imported: {type(error).__name__}: {_line(error)}") from error
+            raise CannotReplay(f"{module} can't be imported: {type(error).__name__}: {first_line(error)}") from error
         here = getattr(found, "__file__", None)
         if file and here and Path(here).resolve() != Path(file).resolve() and _is_beside(file, self._script):
             raise CannotReplay(f"{module} is {here} here, in the run it was {file}")
@@ -83,7 +84,7 @@ def load_script(path: str, changed: int, argv: tuple[str, ...]) -> ModuleType:
     try:
         tree = ast.parse(Path(path).read_text(encoding="utf-8"), path)
     except (SyntaxError, ValueError, OSError) as error:
-        raise CannotReplay(f"the script {path} can't be read: {_line(error)}") from error
+        raise CannotReplay(f"the script {path} can't be read: {first_line(error)}") from error
     key = hashlib.sha256(repr((path, changed, argv)).encode()).hexdigest()[:12]
     module = ModuleType(f"numscope_script_{key}")
     module.__file__ = path
@@ -96,7 +97,7 @@ def load_script(path: str, changed: int, argv: tuple[str, ...]) -> ModuleType:
                 vars(module)["__left_out__"] = _define(tree, path, vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise CannotReplay(f"importing {path} raised {type(error).__name__}: {_line(error)}") from error
+        raise CannotReplay(f"importing {path} raised {type(error).__name__}: {first_line(error)}") from error
     return module
 
 
@@ -128,7 +129,7 @@ def _define(tree: ast.Module, path: str, namespace: dict[str, Any]) -> list[str]
         try:
             exec(compile(ast.Module([node], []), path, "exec"), namespace)
         except (NameError, AttributeError, ImportError) as error:  # stands on something that was left out
-            left_out.append(f"line {node.lineno} ({_line(error)})")
+            left_out.append(f"line {node.lineno} ({first_line(error)})")
     return left_out
 
 
@@ -158,7 +159,7 @@ def _calls(node: ast.expr) -> bool:
     )
 
 
-def _left_out(module: Any) -> str:
+def _left_out(module: object) -> str:
     lines = vars(module).get("__left_out__") if isinstance(module, ModuleType) else None
     if not lines:
         return ""
@@ -180,7 +181,3 @@ def _as_script(script: str, argv: Sequence[str]) -> Iterator[None]:
     finally:
         sys.argv = before
         sys.path[:] = path
-
-
-def _line(error: BaseException) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0]

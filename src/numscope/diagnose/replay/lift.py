@@ -1,4 +1,4 @@
-"""The lift test: the two runs' groups on the same inputs, in native precision, float32 and float64.
+"""The lift test: the two runs' subgraphs on the same inputs, in native precision, float32 and float64.
 
 A difference that stays in float64 is a difference in meaning. One that shrinks with the precision is the order of sums.
 One that is gone as soon as both sides compute in the same precision comes from where the casts stand.
@@ -11,7 +11,6 @@ One that is gone as soon as both sides compute in the same precision comes from 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,29 +18,28 @@ import torch
 
 from numscope.core.dtypes import SINGLE
 from numscope.core.words import Mechanism
-from numscope.diagnose.recorded.step_graph import Call, Record
-from numscope.diagnose.replay import noise_floor
-from numscope.diagnose.replay.measures import bias, relative, unit_roundoff
-
-Values = Mapping[int, torch.Tensor]
+from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
+from numscope.diagnose.replay.calls import Values
+from numscope.diagnose.replay.measures import bias, relative_error, unit_roundoff
+from numscope.diagnose.replay.noise_floor import noise_floor
 
 _SEMANTIC = 1e-11  # a relative difference in float64 that no order of sums explains, unless the floor is higher
 _FLOORS = 25.0  # … how many times the measured floor
 
 
 class Replayable(Protocol):
-    """What can be lifted: a group of calls, or a module as a unit."""
+    """A computation that can be lifted: a subgraph of calls, or a module as a whole."""
 
     @property
-    def record(self) -> Record: ...
+    def graph(self) -> StepGraph: ...
     @property
-    def calls(self) -> tuple[Call, ...]: ...
+    def calls(self) -> tuple[RecordedCall, ...]: ...
     @property
     def inputs(self) -> tuple[int, ...]: ...
     @property
     def output(self) -> int: ...
     def run(self, values: Values | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Make it again and return the output."""
+        """Compute the output again."""
         ...
 
 
@@ -52,7 +50,7 @@ class Lift:
     native: float | None  # target against reference, the same inputs, each as recorded
     float32: float | None
     float64: float | None
-    floor: float  # what an ulp in the inputs does to the reference's output, natively
+    floor: float  # the effect of an ulp in the inputs on the reference's output, natively
     floor64: float  # … in float64
     target_error: float | None  # the recorded output against this side's own float64 replay
     reference_error: float | None
@@ -75,7 +73,7 @@ class Lift:
         }
 
     def mechanism(self) -> Mechanism:
-        """Return what kind of fault the figures show."""
+        """Return the kind of fault that the figures show."""
         if self.float64 is None:
             return "unknown"
         if self.float64 > max(_SEMANTIC, _FLOORS * self.floor64):
@@ -97,54 +95,59 @@ class Lift:
         return "semantic"
 
 
-def lift(target: Replayable, reference: Replayable, shared: Values, reference_values: Values) -> Lift:
-    """Run both groups on the reference's inputs: `shared` are they in the target's numbers."""
-    native = relative(target.run(shared), reference.run(reference_values))
-    single = relative(target.run(shared, torch.float32), reference.run(reference_values, torch.float32))
-    double = relative(target.run(shared, torch.float64), reference.run(reference_values, torch.float64))
-    lowest = _floor(reference, reference_values, None)
-    lowest64 = _floor(reference, reference_values, torch.float64)
-    target_error, target_same, shift = own_error(target, lowest)
-    reference_error, reference_same, _ = own_error(reference, lowest)
+def lift(target: Replayable, reference: Replayable, values: Values, reference_values: Values) -> Lift:
+    """Run both sides on the same input values, which `values` and `reference_values` have by each side's numbers."""
+    native, float32, float64 = (
+        relative_error(target.run(values, dtype), reference.run(reference_values, dtype))
+        for dtype in (None, torch.float32, torch.float64)
+    )
+    floor, floor64 = (_floor(reference, reference_values, dtype) for dtype in (None, torch.float64))
+    ours, theirs = own_error(target, floor), own_error(reference, floor)
     return Lift(
-        native,
-        single,
-        double,
-        lowest,
-        lowest64,
-        target_error,
-        reference_error,
-        target_same,
-        reference_same,
-        dtypes(target) == dtypes(reference),
-        shift,
+        native=native,
+        float32=float32,
+        float64=float64,
+        floor=floor,
+        floor64=floor64,
+        target_error=ours.relative if ours else None,
+        reference_error=theirs.relative if theirs else None,
+        target_reproduced=ours.reproduced if ours else None,
+        reference_reproduced=theirs.reproduced if theirs else None,
+        same_dtypes=dtypes(target) == dtypes(reference),
+        bias=ours.bias if ours else 0.0,
     )
 
 
-def _floor(group: Replayable, values: Values, dtype: torch.dtype | None) -> float:
-    inputs = {n: values[n] if n in values else group.record.data(n) for n in group.inputs}
+def _floor(side: Replayable, values: Values, dtype: torch.dtype | None) -> float:
+    inputs = {n: values[n] if n in values else side.graph.data(n) for n in side.inputs}
     if dtype is not None:
         inputs = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
-    measured = noise_floor.floor(lambda moved: group.run(moved, dtype), inputs)
+    measured = noise_floor(lambda moved: side.run(moved, dtype), inputs)
     # The output itself is rounded too.
-    made = getattr(torch, group.record.tensors[group.output].dtype)
+    made = getattr(torch, side.graph.tensors[side.output].dtype)
     return max(measured, unit_roundoff(dtype or made) / 2)
 
 
-def own_error(group: Replayable, lowest: float) -> tuple[float | None, bool | None, float]:
-    """Return the recorded output's error against this side's float64 replay, whether a native one gives it, its bias."""
-    if not group.record.kept(group.output):
-        return None, None, 0.0
-    recorded = group.record.data(group.output)
-    exact = group.run({}, torch.float64)
-    error = relative(recorded, exact)
-    same = relative(group.run({}), recorded) <= 8 * lowest
-    return error, same, bias(recorded, exact) if recorded.shape == exact.shape else 0.0
+@dataclass(frozen=True)
+class OwnError:
+    """A side's recorded output against its own replay."""
+
+    relative: float  # to the float64 replay
+    reproduced: bool  # the native replay gives the recorded output, within the floor
+    bias: float  # of the error to the float64 replay
 
 
-def dtypes(group: Replayable) -> list[str]:
-    """Return the dtypes that a group computes in, by call."""
-    found = []
-    for call in group.calls:
-        found += [group.record.tensors[n].dtype for n in group.record.outputs(call.order).values()]
-    return sorted(set(found))
+def own_error(side: Replayable, floor: float) -> OwnError | None:
+    """Return the error of a side's recorded output; None where its data was not kept."""
+    if not side.graph.kept(side.output):
+        return None
+    recorded = side.graph.data(side.output)
+    exact = side.run({}, torch.float64)
+    reproduced = relative_error(side.run({}), recorded) <= 8 * floor
+    shift = bias(recorded, exact) if recorded.shape == exact.shape else 0.0
+    return OwnError(relative_error(recorded, exact), reproduced, shift)
+
+
+def dtypes(side: Replayable) -> set[str]:
+    """Return the dtypes that a side computes in."""
+    return {side.graph.tensors[n].dtype for call in side.calls for n in side.graph.outputs(call.order).values()}

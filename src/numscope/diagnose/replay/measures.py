@@ -1,4 +1,4 @@
-"""How far apart two replays are."""
+"""Measures of how far apart two tensors are."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from numscope.core import dtypes as table
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
+def to_double(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor in double precision."""
     return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
-def relative(given: torch.Tensor, wanted: torch.Tensor) -> float:
+def relative_error(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the relative L2 error of one tensor against another; infinite where they can't be compared."""
-    if given.shape != wanted.shape:
+    if actual.shape != expected.shape:
         return math.inf
-    a, b = wide(given).flatten(), wide(wanted).flatten()
+    a, b = to_double(actual).flatten(), to_double(expected).flatten()
     finite = torch.isfinite(a) & torch.isfinite(b)
     if not bool(finite.all()):
         rest = ~finite
@@ -46,9 +46,9 @@ def unit_roundoff(*dtypes: torch.dtype) -> float:
     )
 
 
-def bias(given: torch.Tensor, wanted: torch.Tensor) -> float:
+def bias(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the mean signed error over its root mean square: near 0 for rounding, near ±1 for a shift."""
-    error = (wide(given) - wide(wanted)).flatten()
+    error = (to_double(actual) - to_double(expected)).flatten()
     error = error[torch.isfinite(error)]
     if not error.numel():
         return 0.0

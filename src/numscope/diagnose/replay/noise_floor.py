@@ -1,4 +1,4 @@
-"""The noise floor, measured: what an ulp in the inputs of this very group does to its output."""
+"""The noise floor, measured: the effect of an ulp in the inputs of a subgraph on its output."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import torch
 
-from numscope.diagnose.replay.measures import relative
+from numscope.diagnose.replay.measures import relative_error
 
 REPLAYS = 6
 _BITS = {8: torch.int64, 4: torch.int32, 2: torch.int16}  # by the size of an element
 
 
-def floor(
+def noise_floor(
     run: Callable[[Mapping[int, torch.Tensor]], torch.Tensor],
     inputs: Mapping[int, torch.Tensor],
     replays: int = REPLAYS,
@@ -21,20 +21,20 @@ def floor(
 ) -> float:
     """Return the 99th percentile of the output's relative error when each input is randomly moved by up to an ulp.
 
-    `run` gives the output for given inputs. Elements that an input has as exact zeros stay zeros, integers stay too.
+    `run` computes the output from inputs by number. Exact zeros and integers stay as they are.
     """
     reference = run(inputs)
     generator = torch.Generator().manual_seed(seed)
     errors = []
     for _ in range(replays):
         moved = {number: perturb(tensor, generator) for number, tensor in inputs.items()}
-        errors.append(relative(run(moved), reference))
+        errors.append(relative_error(run(moved), reference))
     finite = [error for error in errors if np.isfinite(error)]
     return float(np.percentile(finite, 99)) if finite else 0.0
 
 
 def perturb(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Return a tensor each element of which is as it was, or an ulp more, or an ulp less, at random."""
+    """Return a tensor with each element moved by -1, 0 or 1 ulp, at random."""
     if not tensor.is_floating_point() or tensor.element_size() not in _BITS:
         return tensor
     step = torch.randint(-1, 2, tensor.shape, generator=generator)

@@ -2,7 +2,7 @@
 
 The constructor is not called: what it was given is not known, and it may load files or draw numbers. The module gets the
 children, attributes, parameters and buffers that the run says it had. Whether that is the module that ran is not taken
-on trust: a unit is believed only where it gives its own recorded output again (see `unit`).
+on trust: a replay of it counts only where it gives its own recorded output again (see `module_replay`).
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from numscope.core.description import FILE, FORMAT
 from numscope.diagnose.recorded.invocation import CannotReplay
-from numscope.diagnose.recorded.step_graph import Record
-from numscope.diagnose.replay.job_code import Sources
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.replay.calls import operator_errors
+from numscope.diagnose.replay.job_code import JobCode
 from numscope.store.reader import Run
 
-Fetch = Callable[[int], torch.Tensor]
+T = TypeVar("T")
 
 
-class Plan:
-    """What a run says its modules are made of, on one rank, and the code they come from."""
+class StateName(NamedTuple):
+    """The name of a parameter or buffer: the path of its module, and its name there."""
+
+    path: str
+    name: str
+
+
+class RecordedModules:
+    """The descriptions of a run's modules on one rank, and the job's code that has their classes."""
 
     def __init__(self, run: Run, rank: int) -> None:
         try:
@@ -35,7 +43,7 @@ class Plan:
             raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
         self.modules: dict[str, dict[str, Any]] = document["modules"]
         self.objects: list[dict[str, Any]] = document["objects"]
-        self.sources = Sources(document["script"], run.manifest.get("argv") or ())
+        self.code = JobCode(document["script"], run.manifest.get("argv") or ())
 
     def tree(self, path: str) -> Iterator[str]:
         """Yield the paths of a module and of everything below it, each once."""
@@ -48,10 +56,10 @@ class Plan:
             yield here
             waiting += [child for child in self._entry(here)["children"].values() if child is not None]
 
-    def how(self, path: str) -> str:
-        """Return in words where a module's class is taken from."""
+    def class_words(self, path: str) -> str:
+        """Return in words where a module's class comes from."""
         entry = self._entry(path)
-        return self.sources.how(entry["class"], entry["file"])
+        return self.code.words_for(entry["class"], entry["file"])
 
     def _entry(self, path: str) -> dict[str, Any]:
         if path not in self.modules:
@@ -64,8 +72,8 @@ class Plan:
 
 
 class _Builder:
-    def __init__(self, plan: Plan, tensor: Callable[[str, str], torch.Tensor]) -> None:
-        self._plan = plan
+    def __init__(self, recorded: RecordedModules, tensor: Callable[[str, str], torch.Tensor]) -> None:
+        self._recorded = recorded
         self._tensor = tensor
         self._modules: dict[str, torch.nn.Module] = {}
         self._objects: dict[int, Any] = {}
@@ -74,11 +82,11 @@ class _Builder:
     def module(self, path: str) -> torch.nn.Module:
         if path in self._modules:
             return self._modules[path]
-        entry = self._plan._entry(path)
-        kind = self._plan.sources.find(entry["class"], entry["file"])
+        entry = self._recorded._entry(path)
+        kind = self._recorded.code.find(entry["class"], entry["file"])
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
             raise CannotReplay(f"{entry['class']} is no module class")
-        made = kind.__new__(kind)
+        made = _new(kind)
         torch.nn.Module.__init__(made)
         self._modules[path] = made
         made.training = entry["training"]
@@ -102,7 +110,7 @@ class _Builder:
         """Return a value from its description."""
         if not isinstance(value, dict):
             return value
-        (kind, content), *more = value.items()
+        kind, content = next(iter(value.items()))
         if kind in _PLAIN:
             return _PLAIN[kind](content)
         if kind in _SEQUENCES:
@@ -116,22 +124,30 @@ class _Builder:
             owner = self.module(path)
             return owner._parameters.get(name, owner._buffers.get(name))
         if kind == "import":
-            return self._plan.sources.find(content, value.get("file"))
+            return self._recorded.code.find(content, value.get("file"))
         if kind == "enum":
-            return self._plan.sources.find(content, None)[more[0][1]]
+            members = self._recorded.code.find(content, None)
+            with operator_errors():
+                return members[value["name"]]
         if kind == "object":
             return self._object(content)
         raise CannotReplay(f"a {content} has no plain form")
 
     def _object(self, number: int) -> Any:
         if number not in self._objects:
-            entry = self._plan.objects[number]
-            kind = self._plan.sources.find(entry["class"], entry["file"])
-            made = self._objects[number] = kind.__new__(kind)
+            entry = self._recorded.objects[number]
+            kind = self._recorded.code.find(entry["class"], entry["file"])
+            made = self._objects[number] = _new(kind)
             for name, value in entry["state"].items():
                 if not _is_lost(value):
                     vars(made)[name] = self.value(value)
         return self._objects[number]
+
+
+def _new(kind: type[T]) -> T:
+    """Return an instance without calling its constructor."""
+    with operator_errors():
+        return kind.__new__(kind)
 
 
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
@@ -148,40 +164,40 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _is_lost(value: Any) -> bool:
+def _is_lost(value: object) -> bool:
     """Tell whether a value, or a part of it, has no plain form: the attribute is then not there."""
     if isinstance(value, dict):
         return "not" in value or any(map(_is_lost, value.values()))
     return isinstance(value, list) and any(map(_is_lost, value))
 
 
-def lost(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the attributes of a module that have no plain form, with what they were."""
+def lost_attributes(entry: dict[str, Any]) -> dict[str, str]:
+    """Return the attributes of a module that could not be recorded, with their kinds in words."""
     return {name: _word(value) for name, value in entry["attributes"].items() if _is_lost(value)}
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     return str(value["not"]) if isinstance(value, dict) and "not" in value else "structure that holds more than values"
 
 
-def state_numbers(record: Record, paths: list[str], order: int) -> dict[tuple[str, str], int]:
+def state_numbers(graph: StepGraph, paths: list[str], order: int) -> dict[StateName, int]:
     """Return the tensor of each parameter and buffer below a module as a call of it found them."""
-    found: dict[tuple[str, str], int] = {}
-    settled: set[tuple[str, str]] = set()
+    found: dict[StateName, int] = {}
+    found_after: set[StateName] = set()
     wanted = set(paths)
-    for call in record.calls.values():
+    for call in graph.calls.values():
         if call.kind == "module" and call.phase == "forward" and call.module in wanted and not call.recompute:
-            for slot, number in record.slots(call.order, "parameters", "buffers").items():
-                key = (call.module, slot.partition(".")[2])
+            for slot, number in graph.slots(call.order, "parameters", "buffers").items():
+                key = StateName(call.module, slot.partition(".")[2])
                 # The first call that is not before this one; where there is none, the last before it.
-                if number is not None and key not in settled:
+                if number is not None and key not in found_after:
                     found[key] = number
                     if call.order >= order:
-                        settled.add(key)
-    for call in record.calls.values():
+                        found_after.add(key)
+    for call in graph.calls.values():
         if call.kind == "optimizer":  # parameters of modules that are never called themselves
-            for slot, number in record.slots(call.order, "parameters").items():
+            for slot, number in graph.slots(call.order, "parameters").items():
                 path, _, name = slot.partition(".")[2].rpartition(".")
                 if number is not None and path in wanted:
-                    found.setdefault((path, name), number)
+                    found.setdefault(StateName(path, name), number)
     return found

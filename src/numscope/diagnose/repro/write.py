@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from numscope.compare.comparison import Comparison
-from numscope.core.errors import NumscopeError
+from numscope.core.errors import NotKeptError, NumscopeError
 from numscope.core.report import Origin, Report
-from numscope.diagnose.explain.suspect import groups, same_inputs
-from numscope.diagnose.recorded.evidence import places_of
-from numscope.diagnose.recorded.group import Group
+from numscope.diagnose.recorded.differing_tensors import differing_tensors
 from numscope.diagnose.recorded.invocation import CannotReplay
-from numscope.diagnose.recorded.pairing import pairing
-from numscope.diagnose.recorded.step_graph import NotKept
+from numscope.diagnose.recorded.paired_step import pair_step
+from numscope.diagnose.recorded.shared_inputs import SharedInputs, shared_inputs, subgraphs_of
+from numscope.diagnose.recorded.subgraph import Subgraph
 from numscope.diagnose.replay.lift import lift
-from numscope.diagnose.replay.measures import relative
-from numscope.diagnose.repro.code import GRADIENTS, WRITTEN, code
-from numscope.diagnose.repro.shrink import Inputs, smallest
+from numscope.diagnose.replay.measures import relative_error
+from numscope.diagnose.repro.minify import Inputs, minify
+from numscope.diagnose.repro.python_source import GRADIENTS, WRITTEN, source_of
 
 MOST_BYTES = 4 << 20  # more than this does not belong in a source file
 
@@ -80,24 +78,24 @@ def write_repro(comparison: Comparison, report: Report, path: str | Path) -> str
 
 def repro(comparison: Comparison, origin: Origin) -> tuple[str, str]:
     """Return the file's text, and its inputs in words."""
-    pairs = pairing(comparison, origin.step, origin.rank)
+    pairs = pair_step(comparison, origin.step, origin.rank)
     why = "no tensor of this call differs between the two runs"
-    for place in places_of(pairs, origin)[0]:
+    for tensor in differing_tensors(pairs, origin):
         try:
-            target, reference = groups(pairs, place)
+            target, reference = subgraphs_of(pairs, tensor)
             if not target.calls and not reference.calls:
                 why = "no recorded call made the tensor that differs"
                 continue
-            shared, values, partners, _ = same_inputs(pairs, target, reference)
+            shared = shared_inputs(pairs, target, reference)
             for number in target.inputs:
-                shared.setdefault(number, target.record.data(number))
+                shared.target.setdefault(number, target.graph.data(number))
             for number in reference.inputs:
-                values.setdefault(number, reference.record.data(number))
-            text, size = _page(comparison, origin, target, reference, Inputs(shared, values), partners)
+                shared.reference.setdefault(number, reference.graph.data(number))
+            text, size = _page(comparison, origin, target, reference, shared)
             if _fails(text):
                 return text, size
             why = "replayed here, the two sides agree: the fault is the device's, or in what is not recorded"
-        except (CannotReplay, NotKept) as error:
+        except (CannotReplay, NotKeptError) as error:
             why = str(error)
     raise NumscopeError(f"no repro of {origin.call} can be written: {why}")
 
@@ -118,33 +116,32 @@ def _fails(text: str) -> bool:
 def _page(
     comparison: Comparison,
     origin: Origin,
-    target: Group,
-    reference: Group,
-    start: Inputs,
-    partners: Mapping[int, int],
+    target: Subgraph,
+    reference: Subgraph,
+    shared: SharedInputs,
 ) -> tuple[str, str]:
-    limit = 8 * max(lift(target, reference, start.shared, start.values).floor, 1e-7)
-    small = smallest(target, reference, start, limit)
-    names: dict[tuple[str, int], str] = {}
+    """Return the text of the file for one tensor, and its inputs in words."""
+    limit = 8 * max(lift(target, reference, shared.target, shared.reference).floor, 1e-7)
+    small = minify(target, reference, Inputs(shared.target, shared.reference), limit)
+    target_names: dict[int, str] = {}
+    reference_names: dict[int, str] = {}
     inputs: dict[str, torch.Tensor] = {}
     for number in target.inputs:
-        name = f"x{len(inputs)}"
-        names["target", number] = name
-        inputs[name] = small.shared[number]
-        partner = partners.get(number)
-        if partner is not None and partner in small.values and _equal(small.values[partner], small.shared[number]):
-            names["reference", partner] = name
+        name = target_names[number] = f"x{len(inputs)}"
+        inputs[name] = small.target[number]
+        partner = shared.counterpart.get(number)
+        other = small.reference.get(partner) if partner is not None else None
+        if partner is not None and other is not None and _equal(other, inputs[name]):
+            reference_names[partner] = name
     for number in reference.inputs:
-        if ("reference", number) not in names:
-            name = names["reference", number] = f"x{len(inputs)}"
-            inputs[name] = small.values[number]
+        if number not in reference_names:
+            name = reference_names[number] = f"x{len(inputs)}"
+            inputs[name] = small.reference[number]
     size = sum(tensor.numel() * tensor.element_size() for tensor in inputs.values())
     if size > MOST_BYTES:
         raise NumscopeError(f"the inputs of {origin.call} are {size >> 20} MiB: too much for a source file")
-    target_code = code(target, {n: x for (side, n), x in names.items() if side == "target"}, small.target_edits)
-    reference_code = code(
-        reference, {n: x for (side, n), x in names.items() if side == "reference"}, small.reference_edits
-    )
+    target_code = source_of(target, target_names, small.target_edits)
+    reference_code = source_of(reference, reference_names, small.reference_edits)
     text = _PAGE.format(
         title=f"{origin.call}: target and reference differ.",
         reason=origin.reason.replace("\\", "/").replace('"""', "'''"),
@@ -168,11 +165,11 @@ def _helpers(body: str) -> str:
 
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return a.dtype == b.dtype and a.shape == b.shape and relative(a, b) == 0.0
+    return a.dtype == b.dtype and a.shape == b.shape and relative_error(a, b) == 0.0
 
 
 def _literal(tensor: torch.Tensor) -> str:
     raw = tensor.contiguous()
-    data = raw.view(torch.uint8).numpy().tobytes() if raw.dim() else raw.reshape(1).view(torch.uint8).numpy().tobytes()
+    data = (raw if raw.dim() else raw.reshape(1)).view(torch.uint8).numpy().tobytes()
     packed = base64.b85encode(zlib.compress(data, 9)).decode()
     return f"tensor({tensor.dtype}, {list(tensor.shape)}, {packed!r})"

@@ -98,8 +98,8 @@ def _proof(origin: Origin, width: int) -> list[str]:
             found += _wrapped(label, str(details[key]), width)
     for item in (details.get("not_replayed") or [])[:3]:
         found += _wrapped("could not", f"replay {item}", width)
-    if "was not kept" in str(details.get("could_not", "")):
-        found += _wrapped("next", "capture with --keep tensors, or let `numscope bisect` keep what is needed", width)
+    if details.get("next"):
+        found += _wrapped("next", str(details["next"]), width)
     return ["", *found] if found else []
 
 

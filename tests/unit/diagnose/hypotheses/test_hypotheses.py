@@ -15,36 +15,36 @@ from hypothesis import strategies as st
 
 import numscope as ns
 from numscope.diagnose.hypotheses import FAMILIES, fitting
-from numscope.diagnose.hypotheses.case import Case, text
+from numscope.diagnose.hypotheses.case import Case
 from numscope.diagnose.hypotheses.masks import allowed_band
-from numscope.diagnose.hypotheses.numbers import recognise, spoken
 from numscope.diagnose.hypotheses.rope import rotary_base
-from numscope.diagnose.recorded.group import Common, Group, upstream
-from numscope.diagnose.recorded.invocation import Given
-from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.hypotheses.wording import recognise, spoken, value_words
+from numscope.diagnose.recorded.invocation import TensorRef
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.recorded.subgraph import Subgraph, upstream
 
 Work = Callable[..., torch.Tensor]
 
 
-def group(path: Path, work: Work, inputs: dict[str, torch.Tensor]) -> Group:
+def subgraph(path: Path, work: Work, inputs: dict[str, torch.Tensor]) -> Subgraph:
     with ns.capture(path, None, keep="tensors", on_error="raise") as cap:
         for name, tensor in inputs.items():
             cap.save(name, tensor)
         cap.save("result", work(**inputs))
-    record = Record(ns.open_run(path), 0, 0)
+    graph = StepGraph(ns.open_run(path), 0, 0)
     given_numbers = {
-        number for name in inputs for number in record.outputs(record.by_name[f"Save.{name}.0.forward"].order).values()
+        number for name in inputs for number in graph.outputs(graph.by_name[f"Save.{name}.0.forward"].order).values()
     }
-    output = next(iter(record.outputs(record.by_name["Save.result.0.forward"].order).values()))
-    return upstream(record, output, Common(dict.fromkeys(given_numbers, 0)), forced=True)
+    output = next(iter(graph.outputs(graph.by_name["Save.result.0.forward"].order).values()))
+    return upstream(graph, output, given_numbers, include_maker=True)
 
 
 def case(tmp_path: Path, wrong: Work, right: Work, inputs: dict[str, torch.Tensor]) -> Case:
-    target, reference = group(tmp_path / "target", wrong, inputs), group(tmp_path / "reference", right, inputs)
+    target, reference = subgraph(tmp_path / "target", wrong, inputs), subgraph(tmp_path / "reference", right, inputs)
     partners = {
-        number: reference.record.by_content[tensor.content]
-        for number, tensor in target.record.tensors.items()
-        if tensor.content in reference.record.by_content
+        number: reference.graph.by_content[tensor.content]
+        for number, tensor in target.graph.tensors.items()
+        if tensor.content in reference.graph.by_content
     }
     return Case(target, reference, {}, {}, 1e-6, 1e-15, partners)
 
@@ -180,8 +180,8 @@ def test_what_no_hypothesis_explains_has_no_repair(wrong: Work, right: Work, tmp
 
 
 def test_every_family_is_a_file() -> None:
-    folder = Path(__file__).parents[3] / "src" / "numscope" / "diagnose" / "hypotheses"
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "case", "numbers"}
+    folder = Path(__file__).parents[4] / "src" / "numscope" / "diagnose" / "hypotheses"
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "case", "wording"}
     files -= {"collectives"}  # asked of all ranks, not of a case: see test_collectives
     assert files == set(FAMILIES)
 
@@ -229,7 +229,7 @@ def test_the_base_of_a_rotary_embedding_is_read_from_its_frequencies() -> None:
         (1e-6, "1e-06"),
         ((slice(None), slice(1, 17)), "[:, 1:17]"),
         ((..., slice(None, None, 2)), "[..., ::2]"),
-        ([Given(3), Given(4)], "[a tensor, a tensor]"),
+        ([TensorRef(3), TensorRef(4)], "[a tensor, a tensor]"),
         ((2, 0), "(2, 0)"),
         (torch.float32, "float32"),
         ("tanh", "'tanh'"),
@@ -237,4 +237,4 @@ def test_the_base_of_a_rotary_embedding_is_read_from_its_frequencies() -> None:
     ],
 )
 def test_a_value_is_shown_in_words(value: object, shown: str) -> None:
-    assert text(value) == shown
+    assert value_words(value) == shown

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from numscope.diagnose.recorded.invocation import CannotReplay
-from numscope.diagnose.replay.job_code import Sources, is_guarded
+from numscope.diagnose.replay.job_code import JobCode, is_guarded
 
 DEFINITIONS = """
 import math
@@ -47,7 +47,7 @@ def written(path: Path, text: str) -> Path:
 
 def test_a_script_without_a_guard_is_never_run_but_gives_its_definitions(tmp_path: Path) -> None:
     script = written(tmp_path / "train.py", DEFINITIONS + WORK + "for _ in range(3):\n    train()\n")
-    sources = Sources(str(script), ["train.py", "--fast"])
+    sources = JobCode(str(script), ["train.py", "--fast"])
     assert not is_guarded(str(script))
     config = sources.find("__main__:Config", str(script))()
     assert config.width == 4
@@ -56,18 +56,18 @@ def test_a_script_without_a_guard_is_never_run_but_gives_its_definitions(tmp_pat
     assert not script.with_suffix(".ran").exists()
     with pytest.raises(CannotReplay, match="only its definitions are taken"):
         sources.find("__main__:VALUE", str(script))
-    assert sources.how("__main__:Config", str(script)) == "from the definitions of train.py"
+    assert sources.words_for("__main__:Config", str(script)) == "from the definitions of train.py"
 
 
 @pytest.mark.parametrize("guard", ["if __name__ == '__main__':", 'if "__main__" == __name__:'])
 def test_a_script_with_a_guard_is_imported_with_the_runs_arguments(tmp_path: Path, guard: str) -> None:
     script = written(tmp_path / "train.py", DEFINITIONS + WORK + f"\n{guard}\n    raise SystemExit('it ran')\n")
     before = list(sys.argv)
-    sources = Sources(str(script), ["train.py", "--fast"])
+    sources = JobCode(str(script), ["train.py", "--fast"])
     assert sources.find("__main__:VALUE", str(script))
     assert script.with_suffix(".ran").read_text() == "--fast"
     assert sys.argv == before
-    assert sources.how("__main__:Config", str(script)) == "imported from train.py"
+    assert sources.words_for("__main__:Config", str(script)) == "imported from train.py"
 
 
 def test_what_lies_beside_the_script_is_imported_and_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_what_lies_beside_the_script_is_imported_and_another_file_of_that_name_i
         written(tmp_path / side / "layers_of_a_test.py", f"NAME = '{side}'\nclass Layer: name = NAME\n")
     before = list(sys.path)
     try:
-        one = Sources(str(tmp_path / "one" / "train.py"), [])
+        one = JobCode(str(tmp_path / "one" / "train.py"), [])
         assert one.find("layers_of_a_test:Layer", str(tmp_path / "one" / "layers_of_a_test.py")).name == "one"
-        two = Sources(str(tmp_path / "two" / "train.py"), [])
+        two = JobCode(str(tmp_path / "two" / "train.py"), [])
         with pytest.raises(CannotReplay, match=r"is .*one.*here, in the run it was .*two"):
             two.find("layers_of_a_test:Layer", str(tmp_path / "two" / "layers_of_a_test.py"))
     finally:
@@ -99,9 +99,9 @@ def test_what_lies_beside_the_script_is_imported_and_another_file_of_that_name_i
 def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, text: str, why: str) -> None:
     script = written(tmp_path / "train.py", text)
     with pytest.raises(CannotReplay, match=why):
-        Sources(str(script), []).find(name, str(script))
+        JobCode(str(script), []).find(name, str(script))
 
 
 def test_a_script_that_is_gone_is_said() -> None:
     with pytest.raises(CannotReplay, match="is not here"):
-        Sources("/nowhere/train.py", []).find("__main__:Net", None)
+        JobCode("/nowhere/train.py", []).find("__main__:Net", None)

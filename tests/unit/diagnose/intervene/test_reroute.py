@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
-from numscope.diagnose.intervene.run_elsewhere import map_leaves
+from numscope.diagnose.intervene.run_elsewhere import tree_map
 
 seen: list[torch.dtype] = []
 
@@ -178,7 +178,7 @@ def test_nested_structures_come_back_in_their_own_form() -> None:
     result = ns.to_cpu(lambda p: Pair(p.first * 2, {"a": [p.rest["a"][0] * 3]}), dtype="float64")(pair)
     assert result.first.dtype == torch.float32
     assert result.rest["a"][0].item() == 3
-    assert map_leaves(pair, lambda leaf: leaf) is pair
+    assert tree_map(pair, lambda leaf: leaf) is pair
     top = ns.to_cpu(lambda x: torch.topk(x, 1), dtype="float64")(torch.tensor([1.0, 5.0]))
     assert top.values.item() == 5
 

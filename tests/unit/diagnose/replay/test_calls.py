@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
-from numscope.diagnose.recorded.group import Common, upstream
-from numscope.diagnose.recorded.invocation import CannotReplay, decode, parameters
-from numscope.diagnose.recorded.step_graph import Record
+from numscope.diagnose.recorded.invocation import CannotReplay, invocation_of, parameters
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.recorded.subgraph import upstream
 from numscope.diagnose.replay.calls import replay
 
 
-def recorded(path: Path, work: Callable[[], object], model: nn.Module | None = None) -> Record:
+def recorded(path: Path, work: Callable[[], object], model: nn.Module | None = None) -> StepGraph:
     with ns.capture(path / "run", model, keep="tensors", on_error="raise"):
         work()
-    return Record(ns.open_run(path / "run"), 0, 0)
+    return StepGraph(ns.open_run(path / "run"), 0, 0)
 
 
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -55,12 +55,12 @@ CALLS: dict[str, Callable[[torch.Tensor], object]] = {
 @pytest.mark.parametrize("name", list(CALLS))
 def test_every_kind_of_call_is_reproduced_to_the_bit(name: str, tmp_path: Path) -> None:
     x = torch.randn(4, 5, 6)
-    record = recorded(tmp_path, lambda: CALLS[name](x))
-    calls = [call for call in record.calls.values() if call.kind == "api"]
+    graph = recorded(tmp_path, lambda: CALLS[name](x))
+    calls = [call for call in graph.calls.values() if call.kind == "api"]
     assert calls
     for call in calls:
-        for number, made in replay(record, call).items():
-            assert same(made, record.data(number)), call.name
+        for number, made in replay(graph, call).items():
+            assert same(made, graph.data(number)), call.name
 
 
 def test_what_is_written_in_place_is_reproduced(tmp_path: Path) -> None:
@@ -71,43 +71,43 @@ def test_what_is_written_in_place_is_reproduced(tmp_path: Path) -> None:
         x += x
         F.relu_(x)
 
-    record = recorded(tmp_path, work)
-    for call in record.calls.values():
-        for number, made in replay(record, call).items():
-            assert same(made, record.data(number)), call.name
+    graph = recorded(tmp_path, work)
+    for call in graph.calls.values():
+        for number, made in replay(graph, call).items():
+            assert same(made, graph.data(number)), call.name
 
 
 def test_backward_is_reproduced_to_the_bit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 3))
     x = torch.randn(5, 4, 6)
-    record = recorded(tmp_path, lambda: model(x).pow(2).mean().backward(), model)
-    gradients = [call for call in record.calls.values() if call.is_gradient and call.kind == "api"]
+    graph = recorded(tmp_path, lambda: model(x).pow(2).mean().backward(), model)
+    gradients = [call for call in graph.calls.values() if call.is_gradient and call.kind == "api"]
     assert {call.op for call in gradients} >= {"linear", "layer_norm", "gelu", "pow", "mean"}
     for call in gradients:
-        for number, made in replay(record, call).items():
-            assert same(made, record.data(number)), call.name
+        for number, made in replay(graph, call).items():
+            assert same(made, graph.data(number)), call.name
 
 
 def test_autocast_is_reproduced(tmp_path: Path) -> None:
     layer = nn.Linear(6, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        record = recorded(tmp_path, lambda: layer(torch.randn(3, 6)), layer)
-    (call,) = [call for call in record.calls.values() if call.op == "linear"]
-    ((number, made),) = replay(record, call).items()
+        graph = recorded(tmp_path, lambda: layer(torch.randn(3, 6)), layer)
+    (call,) = [call for call in graph.calls.values() if call.op == "linear"]
+    ((number, made),) = replay(graph, call).items()
     assert made.dtype == torch.bfloat16
-    assert same(made.detach(), record.data(number))
+    assert same(made.detach(), graph.data(number))
 
 
 def test_a_lifted_replay_computes_in_float64_whatever_the_casts(tmp_path: Path) -> None:
     x = torch.randn(4, 8, dtype=torch.bfloat16)
-    record = recorded(tmp_path, lambda: x.float().pow(2).mean(-1).to(torch.bfloat16) + 1)
-    output = max(record.producer)
-    group = upstream(record, output, Common({}))
+    graph = recorded(tmp_path, lambda: x.float().pow(2).mean(-1).to(torch.bfloat16) + 1)
+    output = max(graph.producer)
+    subgraph = upstream(graph, output, ())
     exact = x.double().pow(2).mean(-1) + 1
-    assert torch.equal(group.run({}, torch.float64), exact)
-    assert same(group.run(), record.data(output))
-    assert len(group.calls) == 5
+    assert torch.equal(subgraph.run({}, torch.float64), exact)
+    assert same(subgraph.run(), graph.data(output))
+    assert len(subgraph.calls) == 5
 
 
 @pytest.mark.parametrize(
@@ -119,10 +119,10 @@ def test_a_lifted_replay_computes_in_float64_whatever_the_casts(tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_replayed_says_why(work: Callable[[torch.Tensor], object], why: str, tmp_path: Path) -> None:
-    record = recorded(tmp_path, lambda: work(torch.ones(3)))
-    (call,) = [call for call in record.calls.values() if call.op in ("rand_like", "dropout", "tensor")]
+    graph = recorded(tmp_path, lambda: work(torch.ones(3)))
+    (call,) = [call for call in graph.calls.values() if call.op in ("rand_like", "dropout", "tensor")]
     with pytest.raises(CannotReplay, match=why):
-        decode(record, call)
+        invocation_of(graph, call)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""Mean in place of sum, and other operators that take each other's place."""
+"""One operator in the place of another: mean for sum, `<` for `<=`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from numscope.diagnose.hypotheses.arguments import holds_given
-from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis, operator, text
-from numscope.diagnose.recorded.invocation import Given, Invocation
+from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
+from numscope.diagnose.hypotheses.wording import plain_argument_words
+from numscope.diagnose.recorded.invocation import Invocation, TensorRef
 
 _WORDS = {
     frozenset({"mean", "sum"}): "the reduction {there} in place of {here}",
@@ -21,21 +21,19 @@ _SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 @hypothesis("operator")
 def replaced(case: Case) -> Iterator[Repair]:
-    """Put the reference's operator in the place of the target's, where one stands for one."""
-    extra, missing = case.unpaired()
+    """Run the reference's operator in the place of the target's, where one call differs on each side."""
+    extra, missing = case.unmatched()
     if len(extra) != 1 or len(missing) != 1:
         return
     target, reference = case.target_calls[extra[0].order], case.reference_calls[missing[0].order]
-    tensors = [value for value in target.args if isinstance(value, Given)]
+    tensors = [value for value in target.args if isinstance(value, TensorRef)]
     filled: list[object] = []
     waiting = iter(tensors)
     for value in reference.args:
-        filled.append(next(waiting, None) if isinstance(value, Given) else value)
+        filled.append(next(waiting, None) if isinstance(value, TensorRef) else value)
     edited = Invocation(target.call, reference.function, tuple(filled), reference.kwargs)
-    here, there = operator(target.call), operator(reference.call)
+    here, there = target.call.operator, reference.call.operator
     form = _WORDS.get(frozenset({here, there}), "{there} in place of {here}")
     change = form.format(here=_SYMBOLS.get(here, here), there=_SYMBOLS.get(there, there))
-    shown = [text(value) for value in reference.args if not holds_given(value)]
-    shown += [f"{name}={text(value)}" for name, value in reference.kwargs.items() if not holds_given(value)]
-    tail = f" ({', '.join(shown)})" if shown else ""
+    tail = plain_argument_words(reference)
     yield Repair(f"{change}{tail} in {target.call.name}", lambda: case.edited({extra[0].order: edited}))

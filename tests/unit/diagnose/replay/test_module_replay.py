@@ -16,9 +16,9 @@ from torch import nn
 
 import numscope as ns
 from numscope.diagnose.recorded.invocation import CannotReplay
-from numscope.diagnose.recorded.step_graph import Record
-from numscope.diagnose.replay.measures import relative
-from numscope.diagnose.replay.module_unit import unit_of
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.replay.measures import relative_error
+from numscope.diagnose.replay.module_replay import module_replay
 
 
 class Form(enum.Enum):
@@ -60,12 +60,12 @@ class Net(nn.Module):
         return self.second(self.first(x)["out"], scale=0.5)["out"]
 
 
-def captured(path: Path, model: nn.Module, x: torch.Tensor, backward: bool = True, **settings: Any) -> Record:
+def captured(path: Path, model: nn.Module, x: torch.Tensor, backward: bool = True, **settings: Any) -> StepGraph:
     with ns.capture(path, model, **{"keep": "tensors", "level": "module", "on_error": "raise", **settings}):
         loss = model(x).square().mean()
         if backward:
             loss.backward()
-    return Record(ns.open_run(path), 0, 0)
+    return StepGraph(ns.open_run(path), 0, 0)
 
 
 def net(form: Form = Form.ERF) -> tuple[Net, torch.Tensor]:
@@ -73,37 +73,35 @@ def net(form: Form = Form.ERF) -> tuple[Net, torch.Tensor]:
     return Net(Config(form)), torch.randn(6, 8)
 
 
-def outputs(record: Record, name: str) -> list[tuple[int, int]]:
-    call = record.by_name[name]
-    slots = record.slots(call.order, "output", "parameters_grad")
+def outputs(graph: StepGraph, name: str) -> list[tuple[int, int]]:
+    call = graph.by_name[name]
+    slots = graph.slots(call.order, "output", "parameters_grad")
     return [(call.order, number) for number in slots.values() if number is not None]
 
 
 @pytest.mark.parametrize("name", ["Module.first.Mlp.forward.0", "Module.second.Mlp.forward.0", "Module.Net.forward.0"])
 def test_a_module_built_again_gives_its_recorded_outputs_to_the_bit(tmp_path: Path, name: str) -> None:
-    record = captured(tmp_path / "run", *net())
-    found = outputs(record, name)
+    graph = captured(tmp_path / "run", *net())
+    found = outputs(graph, name)
     assert found
     for order, number in found:
-        assert torch.equal(unit_of(record, order, number).run(), record.data(number))
+        assert torch.equal(module_replay(graph, order, number).run(), graph.data(number))
 
 
 def test_a_unit_runs_in_float64_all_the_way_casts_included(tmp_path: Path) -> None:
-    record = captured(tmp_path / "run", *net())
-    order, number = outputs(record, "Module.second.Mlp.forward.0")[0]
-    wide = unit_of(record, order, number).run(dtype=torch.float64)
+    graph = captured(tmp_path / "run", *net())
+    order, number = outputs(graph, "Module.second.Mlp.forward.0")[0]
+    wide = module_replay(graph, order, number).run(dtype=torch.float64)
     assert wide.dtype == torch.float64
-    assert 0 < relative(record.data(number), wide) < 1e-5
+    assert 0 < relative_error(graph.data(number), wide) < 1e-5
 
 
 def test_the_backward_call_of_a_module_gives_its_recorded_gradients(tmp_path: Path) -> None:
-    record = captured(tmp_path / "run", *net())
-    found = outputs(record, "Module.second.Mlp.backward.0") + outputs(
-        record, "Module.second.norm.BatchNorm1d.backward.0"
-    )
+    graph = captured(tmp_path / "run", *net())
+    found = outputs(graph, "Module.second.Mlp.backward.0") + outputs(graph, "Module.second.norm.BatchNorm1d.backward.0")
     assert len(found) >= 3
     for order, number in found:
-        assert relative(unit_of(record, order, number).run(), record.data(number)) < 1e-6
+        assert relative_error(module_replay(graph, order, number).run(), graph.data(number)) < 1e-6
 
 
 def test_secrets_are_not_written_down(tmp_path: Path) -> None:
@@ -115,11 +113,11 @@ def test_secrets_are_not_written_down(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("settings", [{"keep": "stats"}, {"level": "api"}])
 def test_what_no_replay_could_use_is_not_described(tmp_path: Path, settings: dict[str, Any]) -> None:
-    record = captured(tmp_path / "run", *net(), **settings)
+    graph = captured(tmp_path / "run", *net(), **settings)
     assert not (tmp_path / "run" / "rank0" / "modules.json").exists()
     if "level" not in settings:
         with pytest.raises(CannotReplay, match="does not say what its modules are made of"):
-            unit_of(record, *outputs(record, "Module.Net.forward.0")[0])
+            module_replay(graph, *outputs(graph, "Module.Net.forward.0")[0])
 
 
 class Handle:
@@ -159,15 +157,15 @@ class Odd(nn.Module):
     ],
 )
 def test_a_module_that_cannot_be_built_again_is_not_believed(tmp_path: Path, what: str, why: str) -> None:
-    record = captured(tmp_path / "run", Odd(what), torch.randn(4), backward=False)
+    graph = captured(tmp_path / "run", Odd(what), torch.randn(4), backward=False)
     with pytest.raises(CannotReplay, match=why):
-        unit_of(record, *outputs(record, "Module.Odd.forward.0")[0])
+        module_replay(graph, *outputs(graph, "Module.Odd.forward.0")[0])
 
 
 def test_what_is_not_needed_may_be_lost(tmp_path: Path) -> None:
-    record = captured(tmp_path / "run", Odd("fine"), torch.randn(4), backward=False)
-    order, number = outputs(record, "Module.Odd.forward.0")[0]
-    assert torch.equal(unit_of(record, order, number).run(), record.data(number))
+    graph = captured(tmp_path / "run", Odd("fine"), torch.randn(4), backward=False)
+    order, number = outputs(graph, "Module.Odd.forward.0")[0]
+    assert torch.equal(module_replay(graph, order, number).run(), graph.data(number))
 
 
 def test_a_run_of_modules_alone_ends_with_the_call_at_fault_and_its_repair(tmp_path: Path) -> None:
@@ -218,8 +216,8 @@ def test_why_a_suspected_module_was_not_replayed_as_a_unit_is_said(tmp_path: Pat
 
 
 def test_the_buffers_that_a_call_leaves_behind_are_replayed_too(tmp_path: Path) -> None:
-    record = captured(tmp_path / "run", *net())
-    call = record.by_name["Module.first.norm.BatchNorm1d.forward.0"]
-    number = record.slots(call.order)["output.buffers.running_mean"]
+    graph = captured(tmp_path / "run", *net())
+    call = graph.by_name["Module.first.norm.BatchNorm1d.forward.0"]
+    number = graph.slots(call.order)["output.buffers.running_mean"]
     assert number is not None
-    assert torch.equal(unit_of(record, call.order, number).run(), record.data(number))
+    assert torch.equal(module_replay(graph, call.order, number).run(), graph.data(number))

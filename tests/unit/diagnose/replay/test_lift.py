@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import numscope as ns
-from numscope.diagnose.recorded.group import Common, Group, upstream
-from numscope.diagnose.recorded.step_graph import Record
-from numscope.diagnose.replay import noise_floor
+from numscope.diagnose.recorded.step_graph import StepGraph
+from numscope.diagnose.recorded.subgraph import Subgraph, upstream
 from numscope.diagnose.replay.lift import Lift, lift
-from numscope.diagnose.replay.measures import relative
+from numscope.diagnose.replay.measures import relative_error
+from numscope.diagnose.replay.noise_floor import noise_floor, perturb
 
 torch.manual_seed(0)
 X = torch.randn(64, 128)
@@ -40,20 +40,20 @@ PAIRS: dict[str, tuple[str, Pair]] = {
 }
 
 
-def group(path: Path, work: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> Group:
+def subgraph(path: Path, work: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> Subgraph:
     made: list[torch.Tensor] = []
     with ns.capture(path, None, keep="tensors", on_error="raise") as cap:
         made.append(work(x, w))
         cap.save("result", made[0])
-    record = Record(ns.open_run(path), 0, 0)
-    output = next(iter(record.outputs(record.by_name["Save.result.0.forward"].order).values()))
-    return upstream(record, output, Common({}))
+    graph = StepGraph(ns.open_run(path), 0, 0)
+    output = next(iter(graph.outputs(graph.by_name["Save.result.0.forward"].order).values()))
+    return upstream(graph, output, ())
 
 
 def figures(tmp_path: Path, name: str, dtype: torch.dtype) -> Lift:
     a, b = PAIRS[name][1]
     x, w = X.to(dtype), W.to(dtype)
-    return lift(group(tmp_path / "a", a, x, w), group(tmp_path / "b", b, x, w), {}, {})
+    return lift(subgraph(tmp_path / "a", a, x, w), subgraph(tmp_path / "b", b, x, w), {}, {})
 
 
 @pytest.mark.parametrize("name", list(PAIRS))
@@ -70,16 +70,16 @@ def test_in_float32_too(name: str, tmp_path: Path) -> None:
 
 
 def test_the_floor_is_what_an_ulp_does(tmp_path: Path) -> None:
-    product = noise_floor.floor(lambda v: v[0] @ v[1], {0: X, 1: W})
+    product = noise_floor(lambda v: v[0] @ v[1], {0: X, 1: W})
     assert 1e-8 < product < 1e-6
-    steep = noise_floor.floor(lambda v: v[0] - 1, {0: torch.ones(1000) + 1e-4})
+    steep = noise_floor(lambda v: v[0] - 1, {0: torch.ones(1000) + 1e-4})
     assert steep > 100 * product
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=20))
 def test_a_perturbed_element_is_a_neighbour(values: list[float]) -> None:
     tensor = torch.tensor(values, dtype=torch.float32)
-    moved = noise_floor.perturb(tensor, torch.Generator().manual_seed(0))
+    moved = perturb(tensor, torch.Generator().manual_seed(0))
     up, down = torch.nextafter(tensor, tensor + torch.inf), torch.nextafter(tensor, tensor - torch.inf)
     fixed = (moved == tensor) | (moved == up) | (moved == down)
     assert bool(fixed.all())
@@ -88,8 +88,8 @@ def test_a_perturbed_element_is_a_neighbour(values: list[float]) -> None:
 @given(st.floats(-100, 100), st.floats(1e-3, 1e3))
 def test_relative_is_scale_free_and_exact(shift: float, scale: float) -> None:
     base = torch.linspace(1, 2, 50, dtype=torch.float64)
-    assert relative(base * (1 + 1e-3), base) == pytest.approx(1e-3, rel=1e-9)
-    assert relative(base * scale * 1.5, base * scale) == pytest.approx(0.5)
-    assert relative(base, base) == 0
-    assert relative(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")])) == 0
-    assert relative(torch.tensor([1.0, float("inf")]), torch.tensor([1.0, 1.0])) == float("inf")
+    assert relative_error(base * (1 + 1e-3), base) == pytest.approx(1e-3, rel=1e-9)
+    assert relative_error(base * scale * 1.5, base * scale) == pytest.approx(0.5)
+    assert relative_error(base, base) == 0
+    assert relative_error(torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("nan")])) == 0
+    assert relative_error(torch.tensor([1.0, float("inf")]), torch.tensor([1.0, 1.0])) == float("inf")
