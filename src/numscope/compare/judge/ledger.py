@@ -10,6 +10,7 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference, differences, numbers
 from numscope.compare.align.pairing import MAP
 from numscope.compare.align.slots import INPUT, OUTPUT, SlotPairs
+from numscope.compare.judge.call_errors import CallErrors, call_errors, forward_pairs
 from numscope.compare.judge.findings import (
     EQUIVALENT,
     IDENTICAL,
@@ -24,7 +25,7 @@ from numscope.compare.judge.findings import (
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.paths.dataflow import flow, leads_to, other_sources
 from numscope.compare.judge.reasons import DataOfAnotherSize
-from numscope.compare.judge.rounding import CallErrors, call_errors, common_roundoff, forward_pairs
+from numscope.compare.judge.rounding import common_roundoff
 from numscope.compare.judge.rules.micro_batches import batch_shapes, loading
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.unrecorded_inputs import is_source, loosened, records_inputs

@@ -1,165 +1,193 @@
-"""What rounding alone explains at each pair of calls, vectorised over a step.
+"""How much error rounding alone explains: a rule for each class of operator, and the constants of the rules.
 
-Two parts: what the call's own rounding may add though its inputs are the same (`floor`), and what the error that came
-in may have become on the way through (`carried`). Both follow from norms that every fingerprint has: a sum rounds in
-proportion to its terms, not to its result, so that a result which cancels to nearly nothing may differ by all of
-itself (the gradient of a key's bias, which is zero but for rounding). docs/explanation/verdicts.md gives the reasons.
+A right call's result may be off for two reasons. It rounds by itself: the `floor`, in units of the unit roundoff u. And it
+hands on the error that came in: `absolute` times its absolute size, `relative` times its relative size. Rules read norms,
+which every fingerprint has, because a sum rounds in proportion to its terms, not to its result: one that cancels to nearly
+nothing may be off by all of itself (the gradient of a key's bias, which is zero but for rounding).
+
+docs/explanation/verdicts.md says it with examples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 
-from numscope.compare.align.alignment import Alignment
-from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
-from numscope.compare.load.side import Flags, Floats, Ints, Side
-from numscope.compare.measure.measures import RESOLUTION, Measures, filled
-from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff
-from numscope.core.operators import Rounding, Trait, names_with, operator, operator_of_module
+from numscope.compare.load.side import Flags, Floats, Ints
+from numscope.core.dtypes import SINGLE
+from numscope.core.operators import Rounding
 
-_LARGE = 1e6  # no cancellation is believed beyond this factor
+MOST_CANCELLATION = 1e6  # no cancellation is believed beyond this factor
+_TINY = 1e-300  # stands for a norm of zero under a fraction
+_LARGEST_EXPONENT = 600.0  # of e: products of norms stay finite, and above zero
+
+
+class Constants(NamedTuple):
+    """The constants of one class of operators."""
+
+    floor: float  # units of roundoff, in float32 and above
+    narrow_floor: float  # below: kernels accumulate in float32 and round once, so that the number of terms adds nothing
+    absolute: float  # gain of an absolute error, 0 where the relative one tells more
+    relative: float  # gain of a relative error
+
+
+# Generous where it costs nothing: mostly the runs agree to the bit before a bug, and nothing comes in.
+FORWARD = {
+    Rounding.MOVE: Constants(0, 0, 4, 2),
+    Rounding.LIPSCHITZ: Constants(4, 4, 4, 2),  # kernels differ by an ulp or two, each 2u
+    Rounding.SCALE: Constants(4, 4, 0, 8),
+    Rounding.PRODUCT: Constants(4, 4, 0, 8),
+    Rounding.SUM: Constants(4, 4, 4, 8),
+    Rounding.NORMALISE: Constants(8, 2, 0, 16),
+    Rounding.EXPONENTIAL: Constants(8, 3, 0, 16),
+    Rounding.STEEP: Constants(8, 8, 0, 48),
+    Rounding.DISCRETE: Constants(0, 0, 0, 1e3),  # what an error flips is not in proportion to it
+    Rounding.RANDOM: Constants(4, 4, 4, 4),
+    Rounding.CREATE: Constants(4, 4, 0, 8),
+    Rounding.COMMUNICATE: Constants(8, 8, 4, 8),
+    Rounding.OTHER: Constants(16, 16, 0, 32),
+}
+BACKWARD = Constants(16, 6, 4, 24)  # several products and sums
+BACKWARD_OF_MOVE = Constants(8, 2, 4, 2)  # the gradient of a gather is a sum
+PER_ROOT_OF_TERMS = 0.25  # units of roundoff that the √n of n terms adds: blocked kernels show no more
+MOST_SCALE = 32.0  # gain of an elementwise product beyond its constant
+RMS_TO_LARGEST = 10.0  # the largest logit is no more root mean squares away
+MOST_LOGIT = 1e4
+MOST_NARROW_FLOOR = 256.0  # units of roundoff: in narrow formats, more would explain everything
+SIGN_LIKE = 1e6  # gain of a relative error where an element that is zero but for rounding comes out as ±1
+KINK = 6.0  # a relative error e flips about e of a mask's elements: 6√e comes out
+TWO_PRECISIONS = 4.0  # units of roundoff by which outputs of two dtypes differ at least
 
 
 @dataclass(frozen=True)
-class CallErrors:
-    """What came in, what went out and what is explained, per pair of calls; NaN where unknown."""
+class Norms:
+    """What the rules read of each pair of calls; of several tensors the largest, unless something else is said."""
 
-    error_in: Floats
-    error_state: Floats
-    error_out: Floats
-    floor: Floats
-    gain: Floats  # of a relative error on the way through
-    expected: Floats
     roundoff: Floats
-    discrete_in: Flags  # an integer or bool input differs
-    discrete_out: Flags
-    estimated: Flags
-    operator: Ints  # class of operators.py
-    name: list[str]  # canonical operator
-    identical: Flags  # every slot is the same to the bit
-    measured: Flags  # at least one slot could be measured
-    dtype_differs: Flags  # an output's dtype differs between the sides
+    out: Floats  # norm of the output that is off by the most
+    off_elements: Floats  # … and its number of elements
+    out_elements: Floats
+    largest_in: Floats  # norm
+    in_elements: Floats
+    deviation: Floats  # standard deviation of an input
+    log_product: Floats  # Σ log‖x‖ over the inputs
+    log_elements: Floats  # Σ log n over the inputs
+    forward_in: Floats  # of the forward call of a backward one: norms of its input and output, 0 for none
+    forward_out: Floats
+    averages: Flags  # a sum that is divided by the number of its terms
+
+    def of(self, rows: Flags) -> Norms:
+        """Return the norms of some of the pairs."""
+        return Norms(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+    @property
+    def narrow(self) -> Flags:
+        """Which calls compute in a format of fewer digits than float32."""
+        return np.asarray(self.roundoff > 4 * SINGLE)
+
+    @property
+    def result(self) -> Floats:
+        """The norm of the output, to divide by."""
+        return np.maximum(self.out, _TINY)
+
+    @property
+    def product(self) -> Floats:
+        """The product of the inputs' norms."""
+        return np.exp(np.clip(self.log_product, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))
 
 
-def call_errors(
-    a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, two_precisions: bool
-) -> CallErrors:
-    """Return errors and what rounding explains of them for every pair of calls."""
-    count = len(alignment.target)
-    table = _SlotTable(a, b, slots, measures)
-    names, classes, backward = _operators(a, b, alignment)
-    error_in = table.worst(count, slots.role == INPUT)
-    error_state = table.worst(count, slots.role == STATE)
-    error_out = table.worst(count, slots.role == OUTPUT)
-    roundoff = _roundoff(count, slots, table, classes, backward, two_precisions)
-    scale = _Scales(count, a, b, alignment, slots, table, backward)
-    floor, gain_abs, gain_rel = (scale.larger * part for part in _rules(classes, names, backward, roundoff, scale))
-    differs = table.any(count, (slots.role == OUTPUT) & table.dtype_differs)
-    floor = np.where(differs & two_precisions, np.fmax(floor, 4.0 * roundoff), floor)
-    estimated = table.any(count, measures.estimated[measures.row_of] & ~table.bitwise)
-    floor = np.where(estimated, floor + 4 * RESOLUTION, floor)
-    came_in = np.fmax(np.nan_to_num(error_in, nan=0.0), np.nan_to_num(error_state, nan=0.0))
-    if backward.any():
-        came_in = np.where(backward, np.fmax(came_in, _forward_errors(alignment, a, error_in, error_out)), came_in)
-    with np.errstate(invalid="ignore", over="ignore"):
-        carried = np.where(gain_abs > 0, gain_abs * scale.moved, 0.0) + gain_rel * came_in
-        kinked = np.array([name in names_with(Trait.KINKED) for name in names], dtype=np.bool_) & backward
-        carried += np.where(kinked, 6.0 * np.sqrt(np.minimum(came_in, 1.0)), 0.0)
-    discrete_in = table.any(count, (slots.role == INPUT) & table.discrete & ~table.bitwise)
-    discrete_out = table.any(count, (slots.role == OUTPUT) & table.discrete & ~table.bitwise)
-    flips = discrete_in | (discrete_out & (came_in > 0))
-    expected = np.where(flips, np.inf, floor + carried)
-    return CallErrors(
-        error_in=error_in,
-        error_state=error_state,
-        error_out=error_out,
-        floor=floor,
-        gain=gain_rel,
-        expected=expected,
-        roundoff=roundoff,
-        discrete_in=discrete_in,
-        discrete_out=discrete_out,
-        estimated=estimated,
-        operator=classes,
-        name=names,
-        identical=~table.any(count, ~table.bitwise),
-        measured=table.any(count, measures.known[measures.row_of]),
-        dtype_differs=differs,
-    )
+class Bound(NamedTuple):
+    """What rounding explains at each pair of calls: floor in units of roundoff, and gains of the error that came in."""
+
+    floor: Floats
+    absolute: Floats
+    relative: Floats
 
 
-class _SlotTable:
-    """Columns per slot pair that several rules need."""
-
-    def __init__(self, a: Side, b: Side, slots: SlotPairs, measures: Measures) -> None:
-        row = measures.row_of
-        words = a.book.words
-        self.pair, self.role = slots.pair, slots.role
-        self.bitwise = measures.bitwise[row]
-        self.error = measures.error[row]
-        with np.errstate(invalid="ignore"):
-            self.moved = np.nan_to_num(measures.columns["euclid"][row], nan=0.0)
-        self.norm = np.fmax(np.nan_to_num(b.tensors.l2[slots.b]), np.nan_to_num(a.tensors.l2[slots.a]))
-        self.elements = b.tensors.elements[slots.b].astype(np.float64)
-        masked = filled(b, slots.b)
-        roundoff = np.array([unit_roundoff(word) for word in words] + [0.0])
-        dtype_a, dtype_b = a.tensors.dtype[slots.a], b.tensors.dtype[slots.b]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            # What is nothing but rounding is as large as its dtype rounds.
-            apart = np.fmax(_LARGE, 64.0 * roundoff[dtype_a] / roundoff[dtype_b])
-            larger = np.clip(self.norm / b.tensors.l2[slots.b], 1.0, apart)
-        self.larger = np.where(masked | ~np.isfinite(larger), 1.0, larger)
-        least = np.fmin(np.abs(b.tensors.min[slots.b]), np.abs(b.tensors.max[slots.b]))
-        self.norm = np.where(masked, least * np.sqrt(self.elements), self.norm)
-        self.moved = np.where(masked, np.nan_to_num(self.error) * self.norm, self.moved)
-        spread = b.tensors.l2[slots.b] ** 2 / np.maximum(self.elements, 1) - b.tensors.mean[slots.b] ** 2
-        self.std = np.sqrt(np.maximum(np.nan_to_num(spread), 0.0))
-        self.largest = np.fmax(np.abs(b.tensors.max[slots.b]), np.abs(b.tensors.min[slots.b]))
-        discrete = np.array([is_discrete(word) for word in words] + [False])
-        self.dtype_differs = dtype_a != dtype_b
-        steps = np.array([rounding_near_zero(word) for word in words] + [0.0])
-        below = np.sqrt(self.elements) / np.maximum(self.norm, 1e-300)
-        self.roundoff_a = roundoff[dtype_a] + np.minimum(1.0, steps[dtype_a] / a.tensors.scale[slots.a] * below)
-        self.roundoff_b = roundoff[dtype_b] + np.minimum(1.0, steps[dtype_b] / b.tensors.scale[slots.b] * below)
-        self.discrete = discrete[dtype_a] & discrete[dtype_b]
-
-    def worst(self, count: int, chosen: Flags) -> Floats:
-        result = np.full(count, np.nan)
-        np.fmax.at(result, self.pair[chosen], self.error[chosen])
-        return result
-
-    def any(self, count: int, chosen: Flags) -> Flags:
-        result = np.zeros(count, np.bool_)
-        result[self.pair[chosen]] = True
-        return result
-
-    def most(self, count: int, chosen: Flags, values: Floats) -> Floats:
-        result = np.zeros(count)
-        np.fmax.at(result, self.pair[chosen], values[chosen])
-        return result
-
-    def total(self, count: int, chosen: Flags, values: Floats) -> Floats:
-        return np.bincount(self.pair[chosen], weights=values[chosen], minlength=count).astype(np.float64)
+Rule = Callable[[Norms, Constants], Bound]
 
 
-def _operators(a: Side, b: Side, alignment: Alignment) -> tuple[list[str], Ints, Flags]:
-    words, module = a.book.words, a.book.code("module")
-    codes = a.calls.op[alignment.target]
-    is_module = a.calls.kind[alignment.target] == module
-    classes_of_modules = a.calls.module_class[alignment.target]
-    names = [
-        operator_of_module(words[cls]) if mod else words[code]
-        for code, mod, cls in zip(codes.tolist(), is_module.tolist(), classes_of_modules.tolist())
+def _constant(norms: Norms, c: Constants) -> Bound:
+    """fl(f(x)) = f(x)·(1 + δ) with |δ| ≤ c·u, whatever x is."""
+    return Bound(_floor(norms, c), np.full(len(norms.out), c.absolute), np.full(len(norms.out), c.relative))
+
+
+def _scale(norms: Norms, c: Constants) -> Bound:
+    """‖Δx∘y‖ / ‖x∘y‖ exceeds ‖Δx‖/‖x‖ by up to ‖x‖‖y‖ / ‖x∘y‖: the error may lie where y is large."""
+    bound = _constant(norms, c)
+    return bound._replace(relative=c.relative * np.clip(norms.product / norms.result, 1.0, MOST_SCALE))
+
+
+def _product(norms: Norms, c: Constants) -> Bound:
+    """‖fl(AB) - AB‖ ≈ (c + √K/4)·u·‖A‖‖B‖/√K with K terms to a sum; for random data ‖A‖‖B‖/√K is ‖AB‖ itself.
+
+    K follows from the numbers of elements: of [m, K] times [K, n], √(mK·Kn / mn).
+    """
+    elements = np.exp(np.minimum(norms.log_elements, _LARGEST_EXPONENT))
+    terms = np.sqrt(np.maximum(elements / norms.out_elements, 1.0))
+    terms = np.clip(terms, 1.0, norms.in_elements)
+    cancelled = _cancellation(norms.product, norms.result * np.sqrt(terms))
+    return _enlarged(_constant(norms, c)._replace(floor=_floor(norms, c, terms)), cancelled)
+
+
+def _sum(norms: Norms, c: Constants) -> Bound:
+    """‖fl(Σx) - Σx‖ ≈ (c + √m/4)·u·‖x‖ with m terms to a sum; the mean of m terms is Σx/m."""
+    terms = np.maximum(norms.in_elements / norms.out_elements, 1.0)
+    cancelled = _cancellation(norms.largest_in, norms.result * np.where(norms.averages, terms, 1.0))
+    return _enlarged(_constant(norms, c)._replace(floor=_floor(norms, c, terms)), cancelled)
+
+
+def _normalise(norms: Norms, c: Constants) -> Bound:
+    """x - mean(x) rounds as x does, and cancels by ‖x‖ / (√n·σ); the mean itself, where it is a result too, is a sum."""
+    centred = _cancellation(norms.largest_in, np.maximum(np.sqrt(norms.in_elements) * norms.deviation, _TINY))
+    terms = np.maximum(norms.in_elements / norms.off_elements, 1.0)
+    mean = np.fmax(centred, _cancellation(norms.largest_in, norms.result * terms))
+    return _enlarged(_constant(norms, c), np.where(terms > 1, mean, centred))
+
+
+def _exponential(norms: Norms, c: Constants) -> Bound:
+    """Δeˣ/eˣ = Δx = (Δx/x)·x: a relative error comes out times the largest logit, which norms only bound."""
+    logit = np.minimum(RMS_TO_LARGEST * norms.largest_in / np.sqrt(norms.in_elements), MOST_LOGIT)
+    return _constant(norms, c)._replace(relative=np.maximum(c.relative, 2.0 * logit))
+
+
+def _backward(norms: Norms, c: Constants) -> Bound:
+    """‖Δ‖ ≈ (c + √n/4)·u·‖terms‖: of ‖g‖ times the forward call's slope, or of ‖g‖‖x‖ summed over n elements."""
+    slope = np.where(norms.forward_in > 0, norms.forward_out / np.maximum(norms.forward_in, _TINY), 1.0)
+    elementwise = _cancellation(norms.largest_in * np.maximum(slope, 1.0), norms.result)
+    product = norms.product * norms.forward_in / norms.result
+    summed = np.clip(product / np.sqrt(norms.in_elements), 1.0, MOST_CANCELLATION)
+    bound = _constant(norms, c)._replace(floor=_floor(norms, c, norms.in_elements))
+    return _enlarged(bound, np.maximum(elementwise, summed))
+
+
+RULES: dict[Rounding, Rule] = {
+    Rounding.SCALE: _scale,
+    Rounding.PRODUCT: _product,
+    Rounding.SUM: _sum,
+    Rounding.NORMALISE: _normalise,
+    Rounding.EXPONENTIAL: _exponential,
+}
+
+
+def bounds(classes: Ints, backward: Flags, sign_like: Flags, norms: Norms) -> Bound:
+    """Return what rounding explains at each pair of calls, by the class of its operator and its direction."""
+    moves = classes == Rounding.MOVE
+    parts: list[tuple[Flags, Rule, Constants]] = [
+        (~backward & (classes == kind), RULES.get(kind, _constant), constants) for kind, constants in FORWARD.items()
     ]
-    kinds = {name: operator(name).rounding for name in set(names)}
-    classes = np.array([kinds[name] for name in names], dtype=np.int64)
-    collective = a.calls.kind[alignment.target] == a.book.code("collective")
-    classes[collective] = Rounding.COMMUNICATE
-    backward = a.calls.phase[alignment.target] == a.book.code("backward")
-    return names, classes, backward
+    parts += [(backward & ~moves, _backward, BACKWARD), (backward & moves, _constant, BACKWARD_OF_MOVE)]
+    whole = Bound(*(np.zeros(len(classes)) for _ in Bound._fields))
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        for rows, rule, constants in parts:
+            if rows.any():
+                for column, values in zip(whole, rule(norms.of(rows), constants)):
+                    column[rows] = values
+    floor = np.where(norms.narrow & ~backward, np.minimum(whole.floor, MOST_NARROW_FLOOR), whole.floor)
+    return Bound(floor, whole.absolute, np.where(sign_like & ~backward, SIGN_LIKE, whole.relative))
 
 
 def common_roundoff(sides: Sequence[float], coarser: bool) -> float:
@@ -174,136 +202,16 @@ def common_roundoff(sides: Sequence[float], coarser: bool) -> float:
     return max(least, min(max(sides), SINGLE)) if least else 0.0
 
 
-def _roundoff(
-    count: int, slots: SlotPairs, table: _SlotTable, classes: Ints, backward: Flags, two_precisions: bool
-) -> Floats:
-    """Return the unit roundoff that counts: of the coarser side only where the runs are of two precisions."""
-    worse = np.fmax(table.roundoff_a, table.roundoff_b)
-    finer = np.fmin(table.roundoff_a, table.roundoff_b)
-    finer = np.where(finer > 0, np.fmax(finer, np.fmin(worse, SINGLE)), 0.0)
-    same_policy = np.where(table.dtype_differs, finer, worse)
-    each = worse if two_precisions else same_policy
-    outputs = table.most(count, slots.role == OUTPUT, each)
-    everything = table.most(count, np.ones(len(slots.pair), np.bool_), each)
-    inside = backward | (classes == Rounding.OTHER) | (outputs == 0)
-    return np.where(inside, everything, outputs)
+def _floor(norms: Norms, c: Constants, terms: Floats | float = 0.0) -> Floats:
+    """Return the units of roundoff of calls that add up so many terms."""
+    return np.where(norms.narrow, c.narrow_floor, c.floor + PER_ROOT_OF_TERMS * np.sqrt(terms))
 
 
-class _Scales:
-    """Norms of what goes in and comes out, per pair of calls."""
-
-    def __init__(
-        self, count: int, a: Side, b: Side, alignment: Alignment, slots: SlotPairs, table: _SlotTable, backward: Flags
-    ) -> None:
-        out, given = slots.role == OUTPUT, slots.role != OUTPUT
-        smooth = ~table.discrete
-        self.out = self._least(count, out & smooth & (table.elements > 0), table, table.norm)
-        # Errors are relative to the reference, and what rounds is the larger of the two.
-        self.larger = np.maximum(self._least(count, out & smooth & (table.elements > 0), table, table.larger), 1.0)
-        worst = self._least(count, out & smooth & (table.elements > 0), table, table.elements)
-        self.worst_elements = np.maximum(worst, 1)  # of the output that is off by the most
-        self.out_elements = np.maximum(table.most(count, out & smooth, table.elements), 1)
-        self.largest_in = table.most(count, given & smooth, table.norm)
-        self.in_elements = np.maximum(table.most(count, given & smooth, table.elements), 1)
-        self.std_in = table.most(count, given & smooth, table.std)
-        self.magnitude_in = table.most(count, given & smooth, table.largest)
-        product = np.zeros(count)
-        elements = np.zeros(count)
-        with np.errstate(divide="ignore"):
-            np.add.at(product, slots.pair[given & smooth], np.log(np.maximum(table.norm[given & smooth], 1e-300)))
-            np.add.at(elements, slots.pair[given & smooth], np.log(np.maximum(table.elements[given & smooth], 1)))
-        self.product, self.product_elements = product, elements
-        moved = table.total(count, given & smooth, np.where(np.isfinite(table.moved), table.moved, 0.0))
-        widen = np.sqrt(np.maximum(1.0, self.out_elements / self.in_elements))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            self.moved = np.where(moved > 0, moved * widen / np.maximum(self.out, 1e-300), 0.0)
-        forward = forward_pairs(alignment, a)
-        have = backward & (forward >= 0)
-        safe = np.maximum(forward, 0)
-        self.forward_in = np.where(have, self.largest_in[safe], 0.0)
-        self.forward_out = np.where(have, self.out[safe], 0.0)
-        self.forward_product = np.where(have, product[safe], 0.0)
-
-    @staticmethod
-    def _least(count: int, chosen: Flags, table: _SlotTable, values: Floats) -> Floats:
-        """Return the norm of the output that is off by the most: the one the rule must explain."""
-        result = np.full(count, np.nan)
-        order = np.argsort(np.nan_to_num(table.error[chosen], nan=-1.0, posinf=np.inf), kind="stable")
-        result[table.pair[chosen][order]] = values[chosen][order]
-        known: Floats = np.nan_to_num(result)
-        return known
+def _cancellation(terms: Floats, result: Floats) -> Floats:
+    """Return how many times the terms of a sum are as large as their result."""
+    return np.clip(terms / result, 1.0, MOST_CANCELLATION)
 
 
-def forward_pairs(alignment: Alignment, a: Side) -> Ints:
-    """Return, for each pair, the pair of its forward call, or -1."""
-    pair_of = np.full(len(a.calls) + 1, -1)
-    pair_of[alignment.target] = np.arange(len(alignment.target))
-    return pair_of[a.calls.forward[alignment.target]]
-
-
-def _forward_errors(alignment: Alignment, a: Side, error_in: Floats, error_out: Floats) -> Floats:
-    forward = forward_pairs(alignment, a)
-    safe = np.maximum(forward, 0)
-    both = np.fmax(np.nan_to_num(error_in), np.nan_to_num(error_out))
-    return np.where(forward >= 0, both[safe], 0.0)
-
-
-def _rules(
-    classes: Ints, names: list[str], backward: Flags, roundoff: Floats, scale: _Scales
-) -> tuple[Floats, Floats, Floats]:
-    """Return the floor, the gain of absolute errors and the gain of relative ones."""
-    low = roundoff > 4 * SINGLE
-    out = np.maximum(scale.out, 1e-300)
-    is_mean = np.array(["mean" in name or "avg_pool" in name or name.endswith("_loss") for name in names])
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        depth = np.sqrt(np.maximum(np.exp(np.minimum(scale.product_elements, 600.0)) / scale.out_elements, 1.0))
-        depth = np.clip(depth, 1.0, scale.in_elements)
-        reduced = np.maximum(scale.in_elements / scale.out_elements, 1.0)
-        product = np.exp(np.clip(scale.product, -600, 600))
-        cancel_product = np.clip(product / (out * np.sqrt(depth)), 1.0, _LARGE)
-        share = np.where(is_mean, reduced, 1.0)
-        cancel_sum = np.clip(scale.largest_in / (out * share), 1.0, _LARGE)
-        flat = np.sqrt(scale.in_elements) * scale.std_in
-        centred = np.clip(scale.largest_in / np.maximum(flat, 1e-300), 1.0, _LARGE)
-        # The mean that a normalisation gives back beside its result is a sum, which may cancel to nothing.
-        terms = np.maximum(scale.in_elements / scale.worst_elements, 1.0)
-        centred = np.where(terms > 1, np.fmax(centred, np.clip(scale.largest_in / (out * terms), 1.0, _LARGE)), centred)
-        slope = np.where(scale.forward_in > 0, scale.forward_out / np.maximum(scale.forward_in, 1e-300), 1.0)
-        cancel_back = np.clip(scale.largest_in * np.maximum(slope, 1.0) / out, 1.0, _LARGE)
-        back_product = np.exp(np.clip(scale.product, -600, 600)) * scale.forward_in / out
-        cancel_back = np.maximum(cancel_back, np.clip(back_product / np.sqrt(scale.in_elements), 1.0, _LARGE))
-        rms_to_top = np.clip(10.0 * scale.largest_in / np.sqrt(scale.in_elements), 4.0, 1e4)
-    # Low precisions accumulate in float32: their depth adds little.
-    deep = np.where(low, 1.0, 4.0 + np.sqrt(depth) / 4.0)
-    deep_sum = np.where(low, 1.0, 4.0 + np.sqrt(reduced) / 4.0)
-    floor, gain_abs, gain_rel = np.full(len(classes), 16.0), np.zeros(len(classes)), np.full(len(classes), 32.0)
-
-    def rule(kind: int, floors: Floats | float, absolute: Floats | float, relative: Floats | float) -> None:
-        here = classes == kind
-        floor[here] = np.broadcast_to(floors, here.shape)[here]
-        gain_abs[here] = np.broadcast_to(absolute, here.shape)[here]
-        gain_rel[here] = np.broadcast_to(relative, here.shape)[here]
-
-    rule(Rounding.MOVE, 0.0, 4.0, 2.0)
-    rule(Rounding.LIPSCHITZ, 4.0, 4.0, 2.0)
-    rule(Rounding.SCALE, 4.0, 0.0, 8.0 * np.clip(product / out, 1.0, 32.0))
-    rule(Rounding.PRODUCT, np.where(low, 4.0, deep) * cancel_product, 0.0, 8.0 * cancel_product)
-    rule(Rounding.SUM, np.where(low, 4.0, deep_sum) * cancel_sum, 4.0, 8.0 * cancel_sum)
-    rule(Rounding.NORMALISE, np.where(low, 2.0, 8.0) * centred, 0.0, 16.0 * centred)
-    rule(Rounding.EXPONENTIAL, np.where(low, 3.0, 8.0), 0.0, np.maximum(16.0, 2.0 * rms_to_top))
-    rule(Rounding.STEEP, 8.0, 0.0, 48.0)
-    rule(Rounding.DISCRETE, 0.0, 0.0, np.inf)
-    rule(Rounding.CREATE, 4.0, 0.0, 8.0)
-    rule(Rounding.RANDOM, 4.0, 4.0, 4.0)
-    rule(Rounding.COMMUNICATE, 8.0, 4.0, 8.0)
-    gain_rel = np.where(classes == Rounding.DISCRETE, 1e3, gain_rel)
-    gain_rel = np.where([name in names_with(Trait.SIGN_LIKE) for name in names], _LARGE, gain_rel)
-    behind = backward & (classes != Rounding.MOVE)
-    floor = np.where(behind, np.where(low, 6.0, 16.0 + np.sqrt(scale.in_elements) / 4.0) * cancel_back, floor)
-    gain_rel = np.where(behind, 24.0 * cancel_back, gain_rel)
-    gain_abs = np.where(behind, 4.0, gain_abs)
-    # Backward of a gather is a sum.
-    gathered = backward & (classes == Rounding.MOVE)
-    floor = np.where(gathered, np.where(low, 2.0, 8.0), floor)
-    floor = np.where(low & ~backward, np.minimum(floor, 256.0), floor)
-    return floor * roundoff, gain_abs, gain_rel
+def _enlarged(bound: Bound, cancelled: Floats) -> Bound:
+    """Return a bound where terms cancel: what they round, and the relative error they bring, count that much more."""
+    return bound._replace(floor=bound.floor * cancelled, relative=bound.relative * cancelled)

@@ -16,12 +16,12 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference
 from numscope.compare.align.slots import SlotPairs
+from numscope.compare.judge.call_errors import CallErrors
 from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, RIGHT, Finding, History
 from numscope.compare.judge.ledger import Ledger
 from numscope.compare.judge.other_ranks import Elsewhere
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import CallReason, DataDiffers, DataOfAnotherSize
-from numscope.compare.judge.rounding import CallErrors
 from numscope.compare.judge.rules.composite_calls import Outer
 from numscope.compare.judge.rules.late_writes import late_writes
 from numscope.compare.judge.rules.leaf_calls import Leaves

@@ -1,0 +1,237 @@
+"""The rules of rounding on calls written by hand; each test has the sentence of docs/explanation/verdicts.md that it shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from numscope.compare.judge.rounding import (
+    BACKWARD,
+    FORWARD,
+    MOST_CANCELLATION,
+    MOST_NARROW_FLOOR,
+    SIGN_LIKE,
+    Bound,
+    Norms,
+    bounds,
+    common_roundoff,
+)
+from numscope.core.dtypes import SINGLE, unit_roundoff
+from numscope.core.operators import Rounding
+
+BF16, DOUBLE = unit_roundoff("bfloat16"), unit_roundoff("float64")
+DEFAULTS = {
+    "roundoff": SINGLE,
+    "averages": False,
+    **dict.fromkeys(("out", "largest_in"), 1.0),
+    **dict.fromkeys(("off_elements", "out_elements", "in_elements"), 64.0),
+    **dict.fromkeys(("log_product", "log_elements", "forward_in", "forward_out"), 0.0),
+    "deviation": 0.125,
+}
+
+
+def norms(*calls: dict[str, float]) -> Norms:
+    """Return the norms of calls that are all of norm 1 and of 64 elements, unless they say something else."""
+    rows = [{**DEFAULTS, **call} for call in calls or ({},)]
+    return Norms(**{name: np.array([row[name] for row in rows]) for name in DEFAULTS})
+
+
+def of(kind: Rounding, *, backward: bool = False, sign_like: bool = False, **call: float) -> tuple[float, float, float]:
+    """Return floor and gains of one call."""
+    bound = bounds(np.array([kind]), np.array([backward]), np.array([sign_like]), norms(call))
+    return bound.floor.item(), bound.absolute.item(), bound.relative.item()
+
+
+def shown(kind: Rounding, inputs: list[NDArray[np.float32]], out: NDArray[np.float32]) -> float:
+    """Return the floor, relative to the result, of a call of float32 that was given and made these."""
+    call = {
+        "out": float(np.linalg.norm(out)),
+        "out_elements": out.size,
+        "off_elements": out.size,
+        "largest_in": max(float(np.linalg.norm(x)) for x in inputs),
+        "in_elements": max(x.size for x in inputs),
+        "log_product": sum(float(np.log(np.linalg.norm(x))) for x in inputs),
+        "log_elements": sum(float(np.log(x.size)) for x in inputs),
+    }
+    return of(kind, **call)[0] * SINGLE
+
+
+def random(*shape: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in Rounding if kind not in (Rounding.PRODUCT, Rounding.SUM)])
+def test_the_constants_are_what_a_call_of_norm_one_shows(kind: Rounding) -> None:
+    constants = FORWARD[kind]
+    assert of(kind) == (
+        constants.floor,
+        constants.absolute,
+        max(constants.relative, 2.5 * (kind is Rounding.EXPONENTIAL)),
+    )
+    assert of(kind, roundoff=BF16)[0] == constants.narrow_floor
+
+
+def test_every_class_has_constants() -> None:
+    assert set(FORWARD) == set(Rounding)
+
+
+def test_what_moves_elements_rounds_nothing() -> None:
+    """Nothing is rounded: equal inputs give equal bits."""
+    assert of(Rounding.MOVE) == (0.0, 4.0, 2.0)
+    assert of(Rounding.MOVE, roundoff=BF16, out=1e-9)[0] == 0.0
+
+
+def test_an_elementwise_call_differs_by_an_ulp_or_two() -> None:
+    """Kernels differ by an ulp or two."""
+    ulp = 2 * SINGLE
+    assert of(Rounding.LIPSCHITZ)[0] * SINGLE == 2 * ulp
+
+
+def test_a_product_of_random_numbers_rounds_by_the_root_of_its_depth() -> None:
+    """(4 + √K/4) u · ‖A‖‖B‖ / (√K ‖AB‖): for random data the last factor is 1."""
+    a, b = random(64, 256), random(256, 32, seed=1)
+    exact = a.astype(np.float64) @ b.astype(np.float64)
+    explained = shown(Rounding.PRODUCT, [a, b], a @ b)
+    assert explained == pytest.approx((4 + 256**0.5 / 4) * SINGLE, rel=0.05)
+    assert np.linalg.norm(a @ b - exact) / np.linalg.norm(exact) < explained
+
+
+def test_a_product_that_cancels_is_off_by_more() -> None:
+    """The last factors in the table say how much larger the terms are than the result."""
+    usual = {"log_product": np.log(8.0) / 2, "log_elements": 2 * np.log(64.0)}  # [8, 8] times [8, 8], ‖A‖‖B‖ = √8·‖AB‖
+    floor, _, gain = of(Rounding.PRODUCT, **usual)
+    assert floor == pytest.approx(4 + 8**0.5 / 4)
+    less, _, more = of(Rounding.PRODUCT, **usual, out=1e-3)
+    assert less == pytest.approx(floor * 1e3)
+    assert more == pytest.approx(gain * 1e3)
+    assert of(Rounding.PRODUCT, out=0.0)[2] == 8 * MOST_CANCELLATION
+
+
+def test_a_narrow_product_accumulates_in_float32() -> None:
+    """Below float32 the depth K does not count, because kernels accumulate in float32."""
+    deep = {"log_product": np.log(4096.0), "log_elements": 3 * np.log(4096.0), "in_elements": 4096.0**2, "out": 64.0}
+    assert of(Rounding.PRODUCT, **deep)[0] > 8
+    assert of(Rounding.PRODUCT, roundoff=BF16, **deep)[0] == 4
+
+
+def test_a_sum_rounds_in_proportion_to_its_terms() -> None:
+    """(4 + √K/4) u · ‖x‖ / ‖Σx‖: a sum rounds in proportion to its terms, not to its result."""
+    x = random(64, 256)
+    explained = shown(Rounding.SUM, [x], x.sum(1))
+    off = np.linalg.norm(x.sum(1) - x.astype(np.float64).sum(1)) / np.linalg.norm(x.sum(1))
+    assert explained == pytest.approx((4 + 256**0.5 / 4) * SINGLE, rel=0.05)
+    assert off < explained
+    x -= x.mean(1, keepdims=True)
+    assert shown(Rounding.SUM, [x], x.sum(1)) > 0.1  # nothing but rounding is left
+
+
+def test_a_mean_is_a_sum_over_the_number_of_its_terms() -> None:
+    total = of(Rounding.SUM, in_elements=6400.0, out=1.0, largest_in=10.0)
+    mean = of(Rounding.SUM, in_elements=6400.0, out=0.01, largest_in=10.0, averages=True)
+    assert mean == total
+
+
+def test_a_normalisation_cancels_where_the_mean_is_large_against_the_deviation() -> None:
+    """Subtracting a mean cancels where it is large against the deviation σ."""
+    assert of(Rounding.NORMALISE, largest_in=8.0, deviation=1.0)[0] == 8  # ‖x‖ is √n·σ: no mean to speak of
+    assert of(Rounding.NORMALISE, largest_in=800.0, deviation=1.0) == (800.0, 0.0, 1600.0)
+    assert of(Rounding.NORMALISE, largest_in=800.0, deviation=1.0, roundoff=BF16)[0] == 200
+
+
+def test_the_mean_that_a_normalisation_returns_is_a_sum() -> None:
+    """The normalisation's own mean, which operators return at level `aten`, is a sum and may cancel to nothing."""
+    whole = of(Rounding.NORMALISE, largest_in=8.0, deviation=1.0, out=8.0, off_elements=64.0)
+    mean = of(Rounding.NORMALISE, largest_in=8.0, deviation=1.0, out=1e-4, off_elements=8.0)
+    assert mean[0] == pytest.approx(whole[0] * 8.0 / (1e-4 * 8))
+
+
+def test_an_error_of_logits_comes_out_times_their_size() -> None:
+    """Softmax, exp, cross-entropy carry the relative error 20 · rms of the logits, at least 16."""
+    assert of(Rounding.EXPONENTIAL, largest_in=8.0) == (8.0, 0.0, 20.0)
+    assert of(Rounding.EXPONENTIAL, largest_in=0.8)[2] == 16
+    assert of(Rounding.EXPONENTIAL, largest_in=80.0)[2] == 200
+
+
+def test_an_elementwise_product_carries_no_more_than_32_times_its_constant() -> None:
+    """Elementwise product: relative error, 8 · cancellation, at most 256."""
+    assert of(Rounding.SCALE, log_product=np.log(3.0))[2] == pytest.approx(24)
+    assert of(Rounding.SCALE, log_product=np.log(3e6))[2] == 256
+
+
+def test_what_divides_each_element_by_its_own_size_carries_anything() -> None:
+    """Adam and its kin divide each element by its own size, so that rounding decides the sign of a zero."""
+    assert of(Rounding.STEEP)[2] == 48
+    assert of(Rounding.STEEP, sign_like=True)[2] == SIGN_LIKE
+    assert of(Rounding.STEEP, sign_like=True, backward=True)[2] == BACKWARD.relative
+
+
+def test_backward_rounds_by_several_products_and_sums() -> None:
+    """Backward of any other call: (16 + √n/4) u · cancellation, 6 u · … below float32."""
+    for kind in (Rounding.PRODUCT, Rounding.LIPSCHITZ, Rounding.OTHER):
+        assert of(kind, backward=True) == (18.0, 4.0, 24.0)
+        assert of(kind, backward=True, roundoff=BF16)[0] == 6
+
+
+def test_a_gradient_that_cancels_may_be_off_by_all_of_itself() -> None:
+    """In self-attention the gradient of the key's bias is zero in exact arithmetic."""
+    floor, _, gain = of(Rounding.SUM, backward=True, out=1e-8)
+    assert floor * SINGLE > 1
+    assert gain == 24 * MOST_CANCELLATION
+
+
+def test_a_gradient_grows_by_the_slope_of_its_forward_call() -> None:
+    steep = of(Rounding.STEEP, backward=True, forward_in=1.0, forward_out=10.0, log_product=-9.0)
+    flat = of(Rounding.STEEP, backward=True, forward_in=1.0, forward_out=0.1, log_product=-9.0)
+    assert steep[0] == 10 * flat[0] == 180
+
+
+def test_a_gradient_sums_products_with_what_the_forward_call_was_given() -> None:
+    alone = of(Rounding.PRODUCT, backward=True)
+    summed = of(Rounding.PRODUCT, backward=True, forward_in=80.0, forward_out=80.0)
+    assert summed[0] == pytest.approx(alone[0] * 80 / 8)  # ‖g‖‖x‖ / (√n ‖out‖)
+
+
+def test_the_gradient_of_a_gather_is_a_sum() -> None:
+    """Backward of a moving call: 8 u, 2 u below float32: the gradient of a gather is a sum."""
+    assert of(Rounding.MOVE, backward=True) == (8.0, 4.0, 2.0)
+    assert of(Rounding.MOVE, backward=True, roundoff=BF16, out=1e-9) == (2.0, 4.0, 2.0)
+
+
+def test_no_forward_floor_of_a_narrow_format_explains_everything() -> None:
+    """No forward floor exceeds 256 u below float32."""
+    assert of(Rounding.SUM, roundoff=BF16, out=1e-6)[0] == MOST_NARROW_FLOOR
+    assert of(Rounding.SUM, roundoff=BF16, out=1e-6, backward=True)[0] > MOST_NARROW_FLOOR
+    assert of(Rounding.SUM, out=1e-6)[0] > MOST_NARROW_FLOOR
+
+
+def test_calls_are_judged_each_by_itself() -> None:
+    kinds = list(Rounding) * 2
+    backward = np.arange(len(kinds)) >= len(Rounding)
+    calls = [{"out": 0.5 + number, "largest_in": 3.0, "log_product": 1.0} for number in range(len(kinds))]
+    together = bounds(np.array(kinds), backward, np.zeros(len(kinds), np.bool_), norms(*calls))
+    for number, (kind, behind, call) in enumerate(zip(kinds, backward.tolist(), calls)):
+        assert of(kind, backward=behind, **call) == tuple(column[number] for column in together)
+    assert isinstance(together, Bound)
+
+
+def test_nothing_is_explained_of_no_calls() -> None:
+    none = Norms(**{name: np.zeros(0, np.bool_ if name == "averages" else np.float64) for name in DEFAULTS})
+    assert bounds(np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0, np.bool_), none).floor.shape == (0,)
+
+
+def test_one_precision_is_held_to_the_finer_side() -> None:
+    """Where a call computes in bfloat16 and its counterpart in float32, it is held to float32."""
+    assert common_roundoff([BF16, SINGLE], coarser=False) == SINGLE
+
+
+def test_two_precisions_are_held_to_the_coarser_side() -> None:
+    """If the runs are of two precisions throughout, u is that of the coarser one."""
+    assert common_roundoff([BF16, SINGLE], coarser=True) == BF16
+
+
+def test_double_precision_is_never_held_against_float32() -> None:
+    """float64 on one side is never held against float32 on the other."""
+    assert common_roundoff([DOUBLE, SINGLE], coarser=False) == SINGLE
+    assert common_roundoff([DOUBLE, DOUBLE], coarser=False) == DOUBLE
+    assert common_roundoff([0.0, SINGLE], coarser=False) == 0.0  # an integer is exact
