@@ -117,3 +117,33 @@ def test_a_region_that_is_compiled_after_the_start_is_not_traced_with_our_mode(t
     assert result.stdout.startswith("{'compiled region: its inside is not seen'")
     assert "'Aten.sin.0.forward'" in result.stdout
     assert "'Aten.sin.1.forward'" not in result.stdout
+
+
+BLOCKS = """
+import sys, torch, numscope as ns
+from torch import nn
+level = sys.argv[2]
+model = nn.Sequential(*[nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(10)])
+with ns.capture(sys.argv[1], model, level=level, on_error="raise") as capture:
+    for index in range(10):
+        model[index] = torch.compile(model[index], backend="eager")
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+        capture.step()
+from torch._dynamo.utils import counters
+print(dict(counters["graph_break"]), counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.parametrize("level", ["module", "aten"])
+def test_dynamo_compiles_no_function_of_ours(level, tmp_path):
+    result = subprocess.run(
+        [sys.executable, "-c", BLOCKS, str(tmp_path / "run"), level], capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    assert "recompile_limit" not in result.stderr
+    breaks, graphs = result.stdout.strip().rsplit(" ", 1)
+    assert breaks == "{}"
+    assert (
+        int(graphs) <= 4
+    )  # two of the model, with and without a gradient of its input; at most as many with our mode on

@@ -313,3 +313,44 @@ def test_what_an_optimizer_has_left_is_referred_to_alike(tmp_path: Path, level: 
                         model[2].weight.numpy()[:] = 0.5
         found.append(tables(tmp_path / name))
     assert_alike(found[1], found[2])
+
+
+def test_records_of_another_type_are_not_read_as_ours(tmp_path: Path) -> None:
+    """Dynamo, where it compiles our Python, can put other objects in the place of ours: such are not known, and never read."""
+    x = torch.ones(8, 4)
+    held = weakref.ref(x)
+    odd: list[Any] = [
+        (x, 0, 0, 0, None),
+        (held, 0),
+        (),
+        x,
+        7,
+        None,
+        ((x, 0, 0, 0, 0), 0, None),
+        ((held, 0, 0, 0, 0), 0, 0),
+    ]
+    library = native.load()
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with ns.capture(tmp_path / "run", model, level="aten", on_error="raise") as capture:
+        known = capture._frontend.watch.tensors
+        model(x)
+        address = x.untyped_storage()._cdata
+        for wrong in odd:
+            for record in (known.objects, known.settled.known):
+                capture.step()
+                known.objects.pop(id(x), None)
+                assert library.number(known, x) >= 0
+                known.settled.storages[id(x)] = address
+                record[address if record is known.settled.known else id(x)] = wrong
+                assert library.number(known, x) >= 0
+                assert library.look_up(known, x) >= 0
+                known.settled.known.clear()
+
+
+@pytest.mark.parametrize(
+    "name", ["look_up", "take", "hook_call", "call_function", "call_operator", "end_module", "walk"]
+)
+def test_what_is_called_with_other_objects_raises(name: str) -> None:
+    for count in range(10):
+        with pytest.raises(TypeError):
+            getattr(native.load(), name)(*[torch.ones(2)] * count)

@@ -30,7 +30,7 @@ _traced = torch._C._is_tracing  # by torch.jit.trace
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
-    if flags._is_compiling_flag and torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():  # Dynamo takes this call for True; a flag read here would be False to it
         return True
     return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced()
 

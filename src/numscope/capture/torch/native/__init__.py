@@ -157,6 +157,7 @@ def _classes() -> dict[str, type]:
 def _given() -> dict[str, Any]:
     """Return what the compiled functions are handed over: classes, functions of torch's, and ours for what is rare."""
     from numscope.capture.columns import AGAIN
+    from numscope.capture.torch.identity.layouts import Form
     from numscope.capture.torch.thread import Open, State
     from numscope.capture.torch.watch import Watch
     from numscope.capture.unmeasured import Unmeasured
@@ -177,6 +178,12 @@ def _given() -> dict[str, Any]:
         "EXACT": slots.EXACT,
         "LEAVES": inputs.LEAVES,
         "KEY": backward.KEY,
+        "Api": Api,
+        "ApiMode": api.ApiMode,
+        "AtenMode": aten.AtenMode,
+        "Form": Form,
+        "GradientHook": module_state.GradientHook,
+        "Operator": Operator,
         "AGAIN": AGAIN,
         "Open": Open,
         "State": State,

@@ -10,12 +10,14 @@ static PyObject *looked_up_view(PyObject *tensors, PyObject *tensor, PyObject *b
         Ref key(from_address(base));
         known = found(Tensors_objects(tensors), key);
     }
-    bool usual = known && PyTuple_GET_ITEM(known, 4) != Py_None && is_plain(tensor) && is_simple(impl_of(tensor));
+    bool usual = is_record(known, 5) && is_record(PyTuple_GET_ITEM(known, 4), 2) &&
+        is_a(PyTuple_GET_ITEM(PyTuple_GET_ITEM(known, 4), 0), given.Form) && is_plain(tensor) && is_simple(impl_of(tensor));
     if (!usual) return called(given.look_up_view, tensors, tensor, base, known ? known : Py_None, how);
     Ref kept(held(known));
     PyObject *lies = PyTuple_GET_ITEM(known, 4), *place = PyTuple_GET_ITEM(lies, 1);
     PyObject *view = found(Form_views(PyTuple_GET_ITEM(lies, 0)), how);
-    if (!view) return called(given.look_up_view, tensors, tensor, base, known, how);
+    if (!is_record(view, 2) || !is_a(PyTuple_GET_ITEM(view, 0), given.Form))
+        return called(given.look_up_view, tensors, tensor, base, known, how);
     Ref kept_view(held(view));
     PyObject *form = PyTuple_GET_ITEM(view, 0);
     uint64_t at = reinterpret_cast<uint64_t>(impl_of(tensor)->data());
@@ -97,8 +99,7 @@ static void begin_operator(
     if (number_of(AtenMode__epoch(mode)) != number_of(Recorder_epoch(recorder)))
         Ref done(method(mode, names._begin_step, Recorder_epoch(recorder)));
     Ref thread(thread_of(watch, state));
-    Py_ssize_t depth = PyList_GET_SIZE(stack);
-    PyObject *parent = depth ? PyList_GET_ITEM(stack, depth - 1) : AtenMode__outside(mode);
+    PyObject *parent = innermost(stack, AtenMode__outside(mode));
     Ref kept(held(parent)), name(next_name(in_engine ? Operator_backward(operation) : Operator_forward(operation)));
     Ref order(next_of(Recorder_orders(recorder))), forward, site;
     if (in_engine) {
@@ -185,7 +186,7 @@ static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t coun
     bool ordinary = false, in_engine = false, well = is_done([&] {
         Ref key(from_address(asked.func));
         operation = found(AtenMode__operators(mode), key);
-        if (!operation) return;
+        if (!is_a(operation, given.Operator)) return;
         state = state_of(Watch_thread(watch));
         ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
             asked.is_plain() && !Watch_asks.is_set(watch) &&

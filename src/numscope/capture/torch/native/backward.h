@@ -179,7 +179,6 @@ static void walk(
 /* walk(watch, own, only, call, pending, targets, first) */
 static PyObject *walk_(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Watch);
         walk(args[0], args[1], args[2], args[3], args[4], args[5], number_of(args[6]));
         return held(Py_None);
     });
@@ -241,7 +240,6 @@ static void attach_one(PyObject *watch, PyObject *call, PyObject *incoming, PyOb
 /* attach_one(watch, call, incoming, node, targets, first) */
 static PyObject *attach_one_(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Watch);
         check(args[1], given.BackwardCall);
         attach_one(args[0], args[1], args[2], args[3], args[4], number_of(args[5]));
         return held(Py_None);
@@ -300,6 +298,7 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
             slot = kept;
             call = inner; /* the sink holds it */
         }
+        check(call, given.BackwardCall);
         if (gradient == Py_None) continue;
         Ref order;
         if (number_of(BackwardCall__epoch(call)) != epoch) {
@@ -354,8 +353,8 @@ static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
     PyObject *hook = args[0], *watch = NodeHook__watch(hook);
     if (Watch_restless.is_set(watch) || !PyTuple_CheckExact(args[1]) || !PyTuple_CheckExact(args[2]))
         return PyObject_Vectorcall(given.hook_call, args, 3, nullptr);
-    Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
-    if (!state.p) return nullptr;
+    Ref state;
+    if (!is_done([&] { state = state_of(Watch_thread(watch)); })) return nullptr;
     if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);
     return unseen(watch, state, names.backward, [&] {
         Ref parts(must(PySequence_Concat(NodeHook_incoming(hook), NodeHook_outgoing(hook))));
@@ -367,8 +366,8 @@ static PyObject *hook_call(PyObject *, PyObject *const *args, Py_ssize_t) {
 static PyObject *gradient_call(PyObject *, PyObject *const *args, Py_ssize_t) {
     PyObject *hook = args[0], *watch = GradientHook__watch(hook);
     if (Watch_restless.is_set(watch)) return PyObject_Vectorcall(given.gradient_call, args, 2, nullptr);
-    Ref state(PyObject_GetAttr(Watch_thread(watch), names.here));
-    if (!state.p) return nullptr;
+    Ref state;
+    if (!is_done([&] { state = state_of(Watch_thread(watch)); })) return nullptr;
     if (!Watch_on.is_set(watch) || State_busy.is_set(state)) return held(Py_None);
     Ref call(PyObject_GetItem(GradientHook__backwards(hook), GradientHook__path(hook)));
     if (!call.p) {
@@ -376,10 +375,11 @@ static PyObject *gradient_call(PyObject *, PyObject *const *args, Py_ssize_t) {
         PyErr_Clear();
         return held(Py_None);
     }
-    if (!BackwardCall_wanted.is_set(call)) return held(Py_None);
+    if (is_a(call, given.BackwardCall) && !BackwardCall_wanted.is_set(call)) return held(Py_None);
     return unseen(watch, state, names.parameters_grad, [&] {
         Ref gradient(attribute(args[1], names.grad));
         if (gradient == Py_None) return;
+        check(call, given.BackwardCall);
         Ref order(begun(call, state)), number, note;
         note_or(watch, number, note, [&] { return looked_up(Watch_tensors(watch), gradient, Py_None); });
         extend(Recorder_slot_rows(Watch_recorder(watch)), order.p, GradientHook__slot(hook), number.p, note.p);

@@ -91,7 +91,6 @@ static void taken(
 /* take(watch, order, group, values, places, others, rows, targets) */
 static PyObject *take(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Watch);
         Ref values(must(PySequence_Fast(args[3], "values")));
         Py_ssize_t count = std::min(PySequence_Fast_GET_SIZE(values.p), PyList_GET_SIZE(args[4]));
         for (Py_ssize_t k = 0; k < count; k++)
@@ -205,8 +204,7 @@ static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *arg
     call.series = held(series);
     call.number = next_in(series, Recorder_epoch(recorder));
     Ref name(name_in(series, Series_forward(series), call.number, nullptr));
-    Py_ssize_t depth = PyList_GET_SIZE(stack);
-    PyObject *parent = depth ? PyList_GET_ITEM(stack, depth - 1) : Watch_outside(watch);
+    PyObject *parent = innermost(stack, Watch_outside(watch));
     call.parent = held(parent);
     Ref order(next_of(Recorder_orders(recorder)));
     Ref site(site_of(watch, Open_site(parent), reinterpret_cast<PyObject *>(PyEval_GetFrame())));
@@ -248,16 +246,16 @@ static PyObject *call_function(PyObject *, PyObject *const *all, Py_ssize_t coun
     Ref state;
     bool usual = false, well = is_done([&] {
         api = found(ApiMode__known(mode), asked.func);
+        if (!is_a(api, given.Api)) api = nullptr;
         if (!api || Api_plain.is_set(api)) return;
         state = state_of(ApiMode__thread(mode));
         PyObject *stack = State_stack(state);
-        Py_ssize_t depth = PyList_GET_SIZE(stack);
         usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && asked.is_plain() &&
             !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
             Watch_forward_on.is_set(watch) && !Api_series.is_none(api) && !is_traced() && !number_from(given.functions) &&
             number_from(given.task) == -1 && PyTuple_GET_SIZE(asked.args) <= POSITIONS;
-        if (usual && depth) {
-            PyObject *op = Open_op(PyList_GET_ITEM(stack, depth - 1));
+        if (usual && PyList_GET_SIZE(stack)) {
+            PyObject *op = Open_op(innermost(stack, nullptr));
             usual = !(PyUnicode_GET_LENGTH(op) && same_name(op, Api_op(api)));
         }
     });

@@ -153,19 +153,19 @@ SLOTS(DECLARE)
 
 /* Objects that Python hands over once: classes, functions of torch's, and functions of ours for what is rare. */
 #define GIVEN(X) \
-    X(ABSENT) X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) \
+    X(ABSENT) X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) X(Api) X(ApiMode) X(AtenMode) \
     X(BackwardCall) X(begin_module) X(Buffer) \
     X(call_function) X(call_operator) X(capturing) X(compiler) X(count) X(current_device) X(current_node) \
     X(end_call) X(end_module) X(EXACT) \
-    X(functions) \
-    X(gradient_call) \
+    X(Form) X(functions) \
+    X(gradient_call) X(GradientHook) \
     X(hook_call) \
     X(is_tracing) \
     X(KEY) \
     X(lead) X(LEAVES) X(look_up) X(look_up_view) \
     X(modes) X(Modules) \
     X(named_rows) X(nested_rows) X(NodeHook) X(NUMBERS) \
-    X(Open) \
+    X(Open) X(Operator) \
     X(Parameter) \
     X(raised) X(raw_stream) X(result_rows) \
     X(sequence) X(SIMPLE) X(Sink) X(State) \
@@ -231,9 +231,15 @@ static inline bool is_simple(c10::TensorImpl *impl) {
     return !impl->key_set().has_any(odd) && impl->has_storage() && !impl->is_inference() && impl->layout() == c10::kStrided &&
         !impl->has_symbolic_sizes_strides() && !impl->is_meta();
 }
+/* Whether an object can be read as one of our records, which are tuples: Dynamo has been seen to put others in their place. */
+static inline bool is_record(PyObject *object, Py_ssize_t fields) {
+    return object && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == fields;
+}
 static inline int64_t version_of(const c10::TensorImpl *impl) { return impl->version_counter().current_version(); }
 
-static inline PyObject *referent(PyObject *reference) { /* only to be compared with an object that is held */
+/* What a weak reference refers to, only to be compared with an object that is held; null of anything else. */
+static inline PyObject *referent(PyObject *reference) {
+    if (!PyWeakref_Check(reference)) return nullptr;
 #if PY_VERSION_HEX >= 0x030D0000
     PyObject *object = nullptr;
     if (PyWeakref_GetRef(reference, &object) <= 0) return nullptr;
@@ -244,9 +250,12 @@ static inline PyObject *referent(PyObject *reference) { /* only to be compared w
 #endif
 }
 
+/* Whether an object is of exactly that class. */
+static inline bool is_a(PyObject *object, PyObject *kind) { return object && reinterpret_cast<PyObject *>(Py_TYPE(object)) == kind; }
+
 /* Raise where what Python gave is not of the class whose slots are looked at. */
 static inline void check(PyObject *object, PyObject *kind) {
-    if (Py_TYPE(object) == reinterpret_cast<PyTypeObject *>(kind)) return;
+    if (is_a(object, kind)) return;
     if (PyType_IsSubtype(Py_TYPE(object), reinterpret_cast<PyTypeObject *>(kind))) return;
     PyErr_Format(PyExc_TypeError, "a %s is no %s", Py_TYPE(object)->tp_name, reinterpret_cast<PyTypeObject *>(kind)->tp_name);
     throw Raised();
@@ -267,7 +276,19 @@ static inline void fault(PyObject *watch, PyObject *where) {
 }
 
 /* What is open in this thread, and its number. */
-static inline PyObject *state_of(PyObject *thread) { return attribute(thread, names.here); }
+static inline PyObject *state_of(PyObject *thread) {
+    Ref state(attribute(thread, names.here));
+    check(state, given.State);
+    return state.give();
+}
+
+/* What is open innermost in a thread, borrowed; `outside`: where nothing is. */
+static inline PyObject *innermost(PyObject *stack, PyObject *outside) {
+    Py_ssize_t depth = PyList_GET_SIZE(stack);
+    PyObject *open = depth ? PyList_GET_ITEM(stack, depth - 1) : outside;
+    check(open, given.Open);
+    return open;
+}
 
 static inline PyObject *thread_of(PyObject *watch, PyObject *state) {
     PyObject *number = State_number(state);

@@ -12,9 +12,10 @@ static PyObject *state_number(PyObject *tensors, PyObject *tensor) {
     if (known) return held(PyTuple_GET_ITEM(known, 3));
     PyObject *settled = Tensors_settled(tensors), *storage = found(Settled_storages(settled), own);
     PyObject *before = storage ? found(Settled_known(settled), storage) : nullptr;
-    if (before) {
+    PyObject *told = is_record(before, 3) ? PyTuple_GET_ITEM(before, 0) : nullptr;
+    if (is_record(told, 5) && is_a(PyTuple_GET_ITEM(told, 4), given.Form)) {
         Ref kept(held(before));
-        PyObject *told = PyTuple_GET_ITEM(before, 0), *version = PyTuple_GET_ITEM(before, 1), *address = PyTuple_GET_ITEM(told, 2);
+        PyObject *version = PyTuple_GET_ITEM(before, 1), *address = PyTuple_GET_ITEM(told, 2);
         PyObject *form = PyTuple_GET_ITEM(told, 4);
         bool same = referent(PyTuple_GET_ITEM(told, 0)) == tensor && number_of(version) == version_of(impl) &&
             PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1)) == impl->data();
@@ -69,7 +70,7 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
     Ref own(from_address(module));
     PyObject *facts = found(Modules__modules(self), own);
     Py_ssize_t depth = PyList_GET_SIZE(stack);
-    if (!facts || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks.is_set(watch) ||
+    if (!is_record(facts, 6) || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks.is_set(watch) ||
         PyTuple_GET_ITEM(facts, 1) != reinterpret_cast<PyObject *>(Py_TYPE(module)) || !Watch_records_modules.is_set(watch) ||
         !Watch_calm.is_set(watch) || PyTuple_GET_SIZE(args) > POSITIONS || number_from(given.task) != -1)
         return nullptr;
@@ -77,7 +78,7 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
     PyObject *parameters = found(parts, names._parameters), *buffers = found(parts, names._buffers);
     PyObject *inner = found(parts, names._modules);
     if (!parameters || !buffers || !inner || !PyDict_CheckExact(buffers) || !are_simple(buffers)) return nullptr;
-    PyObject *parent = PyList_GET_ITEM(stack, depth - 1), *path = PyTuple_GET_ITEM(facts, 2), *series = PyTuple_GET_ITEM(facts, 5);
+    PyObject *parent = innermost(stack, nullptr), *path = PyTuple_GET_ITEM(facts, 2), *series = PyTuple_GET_ITEM(facts, 5);
     Ref kept(held(parent)), kept_facts(held(facts)), site(site_of(watch, Open_site(parent), frame));
     Ref order(next_of(Recorder_orders(recorder)));
     Inputs inputs(watch);
@@ -126,7 +127,6 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
 /* Modules._begin(modules, state, module, args, kwargs, frame) */
 static PyObject *begin_module(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Modules);
         check(args[1], given.State);
         PyObject *begun = begun_module(args[0], args[1], args[2], args[3], args[4], args[5]);
         return begun ? begun : called(given.begin_module, args[0], args[1], args[2], args[3], args[4], args[5]);
@@ -136,7 +136,6 @@ static PyObject *begin_module(PyObject *, PyObject *const *args, Py_ssize_t) {
 /* _end(watch, module, begun, result) of modules.py */
 static PyObject *end_module(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Watch);
         PyObject *watch = args[0], *module = args[1], *begun = args[2], *result = args[3], *recorder = Watch_recorder(watch);
         Ref parts(attribute(module, names.__dict__));
         PyObject *buffers = found(parts, names._buffers);

@@ -70,21 +70,33 @@ static PyObject *facts(PyObject *, PyObject *tensor) {
     });
 }
 
-#define FUNCTION(name, function) {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr}
+/* A function of so many arguments, the first of them an object of one of our classes where that is named. */
+template <PyObject *(*function)(PyObject *, PyObject *const *, Py_ssize_t), int least, int most, PyObject *Given::*kind = nullptr>
+static PyObject *checked(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    if (count < least || count > most) {
+        PyErr_Format(PyExc_TypeError, "%zd arguments, where %d to %d are taken", count, least, most);
+        return nullptr;
+    }
+    if constexpr (kind != nullptr)
+        if (!is_done([&] { check(args[0], given.*kind); })) return nullptr;
+    return function(self, args, count);
+}
+
+#define FUNCTION(name, ...) {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(checked<__VA_ARGS__>)), METH_FASTCALL, nullptr}
 static PyMethodDef functions[] = {
-    FUNCTION("prepare", prepare),
-    FUNCTION("look_up", look_up),
-    FUNCTION("number", number),
-    FUNCTION("take", take),
-    FUNCTION("attach_one", attach_one_),
-    FUNCTION("walk", walk_),
-    FUNCTION("hook_call", hook_call),
-    FUNCTION("gradient_call", gradient_call),
-    FUNCTION("registered", registered),
-    FUNCTION("call_function", call_function),
-    FUNCTION("call_operator", call_operator),
-    FUNCTION("begin_module", begin_module),
-    FUNCTION("end_module", end_module),
+    FUNCTION("prepare", prepare, 3, 3),
+    FUNCTION("look_up", look_up, 2, 3, &Given::Tensors),
+    FUNCTION("number", number, 2, 2, &Given::Tensors),
+    FUNCTION("take", take, 8, 8, &Given::Watch),
+    FUNCTION("attach_one", attach_one_, 6, 6, &Given::Watch),
+    FUNCTION("walk", walk_, 7, 7, &Given::Watch),
+    FUNCTION("hook_call", hook_call, 3, 3, &Given::NodeHook),
+    FUNCTION("gradient_call", gradient_call, 2, 2, &Given::GradientHook),
+    FUNCTION("registered", registered, 3, 3),
+    FUNCTION("call_function", call_function, 3, 5, &Given::ApiMode),
+    FUNCTION("call_operator", call_operator, 3, 5, &Given::AtenMode),
+    FUNCTION("begin_module", begin_module, 6, 6, &Given::Modules),
+    FUNCTION("end_module", end_module, 4, 4, &Given::Watch),
     {"bound", bound, METH_O, nullptr},
     {"facts", facts, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},

@@ -67,7 +67,7 @@ static PyObject *form_of(PyObject *tensors, PyObject *tensor, const c10::TensorI
 /* What `objects` has of a tensor that is as it was, borrowed, or null. */
 static inline PyObject *known_of(PyObject *objects, PyObject *key, PyObject *tensor, const c10::TensorImpl *impl) {
     PyObject *known = found(objects, key);
-    if (!known || referent(PyTuple_GET_ITEM(known, 0)) != tensor) return nullptr;
+    if (!is_record(known, 5) || referent(PyTuple_GET_ITEM(known, 0)) != tensor) return nullptr;
     if (number_of(PyTuple_GET_ITEM(known, 1)) != version_of(impl)) return nullptr;
     return PyLong_AsVoidPtr(PyTuple_GET_ITEM(known, 2)) == impl->data() ? known : nullptr;
 }
@@ -169,7 +169,7 @@ static PyObject *recorded(PyObject *recorder, PyObject *form, PyObject *place, P
     PyObject *rows = Form_rows(form), *batch = Recorder__batch(recorder);
     PyObject *known = first || !place ? nullptr : found(rows, place);
     Ref row;
-    if (known && number_of(PyTuple_GET_ITEM(known, 0)) == number_of(batch)) {
+    if (is_record(known, 2) && number_of(PyTuple_GET_ITEM(known, 0)) == number_of(batch)) {
         row = held(PyTuple_GET_ITEM(known, 1));
     } else {
         row = integer(measured(Recorder__measure(recorder), tensor, form, address));
@@ -238,8 +238,10 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
         } else {
             PyObject *settled = found(Settled_known(Tensors_settled(tensors)), address);
             if (settled) { /* of an earlier step: itself, its version, its fingerprint */
-                PyObject *told = PyTuple_GET_ITEM(settled, 0);
-                bool holds = number_of(PyTuple_GET_ITEM(settled, 1)) == version && referent(PyTuple_GET_ITEM(told, 0)) == tensor &&
+                Ref kept_settled(held(settled));
+                PyObject *told = is_record(settled, 3) ? PyTuple_GET_ITEM(settled, 0) : nullptr;
+                bool holds = is_record(told, 5) && number_of(PyTuple_GET_ITEM(settled, 1)) == version &&
+                    referent(PyTuple_GET_ITEM(told, 0)) == tensor &&
                     PyTuple_GET_ITEM(told, 4) == form &&
                     reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1))) == data;
                 if (holds) number = again(recorder, PyTuple_GET_ITEM(settled, 2), form);
@@ -285,7 +287,6 @@ template <typename Work> static void note_or(PyObject *watch, Ref &number, Ref &
 /* Tensors.look_up(tensors, tensor, base=None) */
 static PyObject *look_up(PyObject *, PyObject *const *args, Py_ssize_t count) {
     return answered([&] {
-        check(args[0], given.Tensors);
         return looked_up(args[0], args[1], count > 2 ? args[2] : Py_None);
     });
 }
@@ -293,7 +294,6 @@ static PyObject *look_up(PyObject *, PyObject *const *args, Py_ssize_t count) {
 /* Tensors.number(tensors, tensor) */
 static PyObject *number(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[0], given.Tensors);
         return number_in(args[0], args[1]);
     });
 }
