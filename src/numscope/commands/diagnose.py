@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         from numscope.diagnose.intervene.graft import error_removed
 
         share = error_removed(args.target, args.grafted, args.reference)
-        said = f"{share['before']:.2g} before, {share['after']:.2g} after: {share['removed']:.0%} of it removed"
+        said = f"{share.before:.2g} before, {share.after:.2g} after: {share.removed:.0%} of it removed"
         print(f"\n  grafted    the final error is {said}")
     if args.confirm and report.origin is not None:
         from numscope.diagnose.intervene.confirm import confirm

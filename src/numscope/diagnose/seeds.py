@@ -1,9 +1,9 @@
-"""Seeds every random-number generator of the job, and asks the frameworks to be deterministic.
+"""Seeds every random-number generator of the job, and makes the frameworks deterministic.
 
     ns.seed_all(1234, deterministic=True)
 
-Only what the job has already imported is touched; nothing is imported for it, but torch's CUDA generators are seeded
-even before CUDA is first used.
+Only packages that the job has already imported are seeded; none is imported. Torch's CUDA generators are seeded even
+before CUDA is first used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from typing import Any
+from types import ModuleType
 
 
 def seed_all(seed: int = 1234, deterministic: bool = True) -> None:
@@ -29,7 +29,7 @@ def seed_all(seed: int = 1234, deterministic: bool = True) -> None:
             _paddle_flags(paddle)
 
 
-def _torch(torch: Any, seed: int, deterministic: bool) -> None:
+def _torch(torch: ModuleType, seed: int, deterministic: bool) -> None:
     torch.manual_seed(seed)  # the CPU's, and those of CUDA, MPS, XPU and registered devices
     npu = getattr(torch, "npu", None)
     if npu is not None and hasattr(npu, "manual_seed_all"):
@@ -43,7 +43,7 @@ def _torch(torch: Any, seed: int, deterministic: bool) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def _paddle_flags(paddle: Any) -> None:
+def _paddle_flags(paddle: ModuleType) -> None:
     for flag in ("FLAGS_cudnn_deterministic", "FLAGS_embedding_deterministic"):
         try:
             paddle.set_flags({flag: True})

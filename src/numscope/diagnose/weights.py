@@ -1,4 +1,4 @@
-"""`ns.copy_weights`: one framework's weights into the other's model, by rules of names and layouts.
+"""`ns.copy_weights`: copies one framework's weights into the other's model, by rules of names and layouts.
 
 A parameter goes to the one of the same path. Paddle's Linear holds its weight as [in, out] and torch's as [out, in]: it is
 turned. A norm's `running_mean` and `running_var` are `_mean` and `_variance`. Torch's attention has one matrix for query,
@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import difflib
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import SettingsError
 
+if TYPE_CHECKING:
+    import torch
+
+Values = dict[str, NDArray[Any]]
+
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _SKIPPED = ("num_batches_tracked",)  # torch counts them, Paddle does not
 
 
-def copy_weights(source: Any, target: Any) -> list[str]:
+def copy_weights(source: object, target: object) -> list[str]:
     """Copy all parameters and statistics of `source` into `target`; return the names, as the target has them.
 
     Either may be a torch module or a Paddle layer. A name or shape that does not fit is an error, and nothing is copied.
     """
-    given, wanted = _side(source), _side(target)
+    given, wanted = _model(source), _model(target)
     values = given.read()
-    if given.name != wanted.name:
-        values = _to_paddle(values, given, wanted) if wanted.name == "paddle" else _to_torch(values, given, wanted)
+    if isinstance(given, _Torch) and isinstance(wanted, _Paddle):
+        values = _to_paddle(values, given, wanted)
+    elif isinstance(given, _Paddle) and isinstance(wanted, _Torch):
+        values = _to_torch(values, given, wanted)
     names = wanted.names()
     optional = {name for name in names if name.rpartition(".")[2] in _SKIPPED} | wanted.aliases()
     missing = [name for name in names if name not in values and name not in optional]
@@ -52,7 +60,7 @@ def copy_weights(source: Any, target: Any) -> list[str]:
     return [name for name in names if name in values]
 
 
-def _side(model: Any) -> _Torch | _Paddle:
+def _model(model: object) -> _Torch | _Paddle:
     torch, paddle = sys.modules.get("torch"), sys.modules.get("paddle")
     if torch is not None and isinstance(model, torch.nn.Module):
         return _Torch(model)
@@ -61,8 +69,8 @@ def _side(model: Any) -> _Torch | _Paddle:
     raise SettingsError(f"copy_weights got a {type(model).__name__}: give a torch.nn.Module and a paddle.nn.Layer")
 
 
-def _aliases(state: Any) -> set[str]:
-    """Return the further names of tensors that have one already: Paddle's LSTM has its weights once more in its cells."""
+def _aliases(state: Mapping[str, object]) -> set[str]:
+    """Return the second names of tensors that have one already: Paddle's LSTM has its weights again in its cells."""
     first = {id(tensor): name for name, tensor in reversed(list(state.items()))}
     return {name for name, tensor in state.items() if first[id(tensor)] != name}
 
@@ -70,14 +78,14 @@ def _aliases(state: Any) -> set[str]:
 class _Torch:
     name = "torch"
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._state = model.state_dict(keep_vars=True)
 
     def names(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self._state.items()}
 
-    def read(self) -> dict[str, NDArray[Any]]:
+    def read(self) -> Values:
         from numscope.capture.torch.identity.subclasses import to_numpy
 
         return {name: to_numpy(tensor.detach().contiguous()) for name, tensor in self._state.items()}
@@ -85,7 +93,7 @@ class _Torch:
     def aliases(self) -> set[str]:
         return _aliases(self._state)
 
-    def write(self, values: dict[str, NDArray[Any]]) -> None:
+    def write(self, values: Values) -> None:
         import torch
 
         with torch.no_grad():
@@ -111,7 +119,7 @@ class _Paddle:
     def names(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self._state.items()}
 
-    def read(self) -> dict[str, NDArray[Any]]:
+    def read(self) -> Values:
         from numscope.capture.paddle.tensors import to_numpy
 
         return {name: to_numpy(tensor) for name, tensor in self._state.items()}
@@ -119,7 +127,7 @@ class _Paddle:
     def aliases(self) -> set[str]:
         return _aliases(self._state)
 
-    def write(self, values: dict[str, NDArray[Any]]) -> None:
+    def write(self, values: Values) -> None:
         import paddle
 
         for name, value in values.items():
@@ -134,9 +142,9 @@ class _Paddle:
         return {f"{path}.weight".lstrip(".") for path, layer in layers if isinstance(layer, paddle.nn.Linear)}
 
 
-def _to_paddle(values: dict[str, NDArray[Any]], torch_side: Any, paddle_side: Any) -> dict[str, NDArray[Any]]:
+def _to_paddle(values: Values, torch_side: _Torch, paddle_side: _Paddle) -> Values:
     turned = torch_side.linear_weights() | paddle_side.linear_weights()
-    found: dict[str, NDArray[Any]] = {}
+    found: Values = {}
     for name, value in values.items():
         path, dot, last = name.rpartition(".")
         if last in ("in_proj_weight", "in_proj_bias"):
@@ -148,11 +156,11 @@ def _to_paddle(values: dict[str, NDArray[Any]], torch_side: Any, paddle_side: An
     return found
 
 
-def _to_torch(values: dict[str, NDArray[Any]], paddle_side: Any, torch_side: Any) -> dict[str, NDArray[Any]]:
+def _to_torch(values: Values, paddle_side: _Paddle, torch_side: _Torch) -> Values:
     back = {paddle: torch for torch, paddle in _STATISTICS.items()}
     turned = paddle_side.linear_weights()
     wanted = torch_side.names()
-    found: dict[str, NDArray[Any]] = {}
+    found: Values = {}
     for name, value in values.items():
         path, dot, last = name.rpartition(".")
         found[f"{path}{dot}{back.get(last, last)}"] = value.T if name in turned else value

@@ -1,21 +1,27 @@
-"""Assertions on two runs; what they say when they fail is what `numscope compare` prints."""
+"""Assertions on two runs, which fail with the text that `numscope compare` prints."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numscope.store.reader import Run
+
+    RunLike = str | os.PathLike[str] | Run
 
 
-def assert_equivalent(run_a: Any, run_b: Any, **options: Any) -> None:
+def assert_equivalent(run_a: RunLike, run_b: RunLike, **options: Any) -> None:
     """Raise AssertionError unless the two runs are identical or equivalent; the options are those of `ns.compare`."""
     _check(run_a, run_b, ("identical", "equivalent"), options)
 
 
-def assert_identical(run_a: Any, run_b: Any, **options: Any) -> None:
-    """Raise AssertionError unless every matched tensor of the two runs is the same to the bit, and nothing is unmatched."""
+def assert_identical(run_a: RunLike, run_b: RunLike, **options: Any) -> None:
+    """Raise AssertionError unless every matched tensor of the two runs is equal to the bit, and nothing is unmatched."""
     _check(run_a, run_b, ("identical",), options)
 
 
-def _check(run_a: Any, run_b: Any, wanted: tuple[str, ...], options: dict[str, Any]) -> None:
+def _check(run_a: RunLike, run_b: RunLike, wanted: tuple[str, ...], options: dict[str, Any]) -> None:
     from numscope.compare.comparison import compare
     from numscope.report.terminal.comparison import text
 

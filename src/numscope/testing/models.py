@@ -13,18 +13,21 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.errors import SettingsError
 
+Model = Callable[..., object]  # a torch.nn.Module, or a function
+
 
 def compare_models(
-    target: Any,
-    reference: Any,
-    inputs: Any,
+    target: Model,
+    reference: Model,
+    inputs: object,
     *,
-    loss: Callable[[Any], Any] | None = None,
+    loss: Callable[[Any], object] | None = None,
     backward: bool = True,
     level: str = "mix",
     keep: str = "tensors",
@@ -50,7 +53,16 @@ def compare_models(
     return comparison
 
 
-def _run(path: Path, model: Any, inputs: Any, loss: Any, backward: bool, level: str, keep: str, seed: int) -> None:
+def _run(
+    path: Path,
+    model: Model,
+    inputs: object,
+    loss: Callable[[Any], object] | None,
+    backward: bool,
+    level: str,
+    keep: str,
+    seed: int,
+) -> None:
     from numscope.capture.session import capture
 
     torch = sys.modules["torch"]
@@ -64,7 +76,7 @@ def _run(path: Path, model: Any, inputs: Any, loss: Any, backward: bool, level: 
         recording.step()
 
 
-def _backward(torch: Any, outputs: Any, seed: int) -> None:
+def _backward(torch: ModuleType, outputs: object, seed: int) -> None:
     ends = [tensor for tensor in _tensors(torch, outputs) if tensor.requires_grad]
     if not ends:
         return
@@ -76,7 +88,7 @@ def _backward(torch: Any, outputs: Any, seed: int) -> None:
     torch.autograd.backward(ends, starts)
 
 
-def _tensors(torch: Any, value: Any) -> Iterator[Any]:
+def _tensors(torch: ModuleType, value: object) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -90,7 +102,7 @@ def _tensors(torch: Any, value: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _unchanged(torch: Any, model: Any, seed: int) -> Iterator[None]:
+def _unchanged(torch: ModuleType, model: Model, seed: int) -> Iterator[None]:
     """Seed the generators for the run, and put gradients, buffers and random state back after it."""
     parameters = list(model.parameters()) if hasattr(model, "parameters") else []
     buffers = list(model.buffers()) if hasattr(model, "buffers") else []

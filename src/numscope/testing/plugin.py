@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from numscope.capture.session import Capture
 
 
 class Captures:
@@ -14,7 +17,7 @@ class Captures:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def __call__(self, name: str, model: Any = None, **settings: Any) -> Any:
+    def __call__(self, name: str, model: object = None, **settings: Any) -> Capture:
         """Return a capture of `model` into the run `name`; the settings are those of `ns.capture`."""
         from numscope.capture.session import capture
 

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numscope.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
 
 AXES = ("compile", "device", "dtype", "threads", "deterministic", "env")
 
 
 @dataclass(frozen=True)
 class Side:
-    """What one job has that the other has not."""
+    """The environment of one of the two jobs."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    install: str = ""  # what `install` below does in its processes
+    install: str = ""  # the change that `install` below makes in its processes
     words: str = ""
 
 
@@ -47,26 +50,26 @@ def sides(axis: str) -> tuple[Side, Side]:
     raise SettingsError(f"there is no axis {name!r}: there are {', '.join(AXES)}")
 
 
-def install(order: dict[str, Any]) -> None:
-    """Do in this process what an axis asks for; called when the framework has been loaded."""
+def install(order: dict[str, str]) -> None:
+    """Make an axis's change in this process; called when the framework has been loaded."""
     import torch
 
-    what = order["install"]
-    if what == "one thread":
+    change = order["install"]
+    if change == "one thread":
         torch.set_num_threads(1)
-    elif what == "deterministic":
+    elif change == "deterministic":
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
-    elif what == "float32":
+    elif change == "float32":
         _without_autocast(torch.autocast)
 
 
-def _without_autocast(autocast: Any) -> None:
-    """Make every autocast of this process one that is off."""
+def _without_autocast(autocast: type[torch.autocast]) -> None:
+    """Turn off every autocast of this process."""
     original = autocast.__init__
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: torch.autocast, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **{**kwargs, "enabled": False})
 
-    autocast.__init__ = __init__
+    autocast.__init__ = __init__  # type: ignore[method-assign]

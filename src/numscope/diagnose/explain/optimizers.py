@@ -41,7 +41,7 @@ _MOST = 8  # parameters that are replayed
 
 @dataclass(frozen=True)
 class StepSeen:
-    """What one optimizer step sees of one parameter."""
+    """The inputs of one optimizer step for one parameter."""
 
     value: torch.Tensor
     gradient: torch.Tensor
@@ -353,5 +353,5 @@ def simulate(kind: type[torch.optim.Optimizer], history: History) -> torch.Tenso
     return parameter.detach()
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -9,11 +9,10 @@
     with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
         train_step(batch)
 
-What error a grafted module no longer adds goes away downstream: a run captured under a graft says so in its manifest,
-and `compare` then reports how much of the final error that removed. With single_step every
-module shows its own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The
-reference may come from another device, dtype or framework: modules are found by path, and by how often they ran before
-in the step.
+The error that a grafted module no longer adds goes away downstream: a run captured under a graft says so in its
+manifest, and `compare` then reports how much of the final error that removed. With single_step every module shows its
+own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The reference may come from
+another device, dtype or framework: modules are found by path, and by how often they ran before in the step.
 """
 
 from __future__ import annotations
@@ -22,50 +21,29 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
+from numscope.compare.comparison import compare
+from numscope.compare.grafted import final_error, share_removed
 from numscope.compare.load.wrappers import normalise
 from numscope.core import grafts
 from numscope.core.errors import CaptureError, NotKeptError, SettingsError
+from numscope.diagnose.intervene.graft_backend import Arguments, Backend, ReplaceInputs, ReplaceResult, Undo
 from numscope.diagnose.intervene.path_patterns import path_matcher
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.store.reader import Run, open_run
 
 _PREFIXES = ("Functional", "Torch", "Tensor", "Linalg", "Fft", "Special", "VF")  # of calls; modules have paths
 
-Undo = Callable[[], None]
 Names = str | Iterable[str] | None
-
-
-class Backend(Protocol):
-    """What grafting needs of a framework."""
-
-    def modules(self, model: Any) -> Iterable[tuple[str, Any]]:
-        """Yield path and module."""
-
-    def hook(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
-        """Call `before` with a module's arguments and `after` with its result; what they return takes their place."""
-
-    def is_tensor(self, value: Any) -> bool:
-        """Tell whether a value is a tensor."""
-
-    def replaced(self, value: Any, graph: StepGraph, number: int) -> Any:
-        """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
-
-    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
-        """Call `after` with the name of each call that is wanted and its result; what it returns takes its place."""
-
-    def on_step(self, callback: Callable[[], None]) -> Undo:
-        """Call back after each optimizer step."""
-
-    def runs_again(self) -> bool:
-        """Tell whether what runs is run again by a checkpoint, in backward."""
+RunLike = str | os.PathLike[str] | Run
 
 
 def graft(
-    model: Any,
-    reference: str | os.PathLike[str] | Run,
+    model: object,
+    reference: RunLike,
     names: Names = None,
     single_step: bool = False,
     *,
@@ -85,7 +63,7 @@ def graft(
 class Graft:
     """Replaces outputs (or inputs) of modules and calls while it is entered."""
 
-    def __init__(self, model: Any, run: Run, names: Names, inputs: bool, rank: int = 0) -> None:
+    def __init__(self, model: object, run: Run, names: Names, inputs: bool, rank: int = 0) -> None:
         self._model = model
         self._run = run
         listed = None if names is None else [names] if isinstance(names, str) else list(names)
@@ -100,10 +78,10 @@ class Graft:
         self._undo: list[Undo] = []
         self._step_number = 0
         self._by_hand = False
-        self._record: StepGraph | None = None
+        self._graph: StepGraph | None = None
         self._counts: dict[str, int] = {}
-        self._kept_data: dict[str, list[int]] = {}
-        self._told = {"reference": str(run.path), "names": listed or [], "inputs": inputs}  # for the manifest
+        self._orders: dict[str, list[int]] = {}  # of the reference's calls of a module, by path
+        self._manifest_entry = {"reference": str(run.path), "names": listed or [], "inputs": inputs}
         self.replaced: list[str] = []  # names of the tensors that were put in
         self.not_replaced: dict[str, str] = {}  # name → why not
 
@@ -116,9 +94,9 @@ class Graft:
         for path, module in chosen:
             self._undo.append(self._backend.hook(module, self._before(path), self._after(path)))
         if self._calls:
-            self._undo.append(self._backend.watch_calls(self._wants_call, self._after_call))
+            self._undo.append(self._backend.watch_calls(self._after_call))
         self._undo.append(self._backend.on_step(self._optimizer_stepped))
-        number = grafts.begin(self._told)
+        number = grafts.begin(self._manifest_entry)
         self._undo.append(lambda: grafts.end(number))
         return self
 
@@ -129,12 +107,11 @@ class Graft:
             self._undo.pop()()
         if kind is not None:
             return
-        why = next(iter(self.not_replaced.items()), None)
-        detail = f"{why[0]}: {why[1]}" if why else ""
+        detail = next((f"{name}: {why}" for name, why in self.not_replaced.items()), "")
         if not self.replaced:
             hint = detail or "capture it with keep='tensors', and give names that the model calls"
             raise NotKeptError(f"nothing was grafted from {self._run.path}: {hint}")
-        if why:
+        if detail:
             more = f", and {len(self.not_replaced) - 1} more" if len(self.not_replaced) > 1 else ""
             warnings.warn(f"numscope: not all was grafted: {detail}{more}", RuntimeWarning, stacklevel=2)
 
@@ -149,25 +126,25 @@ class Graft:
 
     def _next_step(self) -> None:
         self._step_number += 1
-        self._record = None
+        self._graph = None
         self._counts.clear()
 
-    def _before(self, path: str) -> Callable[..., Any]:
-        def before(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-            if not self._inputs or self._backend.runs_again():
+    def _before(self, path: str) -> ReplaceInputs:
+        def before(args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments | None:
+            if not self._inputs or self._backend.is_recomputing():
                 return None
             call = self._call(path)
             if call is None:
                 return None
-            given = tuple(self._put(value, call, f"input.{index}") for index, value in enumerate(args))
-            named = {name: self._put(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
-            return given, named
+            positional = tuple(self._replaced(value, call, f"input.{index}") for index, value in enumerate(args))
+            named = {name: self._replaced(value, call, f"kwargs.{name}") for name, value in kwargs.items()}
+            return positional, named
 
         return before
 
-    def _after(self, path: str) -> Callable[..., Any]:
-        def after(result: Any) -> Any:
-            if self._backend.runs_again():
+    def _after(self, path: str) -> ReplaceResult:
+        def after(result: object) -> object:
+            if self._backend.is_recomputing():
                 return result  # a checkpoint's second execution is no call of its own
             call = self._call(path)
             self._counts[path] = self._counts.get(path, 0) + 1
@@ -175,9 +152,9 @@ class Graft:
 
         return after
 
-    def _after_call(self, head: str, result: Any) -> Any:
-        """Replace the result of a call; its number is how often its like was called before in the step."""
-        if self._backend.runs_again():
+    def _after_call(self, head: str, result: object) -> object:
+        """Replace the result of a call; its index is the number of calls of that name before it in the step."""
+        if self._backend.is_recomputing():
             return result
         index = self._counts.get(head, 0)
         self._counts[head] = index + 1
@@ -190,17 +167,17 @@ class Graft:
             return result
         return self._outputs(result, graph.by_name[name].order)
 
-    def _outputs(self, result: Any, call: int) -> Any:
+    def _outputs(self, result: object, call: int) -> object:
         nested = isinstance(result, (tuple, list, dict))
-        return self._put(result, call, "output" if nested else "output.0")
+        return self._replaced(result, call, "output" if nested else "output.0")
 
-    def _put(self, value: Any, order: int, slot: str) -> Any:
-        """Return the reference's tensors of a slot in the place of a value's; the value itself where that can't be."""
+    def _replaced(self, value: Any, order: int, slot: str) -> Any:
+        """Return a value with its tensors replaced by the reference's of a slot; the value itself where that can't be."""
         if isinstance(value, (tuple, list)):
-            items = [self._put(item, order, f"{slot}.{place}") for place, item in enumerate(value)]
+            items = [self._replaced(item, order, f"{slot}.{index}") for index, item in enumerate(value)]
             return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
         if isinstance(value, dict):
-            put = {name: self._put(item, order, f"{slot}.{name}") for name, item in value.items()}
+            put = {name: self._replaced(item, order, f"{slot}.{name}") for name, item in value.items()}
             return type(value)(**put) if type(value) is not dict else put
         graph = self._reference()
         if graph is None or not self._backend.is_tensor(value):
@@ -222,41 +199,45 @@ class Graft:
         return new
 
     def _reference(self) -> StepGraph | None:
-        if self._record is None and self._step_number in self._run.rank_steps(self._rank):
-            self._record = StepGraph(self._run, self._step_number, self._rank)
-            self._kept_data = {}
-            for call in self._record.calls.values():
+        """Return the reference's step that belongs to the one that runs now."""
+        if self._graph is None and self._step_number in self._run.rank_steps(self._rank):
+            self._graph = StepGraph(self._run, self._step_number, self._rank)
+            self._orders = {}
+            for call in self._graph.calls.values():
                 if call.kind == "module" and call.phase == "forward" and not call.recompute:
-                    self._kept_data.setdefault(_plain(call.module), []).append(call.order)
-        return self._record
+                    self._orders.setdefault(_without_wrappers(call.module), []).append(call.order)
+        return self._graph
 
     def _call(self, path: str) -> int | None:
         """Return the order of the reference's call of a module that belongs to the one that runs now."""
         if self._reference() is None:
             self.not_replaced[f"step {self._step_number}"] = "the reference has no such step"
             return None
-        orders = self._kept_data.get(_plain(path), [])
-        place = self._counts.get(path, 0)
-        if place < len(orders):
-            return orders[place]
-        self.not_replaced[f"call {place} of {path or 'the model'}"] = "the reference has no such call"
+        orders = self._orders.get(_without_wrappers(path), [])
+        index = self._counts.get(path, 0)
+        if index < len(orders):
+            return orders[index]
+        self.not_replaced[f"call {index} of {path or 'the model'}"] = "the reference has no such call"
         return None
 
 
-def error_removed(target: Any, grafted: Any, reference: Any) -> dict[str, float]:
-    """Return the final error of a target run before and after grafting, and which share of it the graft removed.
+@dataclass(frozen=True)
+class ErrorRemoved:
+    """The final error of a target run before and after grafting, and the share of it that the graft removed."""
 
-    The final error is that of the last output of the model in the first step that differs.
-    """
-    from numscope.compare.comparison import compare
-    from numscope.compare.grafted import final_error, share_removed
+    before: float
+    after: float
+    removed: float
 
+
+def error_removed(target: RunLike, grafted: RunLike, reference: RunLike) -> ErrorRemoved:
+    """Return the final error that a graft removed: that of the model's last output in the first step that differs."""
     before = final_error(compare(target, reference)) or 0.0
     after = final_error(compare(grafted, reference, ungrafted=target)) or 0.0
-    return {"before": before, "after": after, "removed": share_removed(before, after) or 0.0}
+    return ErrorRemoved(before, after, share_removed(before, after) or 0.0)
 
 
-def _plain(path: str) -> str:
+def _without_wrappers(path: str) -> str:
     """Return a module's path without wrappers."""
     return normalise([path])[path]
 
@@ -266,7 +247,7 @@ def _call_matcher(names: Iterable[str]) -> Callable[[str], bool]:
     return path_matcher([*names, *(f"{name}.*" for name in names if not any(mark in name for mark in "*?["))])
 
 
-def _backend(model: Any) -> Backend:
+def _backend(model: object) -> Backend[Any, Any]:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(model, torch.nn.Module):
         from numscope.diagnose.intervene.graft_torch import TorchBackend

@@ -8,9 +8,8 @@ from typing import Any
 import paddle
 
 from numscope.core.errors import SettingsError
+from numscope.diagnose.intervene.graft_backend import ReplaceCallResult, ReplaceInputs, ReplaceResult, Undo
 from numscope.diagnose.recorded.step_graph import StepGraph
-
-Undo = Callable[[], None]
 
 
 class PaddleBackend:
@@ -21,12 +20,15 @@ class PaddleBackend:
         found: Iterable[tuple[str, Any]] = model.named_sublayers(include_self=True)
         return found
 
-    def hook(self, module: Any, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
-        """Register both hooks; paddle's see no keyword arguments."""
+    def hook(self, module: Any, before: ReplaceInputs, after: ReplaceResult) -> Undo:
+        """Register both hooks; Paddle's see no keyword arguments."""
 
-        def first(_: Any, args: tuple[Any, ...]) -> Any:
+        def first(_: object, args: tuple[object, ...]) -> tuple[object, ...] | None:
             changed = before(args, {})
-            return None if changed is None else changed[0]
+            if changed is None:
+                return None
+            positional, _named = changed
+            return positional
 
         handles = [
             module.register_forward_pre_hook(first),
@@ -39,7 +41,7 @@ class PaddleBackend:
 
         return undo
 
-    def is_tensor(self, value: Any) -> bool:
+    def is_tensor(self, value: object) -> bool:
         """Tell whether a value is a tensor."""
         return isinstance(value, paddle.Tensor)
 
@@ -53,16 +55,16 @@ class PaddleBackend:
             return other
         return _Replace.apply(value, other)
 
-    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
-        """Paddle's functions can't be interposed: layers can."""
+    def watch_calls(self, after: ReplaceCallResult) -> Undo:
+        """Refuse: Paddle's functions can't be interposed, its layers can."""
         raise SettingsError("in a paddle model whole layers can be grafted, by path; single calls can't")
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
-        """Paddle tells of no optimizer's step: `Graft.step()` ends one."""
+        """Do nothing: Paddle tells of no optimizer's step, and `Graft.step()` ends one."""
         return lambda: None
 
-    def runs_again(self) -> bool:
-        """Paddle does not tell."""
+    def is_recomputing(self) -> bool:
+        """Return False: Paddle does not tell."""
         return False
 
 
@@ -70,9 +72,9 @@ class _Replace(paddle.autograd.PyLayer):  # type: ignore[misc]
     """Gives another value forward, to the bit, and hands the gradient on backward."""
 
     @staticmethod
-    def forward(ctx: Any, value: Any, other: Any) -> Any:
+    def forward(ctx: object, value: object, other: Any) -> Any:
         return other.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: object, gradient: object) -> tuple[object, None]:
         return gradient, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,33 +11,38 @@ from torch.overrides import TorchFunctionMode
 
 from numscope.capture.torch.levels.function_names import ApiTable
 from numscope.capture.torch.own_code import OwnCode
+from numscope.diagnose.intervene.graft_backend import ReplaceCallResult, ReplaceInputs, ReplaceResult, Undo
 from numscope.diagnose.intervene.reroute import push
 from numscope.diagnose.recorded.step_graph import StepGraph
-
-Undo = Callable[[], None]
 
 
 class _Replace(torch.autograd.Function):
     """Gives another value forward, to the bit, and hands the gradient on backward."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return other.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0], None
+    def backward(ctx: object, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
 
 
 class _Calls(TorchFunctionMode):
     """Names torch functions as a capture does, and hands their results over."""
 
-    def __init__(self, after: Callable[[str, Any], Any]) -> None:
+    def __init__(self, after: ReplaceCallResult) -> None:
         super().__init__()
         self._after = after
         self._table = ApiTable()
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         result = func(*args, **(kwargs or {}))
         api = self._table[func]
         return result if api.silent or api.transparent else self._after(api.head, result)
@@ -50,7 +55,7 @@ class TorchBackend:
         """Yield path and module."""
         yield from model.named_modules()
 
-    def hook(self, module: torch.nn.Module, before: Callable[..., Any], after: Callable[..., Any]) -> Undo:
+    def hook(self, module: torch.nn.Module, before: ReplaceInputs, after: ReplaceResult) -> Undo:
         """Register both hooks."""
         handles = [
             module.register_forward_pre_hook(lambda _, args, kwargs: before(args, kwargs), with_kwargs=True),
@@ -63,7 +68,7 @@ class TorchBackend:
 
         return undo
 
-    def is_tensor(self, value: Any) -> bool:
+    def is_tensor(self, value: object) -> bool:
         """Tell whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
 
@@ -74,7 +79,7 @@ class TorchBackend:
             result: torch.Tensor = _Replace.apply(value, other) if value.requires_grad else other.clone()  # type: ignore[no-untyped-call]
         return result
 
-    def watch_calls(self, wants: Callable[[str], bool], after: Callable[[str, Any], Any]) -> Undo:
+    def watch_calls(self, after: ReplaceCallResult) -> Undo:
         """Replace the results of torch functions by name."""
         return push(_Calls(after))
 
@@ -83,6 +88,6 @@ class TorchBackend:
         handle = register_optimizer_step_post_hook(lambda *_: callback())
         return handle.remove
 
-    def runs_again(self) -> bool:
+    def is_recomputing(self) -> bool:
         """Tell whether the engine runs."""
         return bool(torch._C._current_graph_task_id() != -1)

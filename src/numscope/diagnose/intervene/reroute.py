@@ -22,22 +22,23 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.diagnose.intervene.path_patterns import path_matcher
-from numscope.diagnose.intervene.reroute_targets import Binding, Places, find
-from numscope.diagnose.intervene.run_elsewhere import run_on_cpu
+from numscope.diagnose.intervene.reroute_targets import Binding, Targets, find
+from numscope.diagnose.intervene.run_on_cpu import run_on_cpu
 
+T = TypeVar("T")
 Undo = Callable[[], None]
 
 
-def to_cpu(what: Any = None, dtype: Any = None) -> Any:
+def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
     """Return a reroute of a function, a module, a name or a pattern: call it, decorate with it, or enter it."""
     chosen = _dtype(dtype)
     if what is None:
@@ -46,44 +47,48 @@ def to_cpu(what: Any = None, dtype: Any = None) -> Any:
 
 
 class Reroute:
-    """Runs something on the CPU: called itself, or everywhere while it is entered."""
+    """Runs a callable on the CPU when it is called, or everywhere while it is entered."""
 
-    def __init__(self, what: Any, dtype: torch.dtype | None) -> None:
+    def __init__(self, what: object, dtype: torch.dtype | None) -> None:
         self._what = what
         self._dtype = dtype
         self._undo: list[Undo] = []
-        self._names = isinstance(what, str) or (isinstance(what, (list, tuple)) and not callable(what))
-        if (not self._names and not callable(what)) or (self._names and not what):
+        self._callable = what if callable(what) else None
+        names = [what] if isinstance(what, str) else list(what) if isinstance(what, (list, tuple)) else []
+        if self._callable is None and not (what and names):
             raise SettingsError(
                 f"to_cpu({what!r}): give a function, a module, or a name: 'torch.nn.functional.softmax', 'blocks.*.attn'"
             )
-        self.used = 0  # how often something was rerouted
-        if not self._names and not isinstance(what, torch.nn.Module):
-            functools.update_wrapper(self, what, updated=())
+        self._names = ", ".join(map(str, names)) if self._callable is None else ""
+        self.used = 0  # how many calls were rerouted
+        if self._callable is not None and not isinstance(what, torch.nn.Module):
+            functools.update_wrapper(self, self._callable, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what is rerouted; a reroute of names decorates a function, inside which they are rerouted."""
-        if self._names:
+    def __call__(self, *args: Any, **kwargs: Any) -> object:
+        """Call the callable on the CPU; a reroute of names decorates a function, inside which they are rerouted."""
+        if self._callable is None:
             if len(args) != 1 or kwargs or not callable(args[0]):
                 raise SettingsError("to_cpu of a name is a decorator or a context manager: `with ns.to_cpu(name): …`")
             return self._around(args[0])
         if self._undo:  # entered: the callable reroutes by itself
-            return self._what(*args, **kwargs)
-        return self.run(self._what, args, kwargs)
+            return self._callable(*args, **kwargs)
+        return self.run(self._callable, args, kwargs)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> object:
         """Bind as a function does, so that methods can be decorated."""
-        return self if instance is None else functools.partial(self.run_method, self._what, instance)
+        if instance is None or self._callable is None:
+            return self
+        return functools.partial(self.run_method, self._callable, instance)
 
     def __enter__(self) -> Reroute:
         if self._undo:
             raise CaptureError("this reroute is entered already: make another with ns.to_cpu")
-        places = find(self._what)
-        if places.functions or places.pending:
-            self._undo.append(push(FunctionReroute(self, places)))
-        if places.modules or places.paths:
-            self._undo.append(_replace_module_call(self, places))
-        for binding in places.bindings:
+        targets = find(self._what)
+        if targets.functions or targets.pending:
+            self._undo.append(push(FunctionReroute(self, targets)))
+        if targets.modules or targets.paths:
+            self._undo.append(_replace_module_call(self, targets))
+        for binding in targets.bindings:
             self.bind(binding)
         return self
 
@@ -93,40 +98,42 @@ class Reroute:
         while self._undo:
             self._undo.pop()()
         if self._names and not self.used and kind is None:
-            named = self._what if isinstance(self._what, str) else ", ".join(map(str, self._what))
-            warnings.warn(f"numscope: to_cpu({named}): nothing of that name was called", RuntimeWarning, stacklevel=2)
+            warnings.warn(
+                f"numscope: to_cpu({self._names}): nothing of that name was called", RuntimeWarning, stacklevel=2
+            )
 
-    def run_method(self, function: Callable[..., Any], instance: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a method rerouted: its object stays the one it is, and what it holds is moved where it is used."""
+    def run_method(self, function: Callable[..., T], instance: object, *args: object, **kwargs: object) -> T:
+        """Run a method on the CPU: its object stays where it is, and the object's tensors are copied when they are used."""
         return self.run(functools.partial(function, instance), args, kwargs)
 
-    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run a callable rerouted."""
+    def run(self, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> T:
+        """Run a callable on the CPU."""
         self.used += 1
         return run_on_cpu(function, args, kwargs, self._dtype)
 
-    def _around(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _around(self, function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
-        def inside(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: object, **kwargs: object) -> T:
             with Reroute(self._what, self._dtype):
                 return function(*args, **kwargs)
 
         return inside
 
     def bind(self, binding: Binding) -> None:
-        """Put a rerouted function where a Python function is bound."""
-        original = binding.value
-        function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
+        """Bind a rerouted function in the place of a Python function."""
+        original: Any = binding.value
+        is_wrapped = isinstance(original, (staticmethod, classmethod))
+        function: Callable[..., Any] = original.__func__ if is_wrapped else original
 
-        is_method = isinstance(binding.owner, type) and function is original
+        is_method = isinstance(binding.owner, type) and not is_wrapped
 
         @functools.wraps(function)
-        def rerouted(*args: Any, **kwargs: Any) -> Any:
+        def rerouted(*args: object, **kwargs: object) -> object:
             if is_method and args:
                 return self.run_method(function, *args, **kwargs)
             return self.run(function, args, kwargs)
 
-        replacement: Any = type(original)(rerouted) if function is not original else rerouted
+        replacement: object = type(original)(rerouted) if is_wrapped else rerouted
         setattr(binding.owner, binding.name, replacement)
 
         def undo() -> None:
@@ -139,13 +146,19 @@ class Reroute:
 class FunctionReroute(TorchFunctionMode):
     """Reroutes chosen torch functions, also where they were imported by name before."""
 
-    def __init__(self, reroute: Reroute, places: Places) -> None:
+    def __init__(self, reroute: Reroute, targets: Targets) -> None:
         super().__init__()
         self._reroute = reroute
-        self._functions = places.functions
-        self._pending = places.pending
+        self._functions = targets.functions
+        self._pending = targets.pending
 
-    def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if self._pending:
             self._find_pending()
         if func in self._functions:
@@ -163,7 +176,7 @@ class FunctionReroute(TorchFunctionMode):
 
 
 def install(order: dict[str, Any]) -> None:
-    """Reroute in this process until it ends: what `numscope run --to-cpu` asks for."""
+    """Reroute in this process until it ends, for `numscope run --to-cpu`."""
     try:
         reroute = to_cpu(list(order["names"]), dtype=order["dtype"])
         reroute.__enter__()
@@ -180,11 +193,11 @@ def install(order: dict[str, Any]) -> None:
 
 
 def push(mode: TorchFunctionMode) -> Undo:
-    """Put a mode on top of the stack; return what takes it off."""
+    """Put a mode on top of the stack; return the function that takes it off."""
     _push_mode(mode)
 
     def undo() -> None:
-        """Take our mode off the stack, wherever on it others have put it."""
+        """Take the mode off the stack, wherever on it others have put it."""
         above = []
         for found in reversed(_get_current_function_mode_stack()):
             _pop_mode()
@@ -198,23 +211,23 @@ def push(mode: TorchFunctionMode) -> Undo:
 
 
 class _Inside(threading.local):
-    """What this thread is inside of: a rerouted module's own calls are not rerouted again."""
+    """The modules that this thread is inside of: a rerouted module's own calls are not rerouted again."""
 
     def __init__(self) -> None:
         self.depth = 0
         self.rerouted = False
 
 
-def _replace_module_call(reroute: Reroute, places: Places) -> Undo:
+def _replace_module_call(reroute: Reroute, targets: Targets) -> Undo:
     """Reroute chosen modules: by identity, or by path below the outermost module that is called."""
     original = torch.nn.Module.__call__
-    wanted = {id(module) for module in places.modules}
-    matches = path_matcher(places.paths) if places.paths else None
+    wanted = {id(module) for module in targets.modules}
+    matches = path_matcher(targets.paths) if targets.paths else None
     learned: set[int] = set()
     inside = _Inside()
     active = True
 
-    def __call__(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
         if not active or inside.rerouted:
             return original(module, *args, **kwargs)
         if matches is not None and inside.depth == 0 and id(module) not in learned:
@@ -236,14 +249,14 @@ def _replace_module_call(reroute: Reroute, places: Places) -> Undo:
 
     def undo() -> None:
         nonlocal active
-        active = False  # where something else has replaced it since, ours stays in the chain and does nothing
+        active = False  # where others have replaced it since, ours stays in the chain and does nothing
         if torch.nn.Module.__call__ is __call__:
             torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 
     return undo
 
 
-def _dtype(dtype: Any) -> torch.dtype | None:
+def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     found = getattr(torch, str(dtype).removeprefix("torch."), None)

@@ -1,4 +1,4 @@
-"""What a name means to `to_cpu`: a torch function, a module's path, or a Python function and where it is bound."""
+"""Finds what `to_cpu` reroutes: torch functions, modules, or Python functions and where they are bound."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from numscope.core.errors import SettingsError
 
-_NAMESPACES: dict[str, tuple[Any, ...]] = {
+_NAMESPACES: dict[str, tuple[object, ...]] = {
     "Functional": (torch.nn.functional, torch._C._nn),
     "Torch": (torch, torch.functional),
     "Tensor": (torch.Tensor,),
@@ -25,7 +25,7 @@ _NAMESPACES: dict[str, tuple[Any, ...]] = {
     "Sparse": (torch.sparse,),
     "VF": (torch._C._VariableFunctions,),
 }
-_DOTTED = (
+_DOTTED: tuple[tuple[str, object], ...] = (
     ("torch.nn.functional", torch.nn.functional),
     ("torch.linalg", torch.linalg),
     ("torch.fft", torch.fft),
@@ -38,41 +38,41 @@ _MARKS = "*?["
 
 @dataclass(frozen=True)
 class Binding:
-    """A Python function at one place where it is bound: a module's global, or a class's attribute."""
+    """One name that a Python function is bound to: a module's global, or a class's attribute."""
 
-    owner: Any
+    owner: object
     name: str
-    value: Any
+    value: object
 
 
 @dataclass
-class Places:
+class Targets:
     """All that one `to_cpu` reroutes."""
 
-    functions: set[Any] = field(default_factory=set)  # torch functions
+    functions: set[Callable[..., Any]] = field(default_factory=set)  # torch functions
     modules: list[torch.nn.Module] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)  # module paths and patterns of them
     bindings: list[Binding] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # names of the script's own, which is not run yet
 
 
-def find(what: Any) -> Places:
-    """Return what a function, module, name, pattern or list of them stands for."""
-    places = Places()
+def find(what: object) -> Targets:
+    """Return the targets that a function, module, name, pattern or list of them stands for."""
+    targets = Targets()
     items = what if isinstance(what, (list, tuple)) and not callable(what) else [what]
     for item in items:
         if isinstance(item, str):
-            _find_name(item, places)
+            _find_name(item, targets)
         elif isinstance(item, torch.nn.Module):
-            places.modules.append(item)
+            targets.modules.append(item)
         elif callable(item):
-            _find_callable(item, places)
+            _find_callable(item, targets)
         else:
             raise SettingsError(f"to_cpu({item!r}): give a function, a module, or a name")
-    return places
+    return targets
 
 
-def torch_functions(head: str) -> list[Any]:
+def torch_functions(head: str) -> list[Callable[..., Any]]:
     """Return the torch functions that a call's head names: `Functional.softmax`."""
     prefix, _, op = head.partition(".")
     found = []
@@ -83,13 +83,13 @@ def torch_functions(head: str) -> list[Any]:
     return found
 
 
-def _find_callable(function: Callable[..., Any], places: Places) -> None:
+def _find_callable(function: Callable[..., Any], targets: Targets) -> None:
     if _is_torch(function):
-        places.functions.add(function)
+        targets.functions.add(function)
         return
     bound = getattr(function, "__self__", None)
     if isinstance(bound, torch.nn.Module) and getattr(function, "__name__", "") in ("forward", "__call__"):
-        places.modules.append(bound)
+        targets.modules.append(bound)
         return
     bindings = list(_bindings(function))
     if not bindings:
@@ -98,43 +98,43 @@ def _find_callable(function: Callable[..., Any], places: Places) -> None:
             f"to_cpu({name}): no module or class holds it, so it can't be rerouted from outside; "
             f"call it as ns.to_cpu({name})(…)"
         )
-    places.bindings.extend(bindings)
+    targets.bindings.extend(bindings)
 
 
-def _find_name(name: str, places: Places) -> None:
+def _find_name(name: str, targets: Targets) -> None:
     if any(mark in name for mark in _MARKS):
         functions = list(_matching(name))
         if functions:
-            places.functions.update(functions)
+            targets.functions.update(functions)
         else:
-            places.paths.append(name)
+            targets.paths.append(name)
         return
     if functions := torch_functions(name):
-        places.functions.update(functions)
+        targets.functions.update(functions)
         return
     found = _resolve(name)
     if found is None and name.startswith("__main__."):
-        places.pending.append(name)
+        targets.pending.append(name)
     elif found is None and name.partition(".")[0] in ("torch", *_NAMESPACES):
         raise SettingsError(f"to_cpu({name!r}): torch has no function of that name{_near(name)}")
     elif found is None:
-        places.paths.append(name)  # known only when the model runs
+        targets.paths.append(name)  # known only when the model runs
     elif isinstance(found, type) and issubclass(found, torch.nn.Module):
-        places.bindings.append(Binding(found, "forward", found.forward))
+        targets.bindings.append(Binding(found, "forward", found.forward))
     else:
-        _find_callable(found, places)
+        _find_callable(found, targets)
 
 
 def _near(name: str) -> str:
-    """Return the name in the same place that is most like a name that is nothing."""
+    """Return a hint at the most similar name in the same namespace, for a name that is not there."""
     home, _, last = name.rpartition(".")
     spaces = [space for dotted, space in _DOTTED if dotted == home] or list(_NAMESPACES.get(home, ()))
     near = difflib.get_close_matches(last, [item for space in spaces for item in dir(space)], 1)
     return f": did you mean {home}.{near[0]}?" if near and near[0] != last else ""
 
 
-def _matching(pattern: str) -> Iterable[Any]:
-    """Return the torch functions whose dotted name, or whose calls' name, fits a pattern."""
+def _matching(pattern: str) -> Iterable[Callable[..., Any]]:
+    """Yield the torch functions whose dotted name, or whose calls' name, matches a pattern."""
     for prefix, namespaces in _NAMESPACES.items():
         if pattern.startswith(f"{prefix}."):
             for namespace in namespaces:
@@ -146,15 +146,15 @@ def _matching(pattern: str) -> Iterable[Any]:
             return
 
 
-def _members(namespace: Any, pattern: str) -> Iterable[Any]:
+def _members(namespace: object, pattern: str) -> Iterable[Callable[..., Any]]:
     for name in fnmatch.filter(dir(namespace), pattern):
         value = getattr(namespace, name, None)
         if not name.startswith("_") and callable(value) and not isinstance(value, type) and _is_torch(value):
             yield value
 
 
-def _resolve(name: str) -> Any:
-    """Return what a dotted name leads to, importing the longest part of it that is a module; None where nothing is."""
+def _resolve(name: str) -> Callable[..., Any] | None:
+    """Return the callable that a dotted name leads to, importing the longest part of it that is a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = _module(".".join(parts[:length]))
@@ -179,7 +179,7 @@ def _module(name: str) -> types.ModuleType | None:
         return None
 
 
-def _is_torch(function: Any) -> bool:
+def _is_torch(function: object) -> bool:
     """Tell whether a torch function mode sees the calls of this callable."""
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return True
@@ -195,8 +195,8 @@ def _is_torch(function: Any) -> bool:
     )
 
 
-def _bindings(function: Any) -> Iterable[Binding]:
-    """Return every place where a Python function is bound: module globals, and attributes of classes there."""
+def _bindings(function: object) -> Iterable[Binding]:
+    """Yield every binding of a Python function: module globals, and attributes of classes there."""
     seen: set[tuple[int, str]] = set()
     home = getattr(function, "__module__", None)
     for module in list(sys.modules.values()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -152,11 +152,10 @@ def arguments_of(graph: StepGraph, call: RecordedCall) -> tuple[tuple[object, ..
             raise CannotReplay(f"{slot} was not measured ({graph.note(call.order, slot)})")
         places[slot] = TensorRef(number)
     tree = _nested(places)
-    positional = tree.get("input", {})
-    if isinstance(positional, dict) and positional:
+    positional, named = tree.get("input") or [], tree.get("kwargs") or {}
+    if not isinstance(positional, list) or not isinstance(named, dict):
         raise CannotReplay("an argument was not recorded")
-    args = tuple(positional or ())
-    return args, tree.get("kwargs", {})
+    return tuple(positional), named
 
 
 def function_of(call: RecordedCall) -> Function:
@@ -208,7 +207,7 @@ def _refuse_random(call: RecordedCall, args: tuple[object, ...], kwargs: dict[st
         raise CannotReplay("it draws random numbers")
 
 
-def _nested(places: dict[str, Any]) -> dict[str, Any]:
+def _nested(places: Mapping[str, object]) -> dict[str, object]:
     """Return arguments by dotted path as nested dictionaries and lists."""
     root: dict[str, Any] = {}
     for path, value in places.items():
@@ -222,7 +221,7 @@ def _nested(places: dict[str, Any]) -> dict[str, Any]:
     return {key: _with_lists(value, key == "kwargs") for key, value in root.items()}
 
 
-def _with_lists(value: Any, is_mapping: bool = False) -> Any:
+def _with_lists(value: object, is_mapping: bool = False) -> object:
     """Return a tree in which a dictionary whose keys count from 0 is a list."""
     if not isinstance(value, dict):
         return value
@@ -234,7 +233,7 @@ def _with_lists(value: Any, is_mapping: bool = False) -> Any:
     return items
 
 
-def _parsed(value: Any, place: str) -> Any:
+def _parsed(value: object, place: str) -> object:
     """Return a value from its recorded form."""
     if isinstance(value, list):
         if len(value) >= LONGEST:

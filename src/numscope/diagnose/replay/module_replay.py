@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 
 from numscope.core.errors import NotKeptError
-from numscope.diagnose.intervene.run_elsewhere import Moving, OnCpu
+from numscope.diagnose.intervene.run_on_cpu import CpuCopies, CpuMode
 from numscope.diagnose.pytree import tree_map
 from numscope.diagnose.recorded.differing_tensors import DifferingTensor
 from numscope.diagnose.recorded.invocation import CannotReplay, TensorRef, arguments_of
@@ -138,7 +138,7 @@ class ModuleReplay:
         """Run on the CPU, under the autocast that the module ran under, or in a dtype."""
         autocast = self.autocast if dtype is None else None
         cast = torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None)
-        with cast, quiet(), OnCpu(Moving(dtype)):
+        with cast, quiet(), CpuMode(CpuCopies(dtype)):
             yield
 
     @contextmanager

@@ -106,7 +106,7 @@ class _Builder:
             self._parameters[id(value)] = torch.nn.Parameter(value, value.is_floating_point())
         return self._parameters[id(value)]
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: object) -> Any:
         """Return a value from its description."""
         if not isinstance(value, dict):
             return value

@@ -85,7 +85,7 @@ def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
 
 
 def _proof(origin: Origin, width: int) -> list[str]:
-    """Return the figures, what was replayed, and what could not be."""
+    """Return the figures, the calls that were replayed, and the reasons of those that could not be."""
     details = origin.details.get("diagnosis") or {}
     lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
     found = _bars(lift, origin.mechanism, width)
@@ -104,7 +104,7 @@ def _proof(origin: Origin, width: int) -> list[str]:
 
 
 def _bars(lift: Mapping[str, Any], mechanism: str, width: int) -> list[str]:
-    """Return the lift test as bars on a logarithmic scale: what stays stays, what shrinks is seen to shrink."""
+    """Return the lift test as bars on a logarithmic scale, so that a difference that shrinks is seen to shrink."""
     if lift.get("float64") is None:
         return []
     rows = (("as recorded", "native"), ("float32", "float32"), ("float64", "float64"), ("rounding", "floor"))
@@ -119,7 +119,7 @@ def _bars(lift: Mapping[str, Any], mechanism: str, width: int) -> list[str]:
     return found
 
 
-def _length(value: Any, longest: int) -> int:
+def _length(value: object, longest: int) -> int:
     """Return the length of a bar: none for 1e-17, the longest for 1."""
     if not isinstance(value, (int, float)) or value <= 0 or value != value:
         return 0
@@ -136,7 +136,7 @@ def _own_errors(lift: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _unit(unit: Mapping[str, Any], width: int) -> list[str]:
-    """Return what the module, replayed as a unit, showed."""
+    """Return the figures of the module, replayed as a unit."""
     if not unit:
         return []
     if "could_not" in unit:
@@ -149,7 +149,7 @@ def _unit(unit: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _rivals(report: Report, width: int) -> list[str]:
-    """Return the other suspects, a line each; what the origin's repair repairs too is not said again."""
+    """Return the other suspects, a line each; those that the origin's repair repairs, too, are left out."""
     assert report.origin is not None
     found: list[str] = []
     for rival in report.suspects[1:]:
@@ -172,7 +172,7 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def _number(value: Any) -> str:
+def _number(value: float | None) -> str:
     if value is None:
         return "?"
     return "0" if value == 0 else f"{float(value):.1e}"

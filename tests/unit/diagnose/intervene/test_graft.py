@@ -48,8 +48,8 @@ def test_the_output_is_the_references_to_the_bit_and_most_of_the_error_goes(tmp_
     wanted = ns.open_run(reference).tensor("Module.2.Linear.forward.0.output.0")
     assert torch.equal(seen[0], torch.from_numpy(wanted.copy()))
     share = error_removed(target, grafted, reference)
-    assert 0.5 < share["removed"] < 1.0
-    assert share["after"] < share["before"]
+    assert 0.5 < share.removed < 1.0
+    assert share.after < share.before
 
 
 def test_gradients_flow_through_a_graft(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ def test_compare_says_how_much_of_the_final_error_a_graft_removed(tmp_path: Path
     told = ns.compare(grafted, reference).report.details["graft"]
     assert Path(told["ungrafted"]) == target.resolve()  # found: the same job, without a graft
     share = error_removed(target, grafted, reference)
-    assert told["removed"] == pytest.approx(share["removed"])
-    assert told["before"] == pytest.approx(share["before"])
+    assert told["removed"] == pytest.approx(share.removed)
+    assert told["before"] == pytest.approx(share.before)
     assert 0.5 < told["removed"] < 1
     given = ns.compare(grafted, reference, ungrafted=target).report.details["graft"]
     assert given["removed"] == told["removed"]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import numscope as ns
-from numscope.diagnose.intervene.run_elsewhere import tree_map
+from numscope.diagnose.pytree import tree_map
 
 seen: list[torch.dtype] = []
 
