@@ -19,6 +19,7 @@ import pytest
 
 from numscope.store.reader import open_run
 from numscope.view.app import Viewer
+from numscope.view.jobs import Choice
 from numscope.view.recent import Memory
 from tests.e2e import runs
 from tests.e2e.browser import serving, until
@@ -40,7 +41,7 @@ def test_two_runs_are_chosen_compared_and_remembered(go: Any, empty: tuple[str, 
     page.locator(".pick:has(code:text-matches('/gpu$')) >> text=Reference").click()
     page.click("button[type=submit]")
     page.wait_for_selector("[data-testid=origin]")
-    assert empty[1].memory.read()["runs"][:2] == [str(folder / "npu"), str(folder / "gpu")]
+    assert empty[1].memory.read().runs[:2] == [str(folder / "npu"), str(folder / "gpu")]
     page.click(".brand")
     page.wait_for_selector("text=Which runs?")
     assert page.locator("input[type=text]").first.input_value().endswith("npu")
@@ -132,7 +133,7 @@ def test_a_run_that_is_being_written_shows_its_new_steps(go: Any, tmp_path: Path
         next(steps)
         next(steps)
         wait_for_a_step(tmp_path / "live")
-        viewer.open(str(tmp_path / "live"), None, {})
+        viewer.open(Choice(str(tmp_path / "live")))
         page = go(access.url, "calls")
         page.wait_for_selector("[data-testid=count]")
         page.wait_for_selector(".line")
@@ -146,7 +147,7 @@ def test_a_comparison_says_that_new_steps_have_come(go: Any, tmp_path: Path, fol
     with serving(viewer) as access, closing(runs.training(tmp_path / "live", wrong=True, steps=2)) as steps:
         next(steps)
         wait_for_a_step(tmp_path / "live")
-        viewer.open(str(tmp_path / "live"), str(folder / "gpu"), {})
+        viewer.open(Choice(str(tmp_path / "live"), str(folder / "gpu")))
         page = go(access.url, "calls")
         page.wait_for_selector(".line .badge")
         before = page.inner_text("[data-testid=count]")

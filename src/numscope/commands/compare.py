@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING
 
 from numscope.core.errors import MissingExtraError, SettingsError
+
+if TYPE_CHECKING:
+    from numscope.compare.comparison import Comparison
+    from numscope.compare.thresholds import Thresholds
 
 HELP = "the first call at which two runs stop agreeing"
 _VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched")
@@ -98,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[comparison.verdict]
 
 
-def _thresholds(args: argparse.Namespace) -> Any:
+def _thresholds(args: argparse.Namespace) -> Thresholds:
     from dataclasses import replace
 
     from numscope.compare.thresholds import Thresholds, load_thresholds
@@ -108,7 +113,7 @@ def _thresholds(args: argparse.Namespace) -> Any:
     return replace(limits, **{name: value for name, value in given.items() if value is not None})
 
 
-def _progress() -> Any:
+def _progress() -> Callable[[int, int], None] | None:
     if not sys.stderr.isatty():
         return None
     import time
@@ -126,7 +131,7 @@ def _progress() -> Any:
     return show
 
 
-def _write(comparison: Any, args: argparse.Namespace) -> None:
+def _write(comparison: Comparison, args: argparse.Namespace) -> None:
     if args.json:
         from numscope.report.json import write_json
 

@@ -91,5 +91,5 @@ def run(args: argparse.Namespace) -> int:
     return run_script(command, args.out, settings, also)
 
 
-def _shown(default: Any) -> str:
+def _shown(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)

@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C."""
     from numscope.store.reader import open_run
+    from numscope.view.jobs import Choice
     from numscope.view.server import EitherForms, Viewer, serve
 
     if not 0 <= args.port < 65536:
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         open_run(path)  # what cannot be read is said here, not in the browser
     viewer = Viewer(forms=EitherForms(_hooktools))
     if args.target:
-        viewer.open(args.target, args.reference, {"noise": tuple(args.noise), "map": args.map})
+        viewer.open(Choice(args.target, args.reference, tuple(args.noise), args.map))
     serve(
         viewer,
         host=args.host,

@@ -1,4 +1,4 @@
-"""The pairs as CSV: a row per pair of tensors; what cannot be known is empty."""
+"""Writes the pairs as CSV: a row per pair of tensors; unknown values are empty."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where outputs may be written: a clear error before the work, not a traceback after it."""
+"""Checks that output files can be written: a clear error before the work, not a traceback after it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def check_output(path: str | os.PathLike[str]) -> Path:
 
 @contextmanager
 def output(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give the path of an output file to what writes it; a disk that is full is told with the file's name."""
+    """Yield the path of an output file to write; the error of a full disk gets the file's name."""
     target = check_output(path)
     with writing(target):
         yield target

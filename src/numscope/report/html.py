@@ -1,4 +1,4 @@
-"""One HTML file that shows a comparison: the viewer's own pages with the rows that matter most, and no network.
+"""Writes a comparison as one HTML file: the viewer's own pages with the rows that matter most, and no network.
 
 The file holds the built front end (view/static) and the data. Its Content-Security-Policy names the two pieces of code
 by their hashes and allows nothing to be loaded, so that it can be opened from disk, mailed and attached to an issue.
@@ -10,23 +10,20 @@ import base64
 import hashlib
 import html
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.compare.comparison import Comparison
 from numscope.core.report import plain
 from numscope.report.files import output
 from numscope.report.pages import story, summary
-from numscope.report.pages.side import Side
-from numscope.report.pages.tables import Filter, IndexedTable
+from numscope.report.pages.run_index import RunIndex
+from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
+from numscope.store.schema import TableRow
 
-if TYPE_CHECKING:
-    from numscope.compare.comparison import Comparison
-
-Rows = NDArray[np.int64]
 LARGEST = 4_800_000  # bytes of the file
 _CALLS, _PAIRS, _POINTS, _STACKS = 2000, 4000, 20_000, 60  # rows at most; fewer where the file would grow too large
 _DIFFERENT = ("origin", "inherited", "unmatched")
@@ -52,7 +49,7 @@ def render(comparison: Comparison) -> str:
         share /= 2
 
 
-def page(data: dict[str, Any], title: str) -> str:
+def page(data: Mapping[str, object], title: str) -> str:
     """Return the front end and its data as one HTML text."""
     static = files("numscope").joinpath("view", "static")
     script = static.joinpath("app.js").read_text("utf-8")
@@ -78,9 +75,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, share: float) -> dict[str, Any]:
+def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, share: float) -> dict[str, object]:
     report = comparison.report.to_dict()
-    told = summary.describe(
+    described = summary.describe(
         calls,
         pairs,
         report=report,
@@ -89,19 +86,19 @@ def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, shar
         reference=comparison.reference,
         comparing=True,
     )
-    suspects = [row for row in [told["origin_row"], *told["suspect_rows"]] if row is not None]
-    rows = _matter(calls, suspects, max(int(_CALLS * share), 20))
+    suspects = [row for row in [described["origin_row"], *described["suspect_rows"]] if row is not None]
+    rows = _most_telling(calls, suspects, max(int(_CALLS * share), 20))
     owners = calls.column("pair").values[rows]
     slots = np.flatnonzero(np.isin(pairs.column("pair").values, owners))[: max(int(_PAIRS * share), 40)]
-    sides = {"target": Side(comparison.target), "reference": Side(comparison.reference)}
+    sides = {"target": RunIndex(comparison.target), "reference": RunIndex(comparison.reference)}
     details = {row: _records(calls, sides, row) for row in dict.fromkeys(suspects[:_STACKS])}
-    origin = details.get(told["origin_row"], {}) if told["origin_row"] is not None else {}
-    told |= {"stack": _frames(origin), "version": "file"}
+    origin = details.get(described["origin_row"], {}) if described["origin_row"] is not None else {}
+    described |= {"stack": _frames(origin), "version": "file"}
     if len(rows) < len(calls) or len(slots) < len(pairs):
-        told["shown"] = {"calls": len(rows), "of_calls": len(calls), "pairs": len(slots), "of_pairs": len(pairs)}
+        described["shown"] = {"calls": len(rows), "of_calls": len(calls), "pairs": len(slots), "of_pairs": len(pairs)}
     points = story.frame(calls, story.ERRORS, Filter(), 0, 0, max(int(_POINTS * share), 1000))
     return {
-        "summary": told,
+        "summary": described,
         "calls": _text(calls.window(rows, calls.names)),
         "pairs": _text(pairs.window(slots, pairs.names)),
         "story": _text(points),
@@ -110,8 +107,8 @@ def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, shar
     }
 
 
-def _matter(calls: IndexedTable, suspects: list[int], most: int) -> Rows:
-    """Return the rows that a reader looks for: the suspects and their neighbours, then what differs, largest first."""
+def _most_telling(calls: IndexedTable, suspects: list[int], most: int) -> RowNumbers:
+    """Return the rows that a reader looks for: suspects and their neighbours, then differences, the largest first."""
     near = [row for suspect in suspects[:20] for row in range(max(suspect - 15, 0), min(suspect + 16, len(calls)))]
     picked = [np.array(near, np.int64)]
     for verdict in _DIFFERENT:
@@ -122,8 +119,8 @@ def _matter(calls: IndexedTable, suspects: list[int], most: int) -> Rows:
     return np.array(sorted(list(first)[:most]), np.int64)
 
 
-def _records(calls: IndexedTable, sides: dict[str, Side], row: int) -> dict[str, Any]:
-    cell: dict[str, Any] = calls.table.slice(row, 1).to_pylist()[0]
+def _records(calls: IndexedTable, sides: dict[str, RunIndex], row: int) -> dict[str, TableRow | None]:
+    cell: TableRow = calls.table.slice(row, 1).to_pylist()[0]
     found = {}
     for name, side in sides.items():
         order = cell[f"{name}_order"]
@@ -132,7 +129,7 @@ def _records(calls: IndexedTable, sides: dict[str, Side], row: int) -> dict[str,
     return dict(plain(found))
 
 
-def _frames(records: dict[str, Any]) -> list[dict[str, Any]]:
+def _frames(records: dict[str, TableRow | None]) -> list[TableRow]:
     for record in records.values():
         if record and record["frames"]:
             return [{**frame, "user": i == record["user_frame"]} for i, frame in enumerate(record["frames"])]

@@ -1,4 +1,4 @@
-"""The report as JSON, exactly as the contract has it."""
+"""Writes the report as strict JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pairs as Parquet, with the report's JSON in the file's metadata."""
+"""Writes the pairs as Parquet, with the report's JSON in the file's metadata."""
 
 from __future__ import annotations
 

@@ -1,17 +1,22 @@
-"""The comparison as an Excel workbook: the answer, the pairs coloured by verdict with filters set, and the calls."""
+"""Writes a comparison as an Excel workbook: the answer, the pairs coloured by verdict with filters set, and the calls."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from numscope.compare.comparison import Comparison
 from numscope.core.errors import MissingExtraError
 from numscope.report.files import output
+
+if TYPE_CHECKING:
+    from xlsxwriter import Workbook
+    from xlsxwriter.format import Format
+    from xlsxwriter.worksheet import Worksheet
 
 _FILL = {
     "identical": "#E3F4E3",
@@ -40,12 +45,12 @@ def write_xlsx(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         target.write_bytes(memory.getbuffer())
 
 
-def _summary(book: Any, comparison: Comparison, header: Any) -> None:
+def _summary(book: Workbook, comparison: Comparison, header: Format) -> None:
     sheet = book.add_worksheet("answer")
     sheet.set_column(0, 0, 18)
     sheet.set_column(1, 1, 120)
     report = comparison.report
-    rows: list[tuple[str, Any]] = [("verdict", report.verdict), ("reason", report.reason)]
+    rows: list[tuple[str, object]] = [("verdict", report.verdict), ("reason", report.reason)]
     if report.origin:
         source = report.origin.source
         rows += [("origin", report.origin.call), ("module", report.origin.module), ("step", report.origin.step)]
@@ -58,7 +63,7 @@ def _summary(book: Any, comparison: Comparison, header: Any) -> None:
         sheet.write(number, 1, value)
 
 
-def _sheet(book: Any, name: str, table: pa.Table, styles: dict[str, Any], header: Any) -> None:
+def _sheet(book: Workbook, name: str, table: pa.Table, styles: dict[str, Format], header: Format) -> None:
     sheet = book.add_worksheet(name)
     columns = table.column_names
     sheet.freeze_panes(1, 0)
@@ -73,11 +78,11 @@ def _sheet(book: Any, name: str, table: pa.Table, styles: dict[str, Any], header
         for values in zip(*(column.to_pylist() for column in batch.columns)):
             number += 1
             style = styles.get(values[verdict_at])
-            for place, value in enumerate(values):
-                _cell(sheet, number, place, value, style)
+            for column_number, value in enumerate(values):
+                _cell(sheet, number, column_number, value, style)
 
 
-def _cell(sheet: Any, row: int, column: int, value: Any, style: Any) -> None:
+def _cell(sheet: Worksheet, row: int, column: int, value: object, style: Format | None) -> None:
     if value is None:
         sheet.write_blank(row, column, None, style)
     elif isinstance(value, bool):

@@ -7,10 +7,14 @@ distinct tensors of one step of one rank; `stack` numbers the distinct stacks of
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 FORMAT = "numscope.run/1"
 SKETCH = 64
+
+TableRow = dict[str, Any]  # a row of a table, as Arrow's to_pylist gives it
 
 CALLS = pa.schema(
     [

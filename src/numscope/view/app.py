@@ -1,13 +1,12 @@
-"""The viewer's web application: routes, and nothing else. What they answer is made by `Session`, `Job` and `Forms`."""
+"""The viewer's web application: routes, and nothing else; `Session`, `Job` and `Forms` make the answers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from starlette.applications import Starlette
@@ -17,12 +16,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from numscope.core.errors import NumscopeError, SettingsError
+from numscope.core.json_value import Json, items, members
 from numscope.core.report import plain
 from numscope.report.pages import frames, story
-from numscope.report.pages.tables import Filter, IndexedTable
+from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
 from numscope.view import tensor
-from numscope.view.forms import DirectoryForm, FileForm, Forms, RunForms, conclusion
-from numscope.view.jobs import Job, open_runs
+from numscope.view.forms import DirectoryForm, Entry, FileForm, Forms, RunForms, conclusion
+from numscope.view.jobs import Choice, Job, open_runs
 from numscope.view.recent import Memory, runs_near
 from numscope.view.security import Access, Guard
 from numscope.view.session import Session
@@ -33,12 +33,12 @@ _MOST_ROWS = 2000  # of one window
 
 @dataclass
 class Viewer:
-    """What the server shows now: nothing yet, a job at work, or the session that it gave."""
+    """The state of the server: nothing opened yet, a job at work, or the session that it made."""
 
     memory: Memory = field(default_factory=Memory)
     forms: Forms = field(default_factory=RunForms)
     job: Job | None = None
-    opened: tuple[str, str | None, dict[str, Any]] | None = None
+    opened: Choice | None = None
     shown: Session | None = None  # stays until its successor is ready
 
     @property
@@ -49,14 +49,14 @@ class Viewer:
             raise SettingsError("nothing is open yet")
         return self.shown
 
-    def open(self, target: str, reference: str | None, options: dict[str, Any]) -> Job:
-        """Open one run, or compare two, in the background; the same once more leaves the pages as they are meanwhile."""
-        if self.opened != (target, reference, options):
+    def open(self, choice: Choice) -> Job:
+        """Open one run, or compare two, in the background; opening the same again leaves the pages up meanwhile."""
+        if self.opened != choice:
             self.shown = None
-        self.opened = (target, reference, options)
-        self.memory.add_runs(*(str(Path(path).absolute()) for path in (target, reference) if path))
-        title = f"{target} against {reference}" if reference else target
-        self.job = Job(title).start(open_runs(target, reference, options))
+        self.opened = choice
+        self.memory.add_runs(*(str(Path(path).absolute()) for path in (choice.target, choice.reference) if path))
+        title = f"{choice.target} against {choice.reference}" if choice.reference else choice.target
+        self.job = Job(title).start(open_runs(choice))
         return self.job
 
 
@@ -69,12 +69,12 @@ def create_app(viewer: Viewer, access: Access) -> Starlette:
         *(Route(f"/api/{path}", answer, methods=["GET"]) for path, answer in api.gets().items()),
         *(Route(f"/api/{path}", answer, methods=["POST"]) for path, answer in api.posts().items()),
     ]
-    handlers: Mapping[Any, Callable[..., Response]] = {NumscopeError: _user_error}
-    return Starlette(routes=routes, middleware=[Middleware(Guard, access=access)], exception_handlers=handlers)
+    middleware = [Middleware(Guard, access=access)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={NumscopeError: _user_error})
 
 
 def static(name: str) -> Callable[[Request], Response]:
-    """Serve one file of the built front end; there is no other file to ask for."""
+    """Return the route of one file of the built front end; no other file can be asked for."""
 
     def answer(request: Request) -> Response:
         content = files("numscope.view").joinpath("static", name).read_bytes()
@@ -87,7 +87,7 @@ def _user_error(request: Request, error: Exception) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
-def _json(value: Any) -> Response:
+def _json(value: object) -> Response:
     return JSONResponse(plain(value))
 
 
@@ -104,7 +104,7 @@ def _int(request: Request, name: str, default: int = 0) -> int:
 
 
 def where(request: Request) -> Filter:
-    """Return the filter that the address asks for."""
+    """Return the filter in a request's query."""
     query = request.query_params
 
     def words(name: str) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class Api:
         self.viewer = viewer
 
     def gets(self) -> dict[str, Callable[[Request], Response]]:
-        """Paths that only read."""
+        """Return the paths that only read."""
         return {
             "state": self.state,
             "session": lambda r: _json(self.viewer.session.summary),
@@ -159,8 +159,8 @@ class Api:
             "start": self.start,
         }
 
-    def posts(self) -> dict[str, Callable[[Request], Any]]:
-        """Paths that do something."""
+    def posts(self) -> dict[str, Callable[[Request], Response | Awaitable[Response]]]:
+        """Return the paths that change something."""
         return {
             "open": self.open,
             "again": self.again,
@@ -183,7 +183,7 @@ class Api:
         lines = (f"data: {json.dumps(event)}\n\n" for event in job.follow())
         return StreamingResponse(lines, media_type="text/event-stream")
 
-    def _view(self, request: Request) -> tuple[IndexedTable, Any]:
+    def _view(self, request: Request) -> tuple[IndexedTable, RowNumbers]:
         query = request.query_params
         table = self.viewer.session.table(query.get("table", "calls"))
         return table, table.rows(where(request), query.get("sort", ""), query.get("descending") == "1")
@@ -228,46 +228,44 @@ class Api:
         step, rank = _int(request, "step"), _int(request, "rank")
         return _json(self.viewer.session.group(step, rank, query.get("group", "root"), query.get("phase", "forward")))
 
-    def _duo(self, request: Request) -> tuple[tensor.Duo, dict[str, str]]:
+    def _pair(self, request: Request) -> tuple[tensor.TensorPair, dict[str, str]]:
         return self.viewer.session.data(request.path_params["row"], request.path_params["slot"])
 
     def tensor_about(self, request: Request) -> Response:
-        duo, missing = self._duo(request)
-        return _json({"shape": list(duo.shape), "comparable": duo.comparable, "missing": missing, **duo.kept()})
+        pair, missing = self._pair(request)
+        return _json({"shape": list(pair.shape), "comparable": pair.comparable, "missing": missing, **pair.kept()})
 
     def tensor_histogram(self, request: Request) -> Response:
-        return _json(tensor.histogram(self._duo(request)[0], request.query_params.get("scale", "linear")))
+        return _json(tensor.histogram(self._pair(request)[0], request.query_params.get("scale", "linear")))
 
     def tensor_plane(self, request: Request) -> Response:
         fixed = [int(word) for word in request.query_params.get("fixed", "").split(",") if word.isdigit()]
         what = request.query_params.get("what", "difference")
-        duo = self._duo(request)[0]
-        return _frame(tensor.plane(duo, what, _int(request, "rows"), _int(request, "columns", 1), fixed))
+        pair = self._pair(request)[0]
+        return _frame(tensor.plane(pair, what, _int(request, "rows"), _int(request, "columns", 1), fixed))
 
     def tensor_values(self, request: Request) -> Response:
-        duo = self._duo(request)[0]
-        size = int(np.prod(duo.shape)) if duo.target is not None or duo.reference is not None else 0
+        pair = self._pair(request)[0]
+        size = int(np.prod(pair.shape)) if pair.target is not None or pair.reference is not None else 0
         if request.query_params.get("worst") == "1":
-            return _json({"size": size, "elements": tensor.worst(duo, min(_int(request, "limit", 50), 500))})
+            return _json({"size": size, "elements": tensor.worst(pair, min(_int(request, "limit", 50), 500))})
         start = min(max(_int(request, "offset"), 0), size)
         flat = np.arange(start, min(start + min(_int(request, "limit", 100), _MOST_ROWS), size))
-        return _json({"size": size, "elements": tensor.elements(duo, flat)})
+        return _json({"size": size, "elements": tensor.elements(pair, flat)})
 
     def start(self, request: Request) -> Response:
         known = self.viewer.memory.read()
-        recent = [path for path in known["runs"] if (Path(path) / "manifest.json").is_file()]
-        return _json(
-            {"recent": recent, "near": runs_near(Path.cwd()), "forms": known["forms"], "here": str(Path.cwd())}
-        )
+        recent = [path for path in known.runs if (Path(path) / "manifest.json").is_file()]
+        return _json({"recent": recent, "near": runs_near(Path.cwd()), "forms": known.forms, "here": str(Path.cwd())})
 
     async def open(self, request: Request) -> Response:
         body = await _body(request)
         target, reference = str(body.get("target") or ""), str(body.get("reference") or "") or None
         if not target:
             raise SettingsError("name a run to look at")
-        given = body.get("options")
-        options = given if isinstance(given, dict) else {}
-        self.viewer.open(target, reference, {k: v for k, v in options.items() if k in ("noise", "map")})
+        options = members(body.get("options"))
+        noise = tuple(str(path) for path in items(options.get("noise")))
+        self.viewer.open(Choice(target, reference, noise, str(options.get("map") or "") or None))
         return self.state(request)
 
     async def again(self, request: Request) -> Response:
@@ -275,7 +273,7 @@ class Api:
             raise SettingsError("nothing is open yet")
         if self.viewer.job is not None and self.viewer.job.session is not None:
             self.viewer.shown = self.viewer.job.session
-        self.viewer.open(*self.viewer.opened)
+        self.viewer.open(self.viewer.opened)
         return self.state(request)
 
     async def form_directory(self, request: Request) -> Response:
@@ -306,7 +304,7 @@ class Api:
         return Response(conclusion([entry for entry in entries if isinstance(entry, dict)]), media_type=media)
 
 
-async def _body(request: Request) -> dict[str, Any]:
+async def _body(request: Request) -> dict[str, Json]:
     raw = await request.body()
     try:
         body = json.loads(raw or b"{}") if len(raw) < 1_000_000 else None
@@ -317,21 +315,24 @@ async def _body(request: Request) -> dict[str, Any]:
     return body
 
 
-def _fields(body: dict[str, Any], *names: str) -> dict[str, str]:
+def _fields(body: dict[str, Json], *names: str) -> dict[str, str]:
     return {name: str(body[name]) for name in names if body.get(name) not in (None, "")}
 
 
-def _threshold(body: dict[str, Any]) -> float | None:
+def _threshold(body: dict[str, Json]) -> float | None:
+    threshold = body.get("threshold")
+    if threshold in (None, ""):
+        return None
     try:
-        return float(body["threshold"]) if body.get("threshold") not in (None, "") else None
-    except (TypeError, ValueError):
-        raise SettingsError(f"the threshold is a number, not {body['threshold']!r}") from None
+        return float(str(threshold))
+    except ValueError:
+        raise SettingsError(f"the threshold is a number, not {threshold!r}") from None
 
 
-def _lines(entries: Callable[[], Iterator[Any]]) -> Response:
+def _lines(entries: Callable[[], Iterator[Entry]]) -> Response:
     """Stream entries as lines of JSON; an error is the last line."""
 
-    def made() -> Iterator[str]:
+    def lines() -> Iterator[str]:
         count = 0
         try:
             for entry in entries():
@@ -341,4 +342,4 @@ def _lines(entries: Callable[[], Iterator[Any]]) -> Response:
         except (NumscopeError, TypeError) as error:
             yield json.dumps({"error": str(error)}) + "\n"
 
-    return StreamingResponse(made(), media_type="application/x-ndjson")
+    return StreamingResponse(lines(), media_type="application/x-ndjson")

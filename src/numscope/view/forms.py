@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import NamedTuple, Protocol
 
 from numscope.core.errors import MissingExtraError, SettingsError
-
-if TYPE_CHECKING:
-    from numscope.compare.comparison import Comparison
+from numscope.core.json_value import Json
+from numscope.store.schema import TableRow
 
 FOLDERS = ("forward", "backward", "gradient")
 METRICS = ("L1", "AE", "MAE", "CS", "MSE", "RMSE", "MAPE")
@@ -28,7 +27,7 @@ _FULL_WIDTH = str.maketrans("［］（），【】", "[](),[]")
 
 @dataclass(frozen=True)
 class DirectoryForm:
-    """What the directory form asks."""
+    """The fields of the form for two directories."""
 
     first: str
     second: str
@@ -41,7 +40,7 @@ class DirectoryForm:
 
 @dataclass(frozen=True)
 class FileForm:
-    """What the file form asks."""
+    """The fields of the form for two files."""
 
     first: str
     second: str
@@ -51,7 +50,7 @@ class FileForm:
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the log: where, how far apart, and both values."""
+    """One line of the log: the place, the error, and both values."""
 
     folder: str
     epoch: int | None
@@ -68,7 +67,7 @@ class Entry:
 
 
 class Forms(Protocol):
-    """What the two form pages ask; implemented here for runs, and by compat.hooktools for its dumps."""
+    """The data behind the two form pages; implemented here for runs, and by compat.hooktools for its dumps."""
 
     def directory(self, form: DirectoryForm) -> Iterator[Entry]:
         """Yield an entry for every tensor of the chosen folder, epochs and steps whose error is above the threshold."""
@@ -98,8 +97,8 @@ def in_range(text: str) -> Callable[[int], bool]:
     return lambda number: low <= number <= high
 
 
-def error_of(row: dict[str, Any], metric: str) -> float | None:
-    """Return hooktools' metric from a row of a comparison's pairs, None where it cannot be known from it."""
+def error_of(row: TableRow, metric: str) -> float | None:
+    """Return hooktools' metric of a row of a comparison's pairs, or None where the row does not have it."""
     rmse = row["rmse"]
     known = {"CS": row["cosine"], "RMSE": rmse, "MAPE": row["mape"], "AE": row["max_abs_err"]}
     if metric == "MSE":
@@ -111,14 +110,14 @@ def error_of(row: dict[str, Any], metric: str) -> float | None:
 
 
 def above(error: float | None, metric: str, threshold: float | None) -> bool:
-    """Whether an entry is shown; a cosine is an error when it is below the threshold."""
+    """Tell whether an entry is shown; a cosine is an error when it is below the threshold."""
     if threshold is None or error is None or math.isnan(error):
         return True
     return error < threshold if metric == "CS" else error > threshold
 
 
 class EitherForms:
-    """The forms over whatever is named: numscope runs, or (`others` is made when first needed) another tool's dumps."""
+    """The forms over numscope runs and over another tool's dumps, whose forms `others` makes when they are first needed."""
 
     def __init__(self, others: Callable[[], Forms]) -> None:
         self._runs = RunForms()
@@ -152,7 +151,7 @@ class RunForms:
         if form.folder not in FOLDERS:
             raise SettingsError(f"no folder {form.folder!r}: {', '.join(FOLDERS)}")
         wanted = in_range(form.steps)
-        for row in self._rows(form.first, form.second):
+        for row in self._compare(form.first, form.second):
             if row["folder"] == form.folder and wanted(row["step"]):
                 error = error_of(row, form.metric)
                 if above(error, form.metric, form.threshold):
@@ -160,29 +159,29 @@ class RunForms:
 
     def file(self, form: FileForm) -> Iterator[Entry]:
         """Yield the entry of one tensor."""
-        first, second, names = _split(form.first, form.second)
-        for row in self._rows(first, second):
-            if (row["target_name"], row["reference_name"]) == names:
+        first, second = _run_tensor(form.first), _run_tensor(form.second)
+        for row in self._compare(first.run, second.run):
+            if (row["target_name"], row["reference_name"]) == (first.name, second.name):
                 error = error_of(row, form.metric)
                 if above(error, form.metric, form.threshold):
                     yield _entry(row, form, error)
 
     def neighbour(self, first: str, second: str, direction: int) -> tuple[str, str]:
         """Return the tensor after or before this one."""
-        target, reference, names = _split(first, second)
-        every = list(dict.fromkeys((r["target_name"], r["reference_name"]) for r in self._rows(target, reference)))
+        target, reference = _run_tensor(first), _run_tensor(second)
+        rows = self._compare(target.run, reference.run)
+        every = list(dict.fromkeys((row["target_name"], row["reference_name"]) for row in rows))
+        names = (target.name, reference.name)
         if names not in every:
-            raise SettingsError(f"{names[0]} is not a tensor of both runs")
+            raise SettingsError(f"{target.name} is not a tensor of both runs")
         at = every.index(names) + (1 if direction > 0 else -1)
         if not 0 <= at < len(every):
             raise SettingsError("there is no further file in this direction")
-        return f"{target}::{every[at][0]}", f"{reference}::{every[at][1]}"
-
-    def _rows(self, first: str, second: str) -> list[dict[str, Any]]:
-        return self._compare(first, second)
+        target_name, reference_name = every[at]
+        return f"{target.run}::{target_name}", f"{reference.run}::{reference_name}"
 
 
-def conclusion(entries: list[dict[str, Any]]) -> bytes:
+def conclusion(entries: list[dict[str, Json]]) -> bytes:
     """Return entries as an .xlsx file."""
     try:
         import xlsxwriter
@@ -202,29 +201,36 @@ def conclusion(entries: list[dict[str, Any]]) -> bytes:
     return content.getvalue()
 
 
-def _compare(first: str, second: str) -> list[dict[str, Any]]:
+def _compare(first: str, second: str) -> list[TableRow]:
+    """Return the pairs of a comparison, each with the folder and module of its call."""
     from numscope.compare.comparison import compare
 
-    comparison: Comparison = compare(first, second)
-    calls = comparison.calls.select(["pair", "module", "phase"]).to_pylist()
-    of = {row["pair"]: row for row in calls}
-    rows = comparison.pairs.to_pylist()
+    comparison = compare(first, second)
+    calls = {row["pair"]: row for row in comparison.calls.select(["pair", "module", "phase"]).to_pylist()}
+    rows: list[TableRow] = comparison.pairs.to_pylist()
     for row in rows:
-        call = of[row["pair"]]
+        call = calls[row["pair"]]
         gradient = row["slot"].startswith("parameters_grad")
         row["folder"] = "gradient" if gradient else call["phase"]
         row["module"] = call["module"] or ""
     return [row for row in rows if row["target_name"] and row["reference_name"]]
 
 
-def _split(first: str, second: str) -> tuple[str, str, tuple[str, str]]:
-    parts = [*first.rpartition("::"), *second.rpartition("::")]
-    if not (parts[0] and parts[3]):
+class _RunTensor(NamedTuple):
+    """A tensor of a run, written `RUN::name`."""
+
+    run: str
+    name: str
+
+
+def _run_tensor(text: str) -> _RunTensor:
+    run, _, name = text.rpartition("::")
+    if not run:
         raise SettingsError("write a tensor of a run as RUN::name, for example runs/a::Torch.exp.0.forward.output.0")
-    return parts[0], parts[3], (parts[2], parts[5])
+    return _RunTensor(run, name)
 
 
-def _entry(row: dict[str, Any], form: DirectoryForm | FileForm, error: float | None) -> Entry:
+def _entry(row: TableRow, form: DirectoryForm | FileForm, error: float | None) -> Entry:
     place, _, index = row["slot"].partition(".")
     first, second = form.first.rpartition("::")[0] or form.first, form.second.rpartition("::")[0] or form.second
     return Entry(
@@ -243,7 +249,7 @@ def _entry(row: dict[str, Any], form: DirectoryForm | FileForm, error: float | N
     )
 
 
-def _value(row: dict[str, Any], side: str) -> str:
+def _value(row: TableRow, side: str) -> str:
     parts = [
         f"{word} {row[f'{side}_{word}']:.6g}" for word in ("min", "max", "mean") if row[f"{side}_{word}"] is not None
     ]

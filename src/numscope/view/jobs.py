@@ -1,4 +1,4 @@
-"""Comparing in the background while the page shows how far it is."""
+"""Opens and compares runs in the background, while the page shows the progress."""
 
 from __future__ import annotations
 
@@ -6,20 +6,29 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from numscope.core.errors import NumscopeError
 from numscope.view.session import Session
 
-Tell = Callable[[str], None]
+Announce = Callable[[str], None]  # adds a line of progress to the page
+
+
+class Choice(NamedTuple):
+    """The runs that a user chose to look at."""
+
+    target: str
+    reference: str | None = None
+    noise: tuple[str, ...] = ()
+    map: str | None = None
 
 
 @dataclass
 class Job:
-    """One opening of one or two runs: a list of events that grows, then a session or an error."""
+    """The opening of one or two runs: a list of events that grows, then a session or an error."""
 
     title: str
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, object]] = field(default_factory=list)
     session: Session | None = None
     error: str | None = None
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -29,16 +38,16 @@ class Job:
     def done(self) -> bool:
         return self.session is not None or self.error is not None
 
-    def tell(self, text: str) -> None:
+    def announce(self, text: str) -> None:
         """Add a line for the page."""
         with self._changed:
             self.events.append({"seconds": round(time.monotonic() - self._began, 2), "text": text})
             self._changed.notify_all()
 
-    def run(self, work: Callable[[Tell], Session]) -> None:
-        """Do the work; a mistake of the user's becomes one line on the page."""
+    def run(self, work: Callable[[Announce], Session]) -> None:
+        """Do the work; an error of the user's becomes one line on the page."""
         try:
-            session = work(self.tell)
+            session = work(self.announce)
             session.summary  # noqa: B018 - made here, so that the first page comes at once
         except NumscopeError as error:
             self._end(error=str(error))
@@ -53,13 +62,13 @@ class Job:
             self.session, self.error = session, error
             self._changed.notify_all()
 
-    def start(self, work: Callable[[Tell], Session]) -> Job:
+    def start(self, work: Callable[[Announce], Session]) -> Job:
         """Do the work in a thread."""
         threading.Thread(target=self.run, args=(work,), daemon=True, name="numscope-view-job").start()
         return self
 
-    def follow(self, wait: float = 1.0) -> Iterator[dict[str, Any]]:
-        """Yield the events so far and each new one; a beat with the seconds gone where there is none."""
+    def follow(self, wait: float = 1.0) -> Iterator[dict[str, object]]:
+        """Yield the events so far and each new one; where none comes, the seconds that have passed."""
         sent = 0
         while True:
             with self._changed:
@@ -75,39 +84,41 @@ class Job:
                 yield {"seconds": round(time.monotonic() - self._began, 1)}
 
 
-def open_runs(target: str, reference: str | None, options: dict[str, Any]) -> Callable[[Tell], Session]:
+def open_runs(choice: Choice) -> Callable[[Announce], Session]:
     """Return the work of opening one run, or of comparing two."""
 
-    def work(tell: Tell) -> Session:
+    def work(announce: Announce) -> Session:
         from numscope.store.reader import open_run
 
-        tell(f"opening {target}")
-        run = open_run(target)
-        if not reference:
-            tell(f"reading {len(run.steps)} steps of {len(run.ranks)} ranks")
+        announce(f"opening {choice.target}")
+        run = open_run(choice.target)
+        if not choice.reference:
+            announce(f"reading {len(run.steps)} steps of {len(run.ranks)} ranks")
             return Session.of_run(run)
-        tell(f"opening {reference}")
-        open_run(reference)
+        announce(f"opening {choice.reference}")
+        open_run(choice.reference)
         from numscope.compare.comparison import compare
 
-        tell("comparing")
-        given = {name: value for name, value in options.items() if value}
-        comparison = compare(target, reference, progress=_steps(tell), **given)
-        tell(f"{comparison.calls.num_rows:,} calls, {comparison.pairs.num_rows:,} tensors compared")
+        announce("comparing")
+        progress = _by_tenths(announce)
+        comparison = compare(
+            choice.target, choice.reference, noise=choice.noise, map=choice.map or None, progress=progress
+        )
+        announce(f"{comparison.calls.num_rows:,} calls, {comparison.pairs.num_rows:,} tensors compared")
         return Session.of_comparison(comparison)
 
     return work
 
 
-def _steps(tell: Tell) -> Callable[[int, int], None]:
-    """Return a report of progress that says a line for each tenth of the work."""
-    said = -1
+def _by_tenths(announce: Announce) -> Callable[[int, int], None]:
+    """Return a progress function that announces each tenth of the work."""
+    announced = -1
 
     def progress(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal announced
         tenth = 10 * done // max(total, 1)
-        if tenth > said:
-            said = tenth
-            tell(f"compared {done:,} of {total:,} steps of ranks")
+        if tenth > announced:
+            announced = tenth
+            announce(f"compared {done:,} of {total:,} steps of ranks")
 
     return progress

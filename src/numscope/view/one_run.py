@@ -1,4 +1,4 @@
-"""One run without a reference: what its check found, call by call, and how near each came to the end of its dtype."""
+"""One run without a reference: the findings of its check, and the headroom of each call below its dtype's limit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from numscope.core.dtypes import FLOATS
 from numscope.core.report import plain
-from numscope.store.schema import CALLS, SLOTS, TENSORS
+from numscope.store.schema import CALLS, SLOTS, TENSORS, TableRow
 
 if TYPE_CHECKING:
     from numscope.check.checking import Check
@@ -66,15 +66,15 @@ def _step(
 ) -> tuple[pa.Table, pa.Table]:
     count = calls.num_rows
     order = calls.column("order").to_numpy()
-    place = np.full(int(order.max(initial=-1)) + 2, -1)
-    place[order] = np.arange(count)
-    parent = place[calls.column("parent").fill_null(-1).to_numpy()]
+    row_of_order = np.full(int(order.max(initial=-1)) + 2, -1)
+    row_of_order[order] = np.arange(count)
+    parent = row_of_order[calls.column("parent").fill_null(-1).to_numpy()]
 
     number = tensors.column("tensor").to_numpy()
     tensor_row = np.full(int(number.max(initial=-1)) + 2, -1)
     tensor_row[number] = np.arange(len(number))
     slot_tensor = tensor_row[slots.column("tensor").fill_null(-1).to_numpy()]
-    slot_call = place[slots.column("call").to_numpy()]
+    slot_call = row_of_order[slots.column("call").to_numpy()]
     measured = slot_tensor >= 0
 
     dtype = tensors.column("dtype").to_pylist()
@@ -102,7 +102,7 @@ def _step(
         headroom = np.log2(limit / magnitude)
     stack = calls.column("stack").to_pylist()
     where = [sources.get(item, (None, None)) if item is not None else (None, None) for item in stack]
-    made = {
+    columns = {
         "pair": pa.array(np.arange(count) + offset, pa.int32()),
         "step": calls.column("step"),
         "rank": pa.array(np.full(count, rank), pa.int32()),
@@ -114,11 +114,11 @@ def _step(
         "phase": calls.column("phase"),
         "parent": pa.array(parent + offset, pa.int32(), mask=parent < 0),
         "dtype": pa.array([dtype[i] if i >= 0 else None for i in first], pa.string()),
-        "magnitude_in": _known(gather(measured & ~output, size, np.nan)),
-        "magnitude": _known(magnitude),
-        "peak": _known(np.where(bad_out > 0, np.inf, magnitude)),  # what the story draws
-        "largest": _known(limit),
-        "headroom": _known(headroom),
+        "magnitude_in": _null_for_nan(gather(measured & ~output, size, np.nan)),
+        "magnitude": _null_for_nan(magnitude),
+        "peak": _null_for_nan(np.where(bad_out > 0, np.inf, magnitude)),  # drawn by the story
+        "largest": _null_for_nan(limit),
+        "headroom": _null_for_nan(headroom),
         "nan": pa.array(gather(measured & output, nan, 0), pa.int64()),
         "inf": pa.array(gather(measured & output, np.asarray(bad) - nan, 0), pa.int64()),
         "verdict": pa.array(verdict, pa.string()),
@@ -128,7 +128,7 @@ def _step(
         "source_file": pa.array([item[0] for item in where], pa.string()),
         "source_line": pa.array([item[1] for item in where], pa.int32()),
     }
-    return pa.table(made), _slots(calls, slots, tensors, slot_call, slot_tensor, rank, offset, size, top)
+    return pa.table(columns), _slots(calls, slots, tensors, slot_call, slot_tensor, rank, offset, size, top)
 
 
 def _slots(
@@ -160,20 +160,20 @@ def _slots(
             "target_shape": pa.array(shape, pa.string()),
             **statistics,
             "target_inf": pc.add(row.column("posinf"), row.column("neginf")),
-            "headroom": _known(headroom),
+            "headroom": _null_for_nan(headroom),
             "kept": pc.is_valid(row.column("shard")),
             "note": slots.column("note"),
         }
     )
 
 
-def _known(values: NDArray[Any]) -> pa.Array:
+def _null_for_nan(values: NDArray[Any]) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
 
 
-def told(found: Check, calls: pa.Table) -> dict[str, Any]:
-    """Return what `numscope check --json` writes, with the rows of the chain's calls in the table."""
-    shape: dict[str, Any] = plain(found.to_dict())
+def check_summary(found: Check, calls: pa.Table) -> TableRow:
+    """Return the JSON of `numscope check --json`, with the rows of the chain's calls in the table."""
+    shape: TableRow = plain(found.to_dict())
     if found.origin is not None:
         places = zip(*(calls.column(name).to_pylist() for name in ("rank", "step", "target_order")))
         rows = {place: row for row, place in enumerate(places)}

@@ -1,4 +1,4 @@
-"""Who may ask: only a browser that was given the token, and only from the viewer's own pages.
+"""Access control: only a browser that has the token may ask, and only from the viewer's own pages.
 
 A page on the internet can make a browser send requests to 127.0.0.1. So every request needs the random token (in the
 address that is printed, then in a cookie, or in a header for scripts); the Host must be the one that is served, which
@@ -45,7 +45,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 @dataclass(frozen=True)
 class Access:
-    """The token and the addresses under which this server may be asked."""
+    """The token of a server and the addresses at which it may be reached."""
 
     port: int
     host: str = "127.0.0.1"
@@ -61,7 +61,7 @@ class Access:
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}/?token={self.token}"
 
     def knows(self, host: str) -> bool:
-        """Whether a Host header is one of ours."""
+        """Tell whether a Host header is one of ours."""
         name, _, port = host.rpartition(":")
         if not port.isdigit() or int(port) != self.port:
             return False
@@ -74,7 +74,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Tell whether only this machine can reach an address."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 

@@ -1,4 +1,4 @@
-"""What the pages show: one comparison, or one run alone, as tables that are quick to ask.
+"""The content of the pages: one comparison, or one run alone, as tables that are quick to ask.
 
 The server and its tests look through a `Session`, so that none of them knows where the tables came from.
 """
@@ -17,8 +17,9 @@ from numscope.core.errors import NotKeptError, SettingsError
 from numscope.core.names import split_tensor
 from numscope.core.report import plain
 from numscope.report.pages import story, summary
-from numscope.report.pages.side import Side
+from numscope.report.pages.run_index import RunIndex
 from numscope.report.pages.tables import Filter, IndexedTable
+from numscope.store.schema import TableRow
 from numscope.view import one_run, tensor, tree
 
 if TYPE_CHECKING:
@@ -32,23 +33,23 @@ class Session:
 
     calls: IndexedTable
     pairs: IndexedTable
-    report: dict[str, Any] | None = None
-    check: dict[str, Any] | None = None
+    report: TableRow | None = None
+    check: TableRow | None = None
     target: Run | None = None
     reference: Run | None = None
     comparing: bool = True
     comparison: Comparison | None = None  # what can be diagnosed
-    sides: dict[str, Side] = field(default_factory=dict)
+    sides: dict[str, RunIndex] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, run in (("target", self.target), ("reference", self.reference)):
             if run is not None:
-                self.sides[name] = Side(run)
+                self.sides[name] = RunIndex(run)
         self.forest = lru_cache(maxsize=8)(lambda step, rank: tree.forest(self.calls, step, rank))
 
     @classmethod
     def of_comparison(cls, comparison: Comparison) -> Session:
-        """Look at a comparison."""
+        """Return the session of a comparison."""
         session = cls.of_tables(
             comparison.calls,
             comparison.pairs,
@@ -64,26 +65,26 @@ class Session:
         cls,
         calls: pa.Table,
         pairs: pa.Table,
-        report: dict[str, Any],
+        report: TableRow,
         *,
         target: Run | None = None,
         reference: Run | None = None,
     ) -> Session:
-        """Look at the tables of a comparison; without the runs the pages lack stacks, arguments and data."""
+        """Return the session of a comparison's tables; without the runs the pages lack stacks, arguments and data."""
         calls = summary.with_dtype(calls, pairs)
         return cls(IndexedTable(calls), IndexedTable(pairs), report, target=target, reference=reference)
 
     @classmethod
     def of_run(cls, run: Run) -> Session:
-        """Look at one run alone."""
+        """Return the session of one run alone."""
         found = checking.check(run)
         calls, tensors = one_run.tables(run, found)
-        shape = one_run.told(found, calls)
+        shape = one_run.check_summary(found, calls)
         return cls(IndexedTable(calls), IndexedTable(tensors), check=shape, target=run, comparing=False)
 
     @property
     def measure(self) -> story.Measure:
-        """What the story draws: errors of a comparison, magnitudes of a run."""
+        """The columns that the story draws: errors of a comparison, magnitudes of a run."""
         return story.ERRORS if self.comparing else story.MAGNITUDES
 
     def table(self, name: str) -> IndexedTable:
@@ -94,8 +95,8 @@ class Session:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What the first page shows and what the filters offer."""
-        told = summary.describe(
+        """The content of the first page, and the choices of the filters."""
+        described = summary.describe(
             self.calls,
             self.pairs,
             report=self.report,
@@ -104,11 +105,11 @@ class Session:
             reference=self.reference,
             comparing=self.comparing,
         )
-        row = told["origin_row"]
-        return told | {"stack": [] if row is None else self.stack(row), "version": self.version()}
+        row = described["origin_row"]
+        return described | {"stack": [] if row is None else self.stack(row), "version": self.version()}
 
     def diagnose(self) -> dict[str, Any]:
-        """Replay the suspects and take the report that says why; return the new summary."""
+        """Replay the suspects, take the report of the diagnosis, and return the new summary."""
         if self.comparison is None:
             raise SettingsError("only a comparison of two runs can be diagnosed")
         from numscope.diagnose.diagnosis import diagnose
@@ -118,37 +119,37 @@ class Session:
         return self.summary
 
     def warm(self) -> None:
-        """Sort by what is asked for first, so that a table of a million rows has it at once."""
+        """Sort by the columns that are asked for first, so that a table of a million rows answers at once."""
         for name in (self.measure.output, self.measure.input):
             self.calls.rows(Filter(), name, True)
 
-    def heat(self) -> dict[str, Any]:
+    def heat(self) -> dict[str, object]:
         """Return worst verdict and largest error for every rank and step."""
         return summary.heat(self.calls, self.measure.output)
 
-    def stack(self, row: int) -> list[dict[str, Any]]:
+    def stack(self, row: int) -> list[TableRow]:
         """Return the frames of the call in that row, outermost first, the user's innermost one marked."""
         for record in self._records(self._cell(row)).values():
             if record and record["frames"]:
                 return [{**frame, "user": i == record["user_frame"]} for i, frame in enumerate(record["frames"])]
         return []
 
-    def _cell(self, row: int) -> dict[str, Any]:
+    def _cell(self, row: int) -> TableRow:
         if not 0 <= row < len(self.calls):
             raise SettingsError(f"no call in row {row}: there are {len(self.calls)}")
-        cell: dict[str, Any] = self.calls.table.slice(row, 1).to_pylist()[0]
+        cell: TableRow = self.calls.table.slice(row, 1).to_pylist()[0]
         return cell
 
-    def _records(self, cell: dict[str, Any]) -> dict[str, dict[str, Any] | None]:
-        found: dict[str, dict[str, Any] | None] = {}
+    def _records(self, cell: TableRow) -> dict[str, TableRow | None]:
+        found: dict[str, TableRow | None] = {}
         for name, side in self.sides.items():
             order = cell.get(f"{name}_order")
             if order is not None and side.has(cell["step"], cell["rank"]):
                 found[name] = side.call(cell["step"], cell["rank"], order)
         return found
 
-    def call(self, row: int) -> dict[str, Any]:
-        """Return all that is known of the calls in a row, and of their slots."""
+    def call(self, row: int) -> TableRow:
+        """Return the calls in a row, and their slots."""
         cell = self._cell(row)
         rows = self.pairs.rows(Filter(pair=(cell["pair"],)))
         slots = self.pairs.table.take(pa.array(rows)).to_pylist()
@@ -156,8 +157,8 @@ class Session:
             slot["row"] = number
         return dict(plain({"row": row, "call": cell, "slots": slots, **self._records(cell)}))
 
-    def data(self, row: int, slot: str) -> tuple[tensor.Duo, dict[str, str]]:
-        """Return the data of a slot on both sides, and for each side without data why."""
+    def data(self, row: int, slot: str) -> tuple[tensor.TensorPair, dict[str, str]]:
+        """Return the data of a slot on both sides, and for each side without data the reason."""
         cell = self._cell(row)
         arrays: dict[str, NDArray[Any] | None] = {"target": None, "reference": None}
         missing: dict[str, str] = {}
@@ -169,11 +170,11 @@ class Session:
                 missing[name] = "this run has no such call"
                 continue
             try:
-                found = side.array(cell["step"], cell["rank"], order, names.get(name, slot))
-                arrays[name], sampled = found[0], sampled or found[1]
+                found = side.data(cell["step"], cell["rank"], order, names.get(name, slot))
+                arrays[name], sampled = found.array, sampled or found.sampled
             except NotKeptError as error:
                 missing[name] = str(error)
-        return tensor.Duo(arrays["target"], arrays["reference"], sampled), missing
+        return tensor.TensorPair(arrays["target"], arrays["reference"], sampled), missing
 
     def _slot_names(self, pair: int, slot: str) -> dict[str, str]:
         """Return a slot's own name on each side: the two may differ where calls were paired by value."""
@@ -183,18 +184,18 @@ class Session:
                 return {side: part[1] for side, part in parts.items() if part}
         return {}
 
-    def group(self, step: int, rank: int, name: str, phase: str) -> dict[str, Any]:
+    def group(self, step: int, rank: int, name: str, phase: str) -> dict[str, object]:
         """Return one group of the call tree."""
-        sides = [(side, run, step, rank) for side, run in self.sides.items()]
+        sides = [tree.SideOfStep(side, run, step, rank) for side, run in self.sides.items()]
         return tree.group(self.calls, self.forest(step, rank), name, phase, sides)
 
-    def path(self, row: int) -> dict[str, Any]:
-        """Return where in the call tree a row is."""
+    def path(self, row: int) -> dict[str, object]:
+        """Return the place of a row in the call tree."""
         cell = self._cell(row)
         phase = "forward" if cell["phase"] == "input" else cell["phase"]
         groups = tree.path(self.forest(cell["step"], cell["rank"]), row)
         return {"step": cell["step"], "rank": cell["rank"], "phase": phase, "groups": groups}
 
     def version(self) -> str:
-        """Return a text that changes when a run has got new steps."""
+        """Return a text that changes when a run has new steps."""
         return ";".join(one_run.version(run) for run in (self.target, self.reference) if run is not None)

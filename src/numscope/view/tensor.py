@@ -1,4 +1,4 @@
-"""Two arrays side by side, as pictures need them: histograms, a plane of any two dimensions, the worst elements."""
+"""Two arrays side by side, for pictures: histograms, a plane of any two dimensions, the worst elements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLANE = 320  # pixels of a heatmap's side, at most
 
 
 @dataclass(frozen=True)
-class Duo:
+class TensorPair:
     """The data of one slot on both sides; either may be missing."""
 
     target: NDArray[Any] | None
@@ -32,10 +32,10 @@ class Duo:
 
     @property
     def comparable(self) -> bool:
-        """Whether an element of one belongs to an element of the other."""
+        """Whether each element of one corresponds to an element of the other."""
         return self.target is not None and self.reference is not None and self.target.shape == self.reference.shape
 
-    def kept(self) -> dict[str, Any]:
+    def kept(self) -> dict[str, bool]:
         """Return which sides have data."""
         return {"target": self.target is not None, "reference": self.reference is not None, "sampled": self.sampled}
 
@@ -58,40 +58,39 @@ def difference(target: NDArray[Any], reference: NDArray[Any]) -> Floats:
 
 
 def ulps(target: NDArray[Any], reference: NDArray[Any]) -> Floats:
-    """Return how many representable numbers lie between the two, NaN where that has no meaning."""
+    """Return the number of representable numbers between the two, NaN where that has no meaning."""
     if target.dtype != reference.dtype or target.dtype.kind in "biucO" or target.dtype.itemsize > 8:
         return np.full(target.shape, np.nan)
     width = target.dtype.itemsize
     lowest = np.iinfo(f"i{width}").min
 
-    def place(array: NDArray[Any]) -> NDArray[Any]:
-        """Integers in the order of the numbers, one apart for neighbours; both zeros are 0."""
+    def ordered(array: NDArray[Any]) -> NDArray[Any]:
+        """Return integers in the order of the numbers, one apart for neighbours; both zeros are 0."""
         bits = np.ascontiguousarray(array).view(f"i{width}").astype(np.int64)
         return np.where(bits < 0, lowest - bits, bits)
 
-    a, b = place(target), place(reference)
+    a, b = ordered(target), ordered(reference)
     high, low = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
     gap = (high - low).astype(np.float64)  # modulo 2**64, so that no difference overflows
     result: Floats = np.where(np.isnan(real(target)) | np.isnan(real(reference)), np.nan, gap)
     return result
 
 
-def histogram(duo: Duo, scale: str) -> dict[str, Any]:
+def histogram(pair: TensorPair, scale: str) -> dict[str, object]:
     """Return counts of both sides over common bins, and of |difference| over its own, linear or by power of ten."""
     if scale not in ("linear", "log"):
         raise SettingsError(f"scale is linear or log, not {scale!r}")
-    sides = {"target": duo.target, "reference": duo.reference}
+    sides = {"target": pair.target, "reference": pair.reference}
     values = {name: _scaled(array, scale) for name, array in sides.items() if array is not None}
-    result: dict[str, Any] = {"scale": scale, "value": _count(values), "difference": None}
-    if duo.comparable:
-        assert duo.target is not None
-        assert duo.reference is not None
-        gap = np.abs(difference(duo.target, duo.reference)).ravel()
+    differences = None
+    if pair.comparable:
+        assert pair.target is not None
+        assert pair.reference is not None
+        gap = np.abs(difference(pair.target, pair.reference)).ravel()
         finite = gap[np.isfinite(gap) & (gap > 0)]
-        result["difference"] = _count({"difference": np.log10(finite)})
-        result["difference"]["equal"] = int((gap == 0).sum())
-        result["difference"]["non_finite"] = int((~np.isfinite(gap)).sum())
-    return result
+        counts = {"equal": int((gap == 0).sum()), "non_finite": int((~np.isfinite(gap)).sum())}
+        differences = {**_count({"difference": np.log10(finite)}), **counts}
+    return {"scale": scale, "value": _count(values), "difference": differences}
 
 
 def _scaled(array: NDArray[Any], scale: str) -> Floats:
@@ -102,7 +101,7 @@ def _scaled(array: NDArray[Any], scale: str) -> Floats:
     return flat
 
 
-def _count(values: dict[str, Floats]) -> dict[str, Any]:
+def _count(values: dict[str, Floats]) -> dict[str, list[float] | int]:
     kept = [array for array in values.values() if array.size]
     low = min((float(a.min()) for a in kept), default=0.0)
     high = max((float(a.max()) for a in kept), default=1.0)
@@ -113,16 +112,16 @@ def _count(values: dict[str, Floats]) -> dict[str, Any]:
     return {"edges": edges.tolist(), **counts}
 
 
-def plane(duo: Duo, what: str, rows: int, columns: int, fixed: Sequence[int]) -> bytes:
+def plane(pair: TensorPair, what: str, rows: int, columns: int, fixed: Sequence[int]) -> bytes:
     """Return a frame with the picture of two dimensions, the others held at `fixed`."""
-    cut = _cut(duo.shape, rows, columns, fixed)
-    target = None if duo.target is None else _slice(duo.target, cut, rows, columns)
-    reference = None if duo.reference is None else _slice(duo.reference, cut, rows, columns)
+    cut = _cut(pair.shape, rows, columns, fixed)
+    target = None if pair.target is None else _slice(pair.target, cut, rows, columns)
+    reference = None if pair.reference is None else _slice(pair.reference, cut, rows, columns)
     if what == "target" and target is not None:
         picture = real(target)
     elif what == "reference" and reference is not None:
         picture = real(reference)
-    elif what in ("difference", "relative", "ulp") and duo.comparable:
+    elif what in ("difference", "relative", "ulp") and pair.comparable:
         assert target is not None
         assert reference is not None
         picture = ulps(target, reference) if what == "ulp" else difference(target, reference)
@@ -146,27 +145,27 @@ def plane(duo: Duo, what: str, rows: int, columns: int, fixed: Sequence[int]) ->
     )
 
 
-def _cut(shape: tuple[int, ...], rows: int, columns: int, fixed: Sequence[int]) -> list[Any]:
+def _cut(shape: tuple[int, ...], rows: int, columns: int, fixed: Sequence[int]) -> tuple[int | slice, ...]:
     rank = len(shape)
     if rank >= 2 and (rows == columns or not (0 <= rows < rank and 0 <= columns < rank)):
         raise SettingsError(f"choose two different dimensions of {list(shape)}")
-    cut: list[Any] = []
+    cut: list[int | slice] = []
     for dim in range(rank):
         at = fixed[dim] if dim < len(fixed) else 0
         free = rank < 2 or dim in (rows, columns)
         cut.append(slice(None) if free else min(max(at, 0), shape[dim] - 1))
-    return cut
+    return tuple(cut)
 
 
-def _slice(array: NDArray[Any], cut: list[Any], rows: int, columns: int) -> NDArray[Any]:
-    part: NDArray[Any] = array[tuple(cut)]
+def _slice(array: NDArray[Any], cut: tuple[int | slice, ...], rows: int, columns: int) -> NDArray[Any]:
+    part: NDArray[Any] = array[cut]
     if part.ndim < 2:
         return _fold(part)
     return part.T if rows > columns else part
 
 
 def _fold(part: NDArray[Any]) -> NDArray[Any]:
-    """Show a long vector as a square picture, row by row; what is left of the last row is cut off."""
+    """Fold a long vector into a square picture, row by row; an incomplete last row is cut off."""
     flat = part.reshape(-1)
     if flat.size <= 4 * PLANE:
         return flat.reshape(1, -1)
@@ -191,35 +190,35 @@ def _pool(picture: Floats) -> Floats:
     return picture
 
 
-def worst(duo: Duo, count: int = 50) -> list[dict[str, Any]]:
+def worst(pair: TensorPair, count: int = 50) -> list[dict[str, object]]:
     """Return the elements that differ most, the worst first; for one side alone the largest and the non-finite."""
-    some = duo.target if duo.target is not None else duo.reference
+    some = pair.target if pair.target is not None else pair.reference
     if some is None or not some.size:
         return []
-    if duo.comparable:
-        assert duo.target is not None
-        assert duo.reference is not None
-        gap = difference(duo.target, duo.reference).ravel()
+    if pair.comparable:
+        assert pair.target is not None
+        assert pair.reference is not None
+        gap = difference(pair.target, pair.reference).ravel()
     else:
         gap = real(some).ravel()
     rank = np.where(np.isnan(gap), np.inf, np.abs(gap))
     top = np.argpartition(-rank, min(count, rank.size - 1))[:count]
     top = top[np.argsort(-rank[top], kind="stable")]
-    return elements(duo, top[rank[top] > 0])
+    return elements(pair, top[rank[top] > 0])
 
 
-def elements(duo: Duo, flat: NDArray[np.int64]) -> list[dict[str, Any]]:
+def elements(pair: TensorPair, flat: NDArray[np.int64]) -> list[dict[str, object]]:
     """Return index and values of these elements."""
-    places = np.stack(np.unravel_index(flat, duo.shape), axis=1).tolist() if duo.shape else [[] for _ in flat]
-    columns: dict[str, list[Any]] = {"index": places, "flat": flat.tolist()}
-    if duo.target is not None:
-        columns["target"] = real(duo.target.reshape(-1)[flat]).tolist()
-    if duo.reference is not None and (duo.comparable or duo.target is None):
-        columns["reference"] = real(duo.reference.reshape(-1)[flat]).tolist()
-    if duo.comparable:
-        assert duo.target is not None
-        assert duo.reference is not None
-        a, b = duo.target.reshape(-1)[flat], duo.reference.reshape(-1)[flat]
+    places = np.stack(np.unravel_index(flat, pair.shape), axis=1).tolist() if pair.shape else [[] for _ in flat]
+    columns: dict[str, list[object]] = {"index": places, "flat": flat.tolist()}
+    if pair.target is not None:
+        columns["target"] = real(pair.target.reshape(-1)[flat]).tolist()
+    if pair.reference is not None and (pair.comparable or pair.target is None):
+        columns["reference"] = real(pair.reference.reshape(-1)[flat]).tolist()
+    if pair.comparable:
+        assert pair.target is not None
+        assert pair.reference is not None
+        a, b = pair.target.reshape(-1)[flat], pair.reference.reshape(-1)[flat]
         gap = difference(a, b)
         with np.errstate(divide="ignore", invalid="ignore"):
             relative = np.where(gap == 0, 0.0, np.abs(gap) / np.abs(real(b)))

@@ -1,6 +1,6 @@
-"""The call tree, a group at a time: the children of one call, and which of them pass tensors to which.
+"""The call tree, a group at a time: the children of one call, and the tensors that pass between them.
 
-Only what is on the screen is asked for. A group with very many children (a flat capture of thousands of calls, a list
+The page asks only for the groups on the screen. A group with very many children (a flat capture of thousands of calls, a list
 of a thousand layers) shows them as stretches of consecutive calls, so that no group has more nodes than can be read.
 Nodes are named `r12` (the call in row 12), `r12/0-50` (its children 0 to 49), `root` and `root/0-50`.
 """
@@ -9,33 +9,32 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import SettingsError
 from numscope.core.words import PairVerdict
-from numscope.report.pages.side import Side
-from numscope.report.pages.tables import Filter, IndexedTable
+from numscope.report.pages.run_index import RunIndex
+from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
 
 MOST = 48  # nodes of a group
 SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "unmatched", "inherited", "origin")
 _GROUP = re.compile(r"^(root|r\d+)(?:/(\d+)-(\d+))?$")
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Forest:
     """The calls of one step of one rank as a tree; index i stands for row rows[i] of the calls table."""
 
-    rows: Rows
-    parent: Rows  # index, or -1
-    severity: NDArray[np.int8]  # worst of the call and all inside it; -1: nothing to say
-    inside: Rows  # how many calls are inside it
-    lone: Rows  # how many of them, and of itself, have no partner
+    rows: RowNumbers
+    parent: RowNumbers  # index, or -1
+    severity: NDArray[np.int8]  # worst of the call and all inside it; -1: none
+    inside: RowNumbers  # the number of calls inside it
+    lone: RowNumbers  # the number of them, and of itself, that have no partner
     phase: list[str | None]
-    depth: Rows
+    depth: RowNumbers
 
 
 def forest(table: IndexedTable, step: int, rank: int) -> Forest:
@@ -72,8 +71,28 @@ def forest(table: IndexedTable, step: int, rank: int) -> Forest:
     return Forest(rows, parent, severity, inside, lone, phase, depth)
 
 
-def children(tree: Forest, group: str, phase: str) -> tuple[Rows, int, int]:
-    """Return (the group's calls as indices, where its stretch begins, where it ends)."""
+class SideOfStep(NamedTuple):
+    """One of the two runs, in one step of one rank."""
+
+    prefix: str  # of its columns: target, reference
+    run: RunIndex
+    step: int
+    rank: int
+
+    @property
+    def is_there(self) -> bool:
+        return self.run.has(self.step, self.rank)
+
+
+class Stretch(NamedTuple):
+    """Consecutive calls: a range of positions."""
+
+    start: int
+    end: int
+
+
+def children(tree: Forest, group: str, phase: str) -> tuple[RowNumbers, Stretch]:
+    """Return a group's calls as indices, and the stretch of them that the group shows."""
     match = _GROUP.match(group)
     if not match:
         raise SettingsError(f"no group {group!r}")
@@ -89,15 +108,16 @@ def children(tree: Forest, group: str, phase: str) -> tuple[Rows, int, int]:
             raise SettingsError(f"no call {group!r} in this step")
         found = np.flatnonzero(tree.parent == hits[0])
     start, end = (int(match[2]), int(match[3])) if match[2] else (0, len(found))
-    return found, start, min(end, len(found))
+    return found, Stretch(start, min(end, len(found)))
 
 
-def stretches(start: int, end: int) -> list[tuple[int, int]]:
-    """Cut a range into at most MOST stretches; of one call each where they are few enough."""
+def stretches(whole: Stretch) -> list[Stretch]:
+    """Cut a stretch into at most MOST parts; of one call each where they are few enough."""
+    start, end = whole
     size = 1
     while (end - start) / size > MOST:
         size *= 10 if size == 1 else 2
-    return [(at, min(at + size, end)) for at in range(start, end, size)]
+    return [Stretch(at, min(at + size, end)) for at in range(start, end, size)]
 
 
 def group(
@@ -105,14 +125,14 @@ def group(
     tree: Forest,
     name: str,
     phase: str,
-    sides: list[tuple[str, Side, int, int]],
-) -> dict[str, Any]:
-    """Return the nodes and edges of a group; `sides` are (column prefix, run, step, rank)."""
-    found, start, end = children(tree, name, phase)
+    sides: list[SideOfStep],
+) -> dict[str, object]:
+    """Return the nodes and edges of a group."""
+    found, whole = children(tree, name, phase)
     base = name.split("/")[0]
-    nodes: list[dict[str, Any]] = []
+    nodes: list[dict[str, object]] = []
     label = np.full(len(tree.rows), -1, np.int64)
-    for number, (first, last) in enumerate(stretches(start, end)):
+    for number, (first, last) in enumerate(stretches(whole)):
         members = found[first:last]
         label[members] = number
         rows = tree.rows[members]
@@ -138,10 +158,10 @@ def group(
         at = np.flatnonzero((tree.depth == level) & (label < 0) & (tree.parent >= 0))
         label[at] = label[tree.parent[at]]
     edges: dict[tuple[int, int], set[str]] = {}
-    for prefix, side, step, rank in sides:
-        for pair in _edges(table, tree, label, prefix, side, step, rank):
-            edges.setdefault(pair, set()).add(prefix)
-    if not any(_knows_flow(side, step, rank) for _, side, step, rank in sides):
+    for side in sides:
+        for pair in _edges(table, tree, label, side):
+            edges.setdefault(pair, set()).add(side.prefix)
+    if not any(_knows_flow(side) for side in sides):
         edges = {(i, i + 1): {"order"} for i in range(len(nodes) - 1)}
     return {
         "id": name,
@@ -162,22 +182,21 @@ def path(tree: Forest, row: int) -> list[str]:
     while True:
         parent = int(tree.parent[at])
         name = "root" if parent < 0 or tree.phase[parent] != tree.phase[at] else f"r{tree.rows[parent]}"
-        found, start, end = children(tree, name, phase)
+        found, whole = children(tree, name, phase)
         position = int(np.flatnonzero(found == at)[0])
         inner: list[str] = [name]
         while True:
-            first, last = next((a, b) for a, b in stretches(start, end) if a <= position < b)
-            if last - first == 1:
+            whole = next(part for part in stretches(whole) if part.start <= position < part.end)
+            if whole.end - whole.start == 1:
                 break
-            inner.append(f"{name}/{first}-{last}")
-            start, end = first, last
+            inner.append(f"{name}/{whole.start}-{whole.end}")
         opened = inner + opened
         if name == "root":
             return opened
         at = parent
 
 
-def _call(table: IndexedTable, tree: Forest, at: int) -> dict[str, Any]:
+def _call(table: IndexedTable, tree: Forest, at: int) -> dict[str, object]:
     row = int(tree.rows[at])
     target, reference = _text(table, "target_name", row), _text(table, "reference_name", row)
     own = _text(table, "verdict", row)
@@ -203,21 +222,19 @@ def _text(table: IndexedTable, name: str, row: int) -> str | None:
     return None if value is None else str(value)
 
 
-def _knows_flow(side: Side, step: int, rank: int) -> bool:
-    """Tell whether some tensor is in two slots: other tools' dumps do not say which tensors are the same."""
-    if not side.has(step, rank):
+def _knows_flow(side: SideOfStep) -> bool:
+    """Tell whether some tensor is in two slots: other tools' dumps do not record the identity of tensors."""
+    if not side.is_there:
         return False
-    tensors = side.step(step, rank).slot_tensor
+    tensors = side.run.step(side.step, side.rank).slot_tensor
     return len(np.unique(tensors)) < len(tensors)
 
 
-def _edges(
-    table: IndexedTable, tree: Forest, label: Rows, prefix: str, side: Side, step: int, rank: int
-) -> set[tuple[int, int]]:
-    if not side.has(step, rank):
+def _edges(table: IndexedTable, tree: Forest, label: RowNumbers, side: SideOfStep) -> set[tuple[int, int]]:
+    if not side.is_there:
         return set()
-    index = side.step(step, rank)
-    column = table.column(f"{prefix}_order")
+    index = side.run.step(side.step, side.rank)
+    column = table.column(f"{side.prefix}_order")
     order = column.values[tree.rows].astype(np.int64)
     known = np.ones(len(order), bool) if column.valid is None else column.valid[tree.rows]
     size = int(max(order.max(initial=0), index.order.max(initial=0))) + 1

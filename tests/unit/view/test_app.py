@@ -189,9 +189,9 @@ def test_a_damaged_memory_is_forgotten(tmp_path: Path) -> None:
     file = tmp_path / "viewer.json"
     for content in ("", "[]", "{", '{"runs": [1, "a"], "forms": 3}'):
         file.write_text(content)
-        assert Memory(file).read()["forms"] == {}
+        assert Memory(file).read().forms == {}
     Memory(file).add_runs("b", "a")
-    assert Memory(file).read()["runs"] == ["b", "a"]
+    assert Memory(file).read().runs == ["b", "a"]
 
 
 def test_runs_nearby_are_found(folder: Path) -> None:

@@ -100,7 +100,7 @@ def test_calls_of_a_dump_that_shares_no_tensors_stand_in_their_order(tmp_path: P
 
 @pytest.mark.parametrize("count", [0, 1, 48, 49, 1000, 123_456])
 def test_stretches_cover_a_group_of_any_size(count: int) -> None:
-    cut = tree.stretches(0, count)
+    cut = tree.stretches(tree.Stretch(0, count))
     assert len(cut) <= tree.MOST
     assert [a for a, _ in cut[1:]] == [b for _, b in cut[:-1]]
     assert sum(b - a for a, b in cut) == count

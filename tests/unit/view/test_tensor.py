@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from numscope.core.errors import SettingsError
 from numscope.report.pages.frames import decode
-from numscope.view.tensor import BINS, PLANE, Duo, difference, elements, histogram, plane, ulps, worst
+from numscope.view.tensor import BINS, PLANE, TensorPair, difference, elements, histogram, plane, ulps, worst
 
 random = np.random.default_rng(0)
 
@@ -51,7 +51,7 @@ def test_ulps_of_integers_or_unlike_dtypes_mean_nothing() -> None:
 
 def test_a_plane_shows_the_asked_dimensions_in_the_asked_order() -> None:
     array = random.normal(size=(3, 4, 5)).astype(np.float32)
-    header, columns = decode(plane(Duo(array, None), "target", 2, 0, [0, 2, 0]))
+    header, columns = decode(plane(TensorPair(array, None), "target", 2, 0, [0, 2, 0]))
     assert (header["height"], header["width"]) == (5, 3)
     np.testing.assert_allclose(np.reshape(columns["value"], (5, 3)), array[:, 2, :].T)
 
@@ -60,7 +60,7 @@ def test_a_lone_error_shows_in_a_shrunken_plane() -> None:
     a = np.zeros((2000, 3000), np.float32)
     b = a.copy()
     b[1234, 2345] = 7
-    header, columns = decode(plane(Duo(a, b), "difference", 0, 1, []))
+    header, columns = decode(plane(TensorPair(a, b), "difference", 0, 1, []))
     assert header["height"] <= PLANE
     assert header["width"] <= PLANE
     assert header["full"] == [2000, 3000]
@@ -72,9 +72,9 @@ def test_a_lone_error_shows_in_a_shrunken_plane() -> None:
 def test_tensors_of_few_dimensions_have_a_picture_or_none_at_all(shape: tuple[int, ...]) -> None:
     array = np.ones(shape, np.float32)
     if array.size:
-        header, columns = decode(plane(Duo(array, array), "difference", 0, 1, []))
+        header, columns = decode(plane(TensorPair(array, array), "difference", 0, 1, []))
         assert header["height"] * header["width"] == len(columns["value"]) > 0
-    assert worst(Duo(array, array)) == []
+    assert worst(TensorPair(array, array)) == []
 
 
 def test_the_worst_elements_come_first_and_nan_before_all() -> None:
@@ -83,31 +83,33 @@ def test_the_worst_elements_come_first_and_nan_before_all() -> None:
     b[2, 3] += 1
     b[4, 5] += 2
     b[0, 1] = np.nan
-    found = worst(Duo(a, b), 10)
+    found = worst(TensorPair(a, b), 10)
     assert [item["index"] for item in found] == [[0, 1], [4, 5], [2, 3]]
     assert found[1]["difference"] == pytest.approx(-2, rel=1e-5)
     assert found[1]["ulp"] > 1
 
 
 def test_elements_of_a_scalar_have_an_empty_index() -> None:
-    assert elements(Duo(np.float32(3).reshape(()), None), np.array([0])) == [{"index": [], "flat": 0, "target": 3.0}]
+    assert elements(TensorPair(np.float32(3).reshape(()), None), np.array([0])) == [
+        {"index": [], "flat": 0, "target": 3.0}
+    ]
 
 
 @pytest.mark.parametrize("scale", ["linear", "log"])
 def test_a_histogram_counts_every_finite_element_once(scale: str) -> None:
     a = random.normal(size=1000).astype(np.float32)
     a[:3] = [np.nan, np.inf, 0]
-    made = histogram(Duo(a, a), scale)
+    made = histogram(TensorPair(a, a), scale)
     assert len(made["value"]["edges"]) == BINS + 1
     assert sum(made["value"]["target"]) == (997 if scale == "log" else 998)
     assert made["difference"]["equal"] == 1000
 
 
 def test_arrays_of_unlike_shapes_are_shown_apart() -> None:
-    duo = Duo(np.ones((2, 3)), np.ones((3, 2)))
-    assert not duo.comparable
-    assert histogram(duo, "linear")["difference"] is None
+    pair = TensorPair(np.ones((2, 3)), np.ones((3, 2)))
+    assert not pair.comparable
+    assert histogram(pair, "linear")["difference"] is None
     with pytest.raises(SettingsError):
-        plane(duo, "difference", 0, 1, [])
+        plane(pair, "difference", 0, 1, [])
     with pytest.raises(SettingsError):
-        histogram(duo, "cubic")
+        histogram(pair, "cubic")

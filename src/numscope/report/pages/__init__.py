@@ -1,1 +1,1 @@
-"""What the viewer's pages and the HTML report ask of a comparison."""
+"""The data behind the viewer's pages and the HTML report."""

@@ -1,4 +1,4 @@
-"""Columns as bytes for the browser: JSON has no NaN, and a million numbers as text are slow.
+"""Encodes columns as bytes for the browser: JSON has no NaN, and a million numbers as text are slow.
 
 A frame is: u32 length of the header, the header (JSON, UTF-8, padded with spaces), then the columns' bytes. Every
 column starts at a multiple of 8, counted from the end of the header, so that the browser can lay a typed array over it.
@@ -37,9 +37,9 @@ class Column:
     words: list[str] | None = None
 
 
-def encode(columns: Iterable[Column], extra: Mapping[str, Any] | None = None) -> bytes:
+def encode(columns: Iterable[Column], extra: Mapping[str, object] | None = None) -> bytes:
     """Return the frame of these columns; `extra` goes into the header."""
-    heads: list[dict[str, Any]] = []
+    heads: list[dict[str, object]] = []
     parts: list[bytes] = []
     position = rows = 0
 
@@ -56,7 +56,12 @@ def encode(columns: Iterable[Column], extra: Mapping[str, Any] | None = None) ->
         values = column.values
         rows = len(values)
         if column.words is not None:
-            head = {"name": column.name, "type": "text", "at": append(values.astype("<i4")), "words": column.words}
+            head: dict[str, object] = {
+                "name": column.name,
+                "type": "text",
+                "at": append(values.astype("<i4")),
+                "words": column.words,
+            }
         else:
             kind = f"{values.dtype.kind}{values.dtype.itemsize}"
             if kind not in _TYPES:  # counts beyond 2**31 fit a double exactly up to 2**53
@@ -71,7 +76,7 @@ def encode(columns: Iterable[Column], extra: Mapping[str, Any] | None = None) ->
 
 
 def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return (header, columns as lists with None for null): the inverse, for tests and scripts."""
+    """Return the header of a frame, and its columns as lists with None for null; for tests and scripts."""
     length = int.from_bytes(frame[:4], "little")
     header = json.loads(frame[4 : 4 + length])
     body = memoryview(frame)[4 + length :]

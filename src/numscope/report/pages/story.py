@@ -1,4 +1,4 @@
-"""Error over call order: every call, or as many as a screen can show.
+"""The story: error over the order of calls, for every call or as many as a screen can show.
 
 Above `limit` rows the order is cut into stretches, and of each the largest and the smallest error are kept, so that no
 peak is lost; an origin and an unmatched call are always kept.
@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.report.pages.frames import Column, encode
-from numscope.report.pages.tables import Filter, IndexedTable, take
+from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers, take
 
-Rows = NDArray[np.int64]
 LIMIT = 120_000
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Which columns are drawn: what went in, what came out, and up to where that is no surprise."""
+    """The columns that are drawn: the value of a call's inputs, of its outputs, and the value that is expected."""
 
     input: str
     output: str
@@ -32,7 +31,7 @@ MAGNITUDES = Measure("magnitude_in", "peak", "largest")
 
 
 def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end: int, limit: int = LIMIT) -> bytes:
-    """Return the points between two positions of the order that the filter leaves; `at` is a point's position."""
+    """Return the points between two positions in the order of the filtered rows; `at` is a point's position."""
     every = table.rows(where)
     at = chosen(table, measure.output, every[max(start, 0) : end if end > 0 else None], limit) + max(start, 0)
     rows = every[at]
@@ -45,12 +44,12 @@ def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end:
 
 
 def _single(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float32 for drawing; what is finite stays finite."""
+    """Return float32 for drawing; finite values stay finite."""
     edge = float(np.finfo(np.float32).max)
     return np.where(np.isfinite(values), np.clip(values, -edge, edge), values).astype(np.float32)
 
 
-def chosen(table: IndexedTable, measure: str, rows: Rows, limit: int) -> Rows:
+def chosen(table: IndexedTable, measure: str, rows: RowNumbers, limit: int) -> RowNumbers:
     """Return positions in `rows` that are worth drawing."""
     if len(rows) <= limit:
         return np.arange(len(rows))

@@ -1,29 +1,28 @@
-"""What every picture of a comparison says first: the two runs, what differed at the start, where the origin is."""
+"""The summary that every page begins with: the two runs, the differences at the start, the place of the origin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from numscope.core.report import plain
 from numscope.report.pages.tables import Filter, IndexedTable
-
-if TYPE_CHECKING:
-    from numscope.store.reader import Run
+from numscope.store.reader import Run
+from numscope.store.schema import TableRow
 
 _WORST = ("identical", "equivalent", "unmatched", "inherited", "origin")
 FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
-# Facts that are others in every job.
+# Facts that differ in every job.
 _TIMES = ("created", "started", "finished", "ended", "time")
-_NOT_TOLD = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files")
+_IGNORED = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files")
 
 
 def about(run: Run | None, name: str = "") -> dict[str, Any]:
-    """Return what a page says of a run."""
+    """Return the facts of a run that a page shows."""
     if run is None:
         return {"path": name, "steps": [], "ranks": [], "incomplete": [], "skipped": {}, "manifest": {}}
     return {
@@ -36,20 +35,20 @@ def about(run: Run | None, name: str = "") -> dict[str, Any]:
     }
 
 
-def manifest_differences(target: Run | None, reference: Run | None) -> list[dict[str, Any]]:
-    """Return where the two manifests differ: framework, devices, seeds, settings, environment."""
+def manifest_differences(target: Run | None, reference: Run | None) -> list[dict[str, object]]:
+    """Return the differences of two manifests: framework, devices, seeds, settings, environment."""
     if target is None or reference is None:
         return []
     first, second = _flat(target.manifest), _flat(reference.manifest)
     return [
         {"name": name, "target": plain(first.get(name)), "reference": plain(second.get(name))}
         for name in sorted({*first, *second})
-        if first.get(name) != second.get(name) and not name.startswith(_NOT_TOLD)
+        if first.get(name) != second.get(name) and not name.startswith(_IGNORED)
     ][:60]
 
 
-def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, item in value.items():
         if isinstance(item, Mapping):
             flat |= _flat(item, f"{prefix}{key}.")
@@ -58,7 +57,7 @@ def _flat(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def row_of(calls: IndexedTable, origin: Mapping[str, Any]) -> int | None:
+def row_of(calls: IndexedTable, origin: TableRow) -> int | None:
     """Return the row of the call that an origin names, or None (a datum or parameter may have no row)."""
     rows = calls.rows(Filter(step=(int(origin.get("step", 0)),), rank=(int(origin.get("rank", 0)),)))
     for name in ("target_name", "reference_name"):
@@ -72,7 +71,7 @@ def row_of(calls: IndexedTable, origin: Mapping[str, Any]) -> int | None:
     return None
 
 
-def start(calls: IndexedTable) -> list[dict[str, Any]]:
+def start(calls: IndexedTable) -> list[TableRow]:
     """Return the data and parameters that differed before any call."""
     where = Filter(kind=("data", "parameter"), verdict=("origin", "inherited", "unmatched"))
     wanted = ["pair", "target_name", "reference_name", "kind", "error_out", "verdict", "reason"]
@@ -98,13 +97,13 @@ def describe(
     calls: IndexedTable,
     pairs: IndexedTable,
     *,
-    report: dict[str, Any] | None,
-    check: dict[str, Any] | None,
+    report: TableRow | None,
+    check: TableRow | None,
     target: Run | None,
     reference: Run | None,
     comparing: bool,
 ) -> dict[str, Any]:
-    """Return what the first page shows and what the filters offer."""
+    """Return the content of the first page, and the choices of the filters."""
     origin = (report or check or {}).get("origin")
     tables = {"calls": calls, "pairs": pairs}
     return {
@@ -129,7 +128,7 @@ def describe(
     }
 
 
-def heat(calls: IndexedTable, measure: str) -> dict[str, Any]:
+def heat(calls: IndexedTable, measure: str) -> dict[str, object]:
     """Return worst verdict, largest error and number of calls for every rank and step."""
     steps, ranks = calls.facet("step"), calls.facet("rank")
     column = np.searchsorted(steps, calls.column("step").values)

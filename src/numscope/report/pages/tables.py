@@ -1,4 +1,4 @@
-"""A table that answers a page's questions in milliseconds: filter, sort, a window of rows, the next difference.
+"""A table that filters, sorts, cuts windows of rows and finds the next difference within milliseconds, for the pages.
 
 Strings are coded once against a dictionary, so that a text filter looks at each distinct name once and a sort compares
 integers; sort orders and filters are kept, so that scrolling costs a slice.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
@@ -24,13 +24,13 @@ from numscope.core.errors import SettingsError
 from numscope.report.pages.frames import Column, encode
 
 T = TypeVar("T")
-Rows = NDArray[np.int64]
-_KEPT = 12  # sort orders and filters remembered per table
+RowNumbers = NDArray[np.int64]
+_CACHED = 12  # sort orders and filters remembered per table
 
 
 @dataclass(frozen=True)
 class Filter:
-    """Which rows: each field that is not empty must hold."""
+    """A filter of rows: each field that is not empty must hold."""
 
     text: str = ""
     regex: bool = False
@@ -59,12 +59,12 @@ class Coded:
 
 @dataclass
 class IndexedTable:
-    """A pyarrow table with its columns coded when first asked for."""
+    """A pyarrow table whose columns are coded when they are first asked for."""
 
     table: pa.Table
     text_columns: tuple[str, ...] = ("target_name", "reference_name")
     _columns: dict[str, Coded] = field(default_factory=dict)
-    _kept: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _cached: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
     def __len__(self) -> int:
@@ -92,19 +92,19 @@ class IndexedTable:
         values = coded.values if coded.valid is None else coded.values[coded.valid]
         return [value.item() for value in np.unique(values)]
 
-    def rows(self, where: Filter, sort: str = "", descending: bool = False) -> Rows:
-        """Return the row numbers that the filter leaves, in the asked order."""
-        return self._keep(("rows", where, sort, descending), lambda: self._rows(where, sort, descending))
+    def rows(self, where: Filter, sort: str = "", descending: bool = False) -> RowNumbers:
+        """Return the numbers of the rows that pass the filter, in the order asked for."""
+        return self._cache(("rows", where, sort, descending), lambda: self._rows(where, sort, descending))
 
-    def _rows(self, where: Filter, sort: str, descending: bool) -> Rows:
-        mask = self._keep(("mask", where), lambda: self._mask(where))
+    def _rows(self, where: Filter, sort: str, descending: bool) -> RowNumbers:
+        mask = self._cache(("mask", where), lambda: self._mask(where))
         if not sort:
             return np.flatnonzero(mask)
         column, key = self.column(sort), ("sort", sort, descending)
         rows = np.flatnonzero(mask)
-        if 4 * len(rows) < len(mask) and key not in self._kept:
+        if 4 * len(rows) < len(mask) and key not in self._cached:
             return _order(column, descending, rows)  # few are left: sort them alone
-        order = self._keep(key, lambda: _order(column, descending))
+        order = self._cache(key, lambda: _order(column, descending))
         return order if len(rows) == len(mask) else order[mask[order]]
 
     def _mask(self, where: Filter) -> NDArray[np.bool_]:
@@ -140,13 +140,13 @@ class IndexedTable:
         result: NDArray[np.bool_] = np.append(hits, False)[coded.values]  # code -1, null, finds the appended False
         return result
 
-    def window(self, rows: Rows, columns: Sequence[str], extra: dict[str, Any] | None = None) -> bytes:
+    def window(self, rows: RowNumbers, columns: Sequence[str], extra: Mapping[str, object] | None = None) -> bytes:
         """Return a frame of these rows; `row` is the number of each in the whole table."""
         frame = [Column("row", rows.astype("i4"))]
         frame += [take(name, self.column(name), rows) for name in columns]
         return encode(frame, extra)
 
-    def find(self, rows: Rows, start: int, step: int, verdicts: Sequence[str]) -> int:
+    def find(self, rows: RowNumbers, start: int, step: int, verdicts: Sequence[str]) -> int:
         """Return the position in `rows`, after `start` in direction `step`, of the next of these verdicts, or -1."""
         coded = self.column("verdict")
         assert coded.words is not None
@@ -158,7 +158,7 @@ class IndexedTable:
         before = hits[hits < start]
         return int(before[-1]) if len(before) else -1
 
-    def csv(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
+    def csv(self, rows: RowNumbers, columns: Sequence[str]) -> Iterator[str]:
         """Yield the rows as CSV text, a chunk at a time."""
         yield ",".join(columns) + "\r\n"
         for start in range(0, len(rows), 5000):
@@ -167,21 +167,21 @@ class IndexedTable:
             csv.writer(text).writerows(zip(*(_guarded(part[name]) for name in columns)))
             yield text.getvalue()
 
-    def _keep(self, key: Hashable, make: Callable[[], T]) -> T:
+    def _cache(self, key: Hashable, make: Callable[[], T]) -> T:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                kept: T = self._kept[key]
-                return kept
+            if key in self._cached:
+                self._cached.move_to_end(key)
+                cached: T = self._cached[key]
+                return cached
         made = make()
         with self._lock:
-            self._kept[key] = made
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
+            self._cached[key] = made
+            while len(self._cached) > _CACHED:
+                self._cached.popitem(last=False)
         return made
 
 
-def _guarded(values: list[Any]) -> list[Any]:
+def _guarded(values: list[object]) -> list[object]:
     # A spreadsheet runs a cell that begins so as a formula; names come from a run that may be a stranger's.
     return ["'" + v if isinstance(v, str) and v[:1] in ("=", "+", "-", "@") else v for v in values]
 
@@ -220,7 +220,7 @@ def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_] | None:
     return np.asarray(pc.is_valid(column).to_numpy(), bool) if column.null_count else None
 
 
-def _order(coded: Coded, descending: bool, rows: Rows | None = None) -> Rows:
+def _order(coded: Coded, descending: bool, rows: RowNumbers | None = None) -> RowNumbers:
     """Return the rows (all, or these) in a stable order: nulls are always last, NaN counts as the largest number."""
     rows = np.arange(len(coded.values)) if rows is None else rows
     missing = rows[:0]
@@ -234,7 +234,7 @@ def _order(coded: Coded, descending: bool, rows: Rows | None = None) -> Rows:
     return np.concatenate([rows[order], missing])
 
 
-def _argsort(values: NDArray[Any]) -> Rows:
+def _argsort(values: NDArray[Any]) -> RowNumbers:
     """Sort stably, 16 bits at a time, which numpy does by counting: 2 to 7 times as fast as comparing."""
     if values.dtype == np.float64:
         numbers = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, one zero
@@ -253,7 +253,7 @@ def _argsort(values: NDArray[Any]) -> Rows:
     return order
 
 
-def take(name: str, coded: Coded, rows: Rows) -> Column:
+def take(name: str, coded: Coded, rows: RowNumbers) -> Column:
     """Return these rows of a coded column for a frame, with only the words that occur in them."""
     values = coded.values[rows]
     if coded.words is None:

@@ -1,4 +1,4 @@
-"""Why calls were paired: a line per pair of calls, and the calls that only one side has."""
+"""Prints why calls were paired: a line per pair of calls, and the calls that only one side has."""
 
 from __future__ import annotations
 

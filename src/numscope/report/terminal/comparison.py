@@ -12,7 +12,7 @@ import os
 import shutil
 import textwrap
 from collections.abc import Iterable
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import sentence
 from numscope.compare.spool import Rows
 from numscope.core.report import Origin
+from numscope.store.schema import TableRow
 
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
 _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
@@ -106,7 +107,7 @@ def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
 
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
-    """Return the identical prefix, the origin, and where it spread."""
+    """Return the identical prefix, the origin, and the calls that inherited it."""
     report = comparison.report
     prefix = report.prefix
     told = []
@@ -115,7 +116,7 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     origin = report.origin
     assert origin is not None
     told.append(f"  {paint('origin', '31;1')}     {origin.call}: {_error(origin)}")
-    count, seen = 0, {name: dict[Any, None]() for name in ("module", "phase", "step")}
+    count, seen = 0, {name: dict[str, None]() for name in ("module", "phase", "step")}
     for part in comparison.call_rows.batches(["verdict", *seen]):
         spread = part.filter(pc.equal(part["verdict"], "inherited"))
         count += spread.num_rows
@@ -142,7 +143,7 @@ def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
     return told
 
 
-def _graft(graft: dict[str, Any], paint: Paint, width: int) -> list[str]:
+def _graft(graft: TableRow, paint: Paint, width: int) -> list[str]:
     first, *rest = textwrap.wrap(sentence(graft), width - 13, break_long_words=False)
     return [f"  {paint('grafted', '36')}    {first}", *(f"             {line}" for line in rest)]
 
@@ -167,7 +168,7 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
 
 
 def _unmatched(comparison: Comparison, top: int, paint: Paint, width: int) -> list[str]:
-    """Return the first calls that one run alone has, in the order of running."""
+    """Return the first calls that only one of the runs has, in the order of running."""
     columns = ["verdict", "step", "target_name", "reference_name", "source_file", "source_line"]
     told: list[str] = []
     for part in comparison.call_rows.batches(columns):
@@ -179,27 +180,26 @@ def _unmatched(comparison: Comparison, top: int, paint: Paint, width: int) -> li
     return told or ["  no call is unmatched"]
 
 
-def _estimated(row: dict[str, Any]) -> bool:
+def _estimated(row: TableRow) -> bool:
     return bool(row["estimated"]) and not row["bitwise_equal"]
 
 
 def chosen_pairs(pairs: Rows, top: int, only: str | None = None, sort: str = "error") -> pa.Table:
-    """Return the rows of `pairs` that a user asked to see: by verdict, worst first or in order."""
+    """Return the rows of `pairs` that a user asked for: of one verdict, the worst first or in order."""
     column = "target_name" if sort == "name" else "relative_l2"
-    best: list[tuple[Any, int]] = []  # what to sort by, and the row
+    best: list[tuple[float | str, int]] = []  # the sort key, and the row
     begin = 0
     for part in pairs.batches(["verdict", column]):
         chosen = pc.equal(part["verdict"], only) if only else pc.not_equal(part["verdict"], "identical")
         rows = np.flatnonzero(pc.fill_null(chosen, False).to_numpy())
-        keys: Any = rows + begin
+        keys = rows + begin
         if sort == "error":
             error = part[column].to_numpy().astype(float)[rows]
             keys = -np.nan_to_num(error, nan=-1.0, posinf=np.inf)
             first = np.argsort(keys, kind="stable")[:top]
             rows, keys = rows[first], keys[first]
-        elif sort == "name":
-            keys = part[column].take(pa.array(rows)).to_pylist()
-        best = sorted([*best, *zip(keys, (rows + begin).tolist())])[:top]
+        listed = part[column].take(pa.array(rows)).to_pylist() if sort == "name" else keys.tolist()
+        best = sorted([*best, *zip(listed, (rows + begin).tolist())])[:top]
         begin += part.num_rows
     return pairs.take([row for _, row in best])
 

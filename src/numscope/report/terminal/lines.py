@@ -1,4 +1,4 @@
-"""Lines for the terminal: styled where stdout is one, plain text of any width where it is not."""
+"""Lines of output: styled where stdout is a terminal, plain text of any width where it is not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 
 def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:
-    """Return the cells padded so that columns have one width; `right` says which are set to the right."""
+    """Pad the cells so that each column has one width; `right` marks the columns that are aligned to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(right))] if rows else []
     return [
         [cell.rjust(width) if to_right else cell.ljust(width) for cell, width, to_right in zip(row, widths, right)]
@@ -47,7 +47,7 @@ def number(value: float | int | None) -> str:
 
 
 def size(count: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes in a unit for people."""
     for unit in ("B", "KB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -56,7 +56,7 @@ def size(count: float) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as people say them: 0-3, 7."""
+    """Return sorted numbers as ranges: 0-3, 7."""
     parts: list[list[int]] = []
     for value in numbers:
         if parts and value == parts[-1][-1] + 1:

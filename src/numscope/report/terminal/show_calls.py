@@ -14,15 +14,15 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.core.errors import RunError
-from numscope.report.terminal.lines import Line, align, number
+from numscope.report.terminal.lines import Line, Part, align, number
 from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.reader import Run
+from numscope.store.schema import TableRow
 
 _CALL = ("step", "rank", "order", "name", "kind", "module", "module_class", "phase", "arguments", "stack", "recompute")
 _CALL_MORE = ("error", "source_file", "source_line", "source_function", "source_code")
@@ -30,52 +30,54 @@ _SLOT = ("slot", "dtype", "shape", "min", "max", "mean", "l2", "nan", "inf", "ze
 
 
 @dataclass
-class Found:
-    """The calls that match, as many as were asked for."""
+class MatchingCalls:
+    """The calls that match a pattern, as many as were asked for."""
 
-    calls: list[dict[str, Any]] = field(default_factory=list)  # each with its "slots", and "frames" of its stack
+    calls: list[TableRow] = field(default_factory=list)  # each with its "slots", and "frames" of its stack
     total: int = 0
     many_steps: bool = False
     many_ranks: bool = False
 
 
-def find(run: Run, pattern: str, step: int | None = None, rank: int | None = None, limit: int | None = None) -> Found:
+def find(
+    run: Run, pattern: str, step: int | None = None, rank: int | None = None, limit: int | None = None
+) -> MatchingCalls:
     """Return the calls whose name matches, or that have a tensor whose name does (then with those slots alone)."""
-    found = Found()
+    matching = MatchingCalls()
     expression = _expression(pattern)
     places = _places(run, step, rank)
-    for at, number_ in places:
-        tables = run.step_tables(at, number_)
-        stacks = run.stacks(number_)
-        calls = joined_calls(tables.calls, stacks, number_)
-        slots = joined_tensors(tables.calls, tables.slots, tables.tensors, number_, sketch=False)
+    for at, rank_number in places:
+        tables = run.step_tables(at, rank_number)
+        stacks = run.stacks(rank_number)
+        calls = joined_calls(tables.calls, stacks, rank_number)
+        slots = joined_tensors(tables.calls, tables.slots, tables.tensors, rank_number, sketch=False)
         by_name = pc.match_substring_regex(calls["name"], expression, ignore_case=True)
         by_tensor = pc.match_substring_regex(slots["name"], expression, ignore_case=True)
         of_calls = pc.is_in(slots["call"], pc.unique(calls["order"].filter(by_name)))
         wanted = slots.filter(pc.or_(by_tensor, of_calls))
         by_slot = pc.is_in(calls["order"], pc.unique(wanted["call"]))
         chosen = calls.filter(pc.or_(by_name, by_slot)).sort_by("order")
-        found.total += chosen.num_rows
-        room = chosen.num_rows if limit is None else max(0, limit - len(found.calls))
+        matching.total += chosen.num_rows
+        room = chosen.num_rows if limit is None else max(0, limit - len(matching.calls))
         shown = chosen.slice(0, room)
         if shown.num_rows:
-            found.calls += _with_slots(shown, wanted, stacks)
-    if not found.total:
+            matching.calls += _with_slots(shown, wanted, stacks)
+    if not matching.total:
         raise RunError(_nothing(run, pattern, places))
-    found.many_steps = len({call["step"] for call in found.calls}) > 1
-    found.many_ranks = len(run.ranks) > 1
-    return found
+    matching.many_steps = len({call["step"] for call in matching.calls}) > 1
+    matching.many_ranks = len(run.ranks) > 1
+    return matching
 
 
-def lines(found: Found, stacks: bool = False) -> list[Line]:
+def lines(matching: MatchingCalls, stacks: bool = False) -> list[Line]:
     """Return the calls as lines."""
     titles = ["slot", "dtype", "shape", "min", "max", "mean", "l2", "nan", "inf", "zero", "hash", ""]
-    cells = [titles, *(_cells(slot) for call in found.calls for slot in call["slots"])]
+    cells = [titles, *(_cells(slot) for call in matching.calls for slot in call["slots"])]
     rows = iter(align(cells, [False, False, False, *[True] * 7, False, False]))
     head = next(rows)
     out: list[Line] = [[("  " + "  ".join(head), "dim")]]
-    for call in found.calls:
-        out += ["", _title(found, call)]
+    for call in matching.calls:
+        out += ["", _title(matching, call)]
         if call["error"]:
             out.append(["  raised ", (call["error"], "red")])
         for slot in call["slots"]:
@@ -83,16 +85,16 @@ def lines(found: Found, stacks: bool = False) -> list[Line]:
             out.append([("  " + "  ".join(next(rows)), "red" if bad else "")])
         if stacks:
             out += _traceback(call)
-    if len(found.calls) < found.total:
-        out += ["", [(f"{found.total - len(found.calls)} more calls: --limit 0 shows all", "dim")]]
+    if len(matching.calls) < matching.total:
+        out += ["", [(f"{matching.total - len(matching.calls)} more calls: --limit 0 shows all", "dim")]]
     return out
 
 
-def to_dict(found: Found, stacks: bool = False) -> dict[str, Any]:
-    """Return the calls as JSON holds them."""
+def to_dict(matching: MatchingCalls, stacks: bool = False) -> dict[str, object]:
+    """Return the calls as JSON."""
     drop = set() if stacks else {"frames"}
-    calls = [{key: value for key, value in call.items() if key not in drop} for call in found.calls]
-    return {"format": "numscope.show/1", "total": found.total, "calls": calls}
+    calls = [{key: value for key, value in call.items() if key not in drop} for call in matching.calls]
+    return {"format": "numscope.show/1", "total": matching.total, "calls": calls}
 
 
 def _expression(pattern: str) -> str:
@@ -103,9 +105,9 @@ def _expression(pattern: str) -> str:
 
 
 def _places(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int]]:
-    """Return (step, rank) of what is to be searched, those cut off included."""
-    places = {(at, number_) for number_ in run.ranks for at in run.rank_steps(number_)}
-    places |= {(at, number_) for number_, at in run.incomplete}
+    """Return (step, rank) of the steps to search, those that were cut off included."""
+    places = {(at, rank_number) for rank_number in run.ranks for at in run.rank_steps(rank_number)}
+    places |= {(at, rank_number) for rank_number, at in run.incomplete}
     chosen = sorted((at, n) for at, n in places if step in (None, at) and rank in (None, n))
     if not chosen:
         where = " and ".join(f"{word} {value}" for word, value in (("step", step), ("rank", rank)) if value is not None)
@@ -113,8 +115,8 @@ def _places(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int
     return chosen
 
 
-def _with_slots(calls: pa.Table, slots: pa.Table, stacks: pa.Table) -> list[dict[str, Any]]:
-    by_call: dict[int, list[dict[str, Any]]] = {}
+def _with_slots(calls: pa.Table, slots: pa.Table, stacks: pa.Table) -> list[TableRow]:
+    by_call: dict[int, list[TableRow]] = {}
     near = slots.filter(pc.is_in(slots["call"], pc.unique(calls["order"])))
     for row in near.select(["call", *_SLOT]).to_pylist():
         by_call.setdefault(row.pop("call"), []).append(row)
@@ -124,10 +126,10 @@ def _with_slots(calls: pa.Table, slots: pa.Table, stacks: pa.Table) -> list[dict
     return [{**row, "slots": by_call.get(row["order"], []), "frames": frames.get(row["stack"])} for row in rows]
 
 
-def _title(found: Found, call: dict[str, Any]) -> list[Any]:
-    parts: list[Any] = []
-    if found.many_steps or found.many_ranks:
-        rank = f" rank {call['rank']}" if found.many_ranks else ""
+def _title(matching: MatchingCalls, call: TableRow) -> list[Part]:
+    parts: list[Part] = []
+    if matching.many_steps or matching.many_ranks:
+        rank = f" rank {call['rank']}" if matching.many_ranks else ""
         parts.append((f"step {call['step']}{rank}  ", "dim"))
     parts.append((call["name"], "bold"))
     if call["recompute"]:
@@ -136,15 +138,15 @@ def _title(found: Found, call: dict[str, Any]) -> list[Any]:
         parts += ["   ", (call["module"], "cyan")]
     if call["source_file"]:
         code = (f"  {call['source_code'] or ''}", "green")
-        parts += ["   ", f"{_near(call['source_file'])}:{call['source_line']}", code]
+        parts += ["   ", f"{_relative(call['source_file'])}:{call['source_line']}", code]
     arguments = _arguments(call["arguments"])
     if arguments:
         parts += ["   ", (arguments, "yellow")]
     return parts
 
 
-def _near(file: str) -> str:
-    """Return a path as one would type it here."""
+def _relative(file: str) -> str:
+    """Return a path relative to the working directory where it lies in that."""
     here = os.getcwd() + os.sep
     return file[len(here) :] if file.startswith(here) else file
 
@@ -159,7 +161,7 @@ def _arguments(text: str | None) -> str:
     return ", ".join(said)
 
 
-def _cells(slot: dict[str, Any]) -> list[str]:
+def _cells(slot: TableRow) -> list[str]:
     if slot["dtype"] is None:
         return [slot["slot"], slot["note"] or "not measured", *[""] * 10]
     hash_ = "-" if slot["hash"] is None else f"{slot['hash']:016x}"
@@ -168,7 +170,7 @@ def _cells(slot: dict[str, Any]) -> list[str]:
     return [slot["slot"], slot["dtype"], str(slot["shape"]), *statistics, hash_, kept]
 
 
-def _traceback(call: dict[str, Any]) -> list[Line]:
+def _traceback(call: TableRow) -> list[Line]:
     if not call["frames"]:
         return [[("  no stack was recorded (stacks=False?)", "dim")]]
     out: list[Line] = [[("  Traceback (most recent call last):", "dim")]]

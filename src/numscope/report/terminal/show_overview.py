@@ -12,7 +12,6 @@ runs/gpu: torch 2.13.0 on cpu, captured 2026-03-01 12:00 UTC
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,12 +19,13 @@ import pyarrow.compute as pc
 from numscope.report.terminal.lines import Line, number, ranges, size
 from numscope.store.joins import joined_tensors
 from numscope.store.reader import Run
+from numscope.store.schema import TableRow
 
 _SHOWN_SETTINGS = ("level", "keep", "tensors", "scope", "steps", "ranks")
 
 
-def overview(run: Run, rank: int | None = None) -> dict[str, Any]:
-    """Return the facts of a run that the overview tells."""
+def overview(run: Run, rank: int | None = None) -> TableRow:
+    """Return the facts of a run that the overview shows, as JSON."""
     kinds: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     apis: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def overview(run: Run, rank: int | None = None) -> dict[str, Any]:
     }
 
 
-def lines(facts: dict[str, Any]) -> list[Line]:
+def lines(facts: TableRow) -> list[Line]:
     """Return the overview as lines."""
     devices = f" on {', '.join(dict.fromkeys(facts['devices']))}" if facts["devices"] else ""
     imported = facts["imported"] or {}
@@ -100,8 +100,8 @@ def lines(facts: dict[str, Any]) -> list[Line]:
     cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])
     fact("cut off", f"{cut}: what was written of it is shown" if cut else "", "yellow")
     fact("ranks", ranges(facts["ranks"]) if len(facts["ranks"]) != 1 or facts["ranks"] != [0] else "")
-    fact("calls", f"{number(facts['calls'])}   {_said(facts['kinds'])}")
-    fact("", f"{_said(facts['phases'])}" if len(facts["phases"]) > 1 else "")
+    fact("calls", f"{number(facts['calls'])}   {_listed(facts['kinds'])}")
+    fact("", f"{_listed(facts['phases'])}" if len(facts["phases"]) > 1 else "")
     kept = f", {number(facts['kept'])} kept" if facts["kept"] else ", none kept"
     fact("tensors", f"{number(facts['tensors'])} distinct in {number(facts['slots'])} slots{kept}")
     nonfinite = facts["nonfinite"]
@@ -132,10 +132,11 @@ def _counts(column: pa.ChunkedArray) -> dict[str, int]:
     return {item["values"]: item["counts"] for item in pc.value_counts(column).to_pylist() if item["values"]}
 
 
-def _nonfinite(run: Run, ranks: list[int]) -> dict[str, Any] | None:
+def _nonfinite(run: Run, ranks: list[int]) -> dict[str, object] | None:
     """Return how many slots show a NaN or infinity, and the first of them in the order of calls."""
     total = 0
-    first: tuple[int, int, int] | None = None
+    first: dict[str, object] | None = None
+    first_step = 0
     columns = ["step", "nan", "posinf", "neginf"]
     for rank in ranks:
         steps: set[int] = set()
@@ -147,16 +148,16 @@ def _nonfinite(run: Run, ranks: list[int]) -> dict[str, Any] | None:
             slots = joined_tensors(tables.calls, tables.slots, tables.tensors, rank, sketch=False)
             slots = slots.filter(pc.greater(pc.add(slots["nan"], slots["inf"]), 0)).sort_by("call")
             total += slots.num_rows
-            if slots.num_rows and (first is None or step < first[0]):
-                first, name = (step, rank, 0), slots["name"][0].as_py()
-    return {"slots": total, "first": name, "step": first[0], "rank": first[1]} if first else None
+            if slots.num_rows and (first is None or step < first_step):
+                first_step, first = step, {"first": slots["name"][0].as_py(), "step": step, "rank": rank}
+    return {"slots": total, **first} if first else None
 
 
-def _said(counts: dict[str, int]) -> str:
+def _listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{number(count)} {name}" for name, count in counts.items())
 
 
-def _commit(git: dict[str, Any] | None) -> str:
+def _commit(git: TableRow | None) -> str:
     if not git or not git.get("commit"):
         return ""
     return f" at {git['commit'][:10]}{' with changes' if git.get('dirty') else ''}"

@@ -1,4 +1,4 @@
-"""One run as the pages need it: a call by number, its slots, its stack, the data of a tensor."""
+"""An index of one run for the pages: a call by its order, its slots, its stack, the data of a tensor."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from numscope.core.errors import NotKeptError
+from numscope.core.json_value import Json
 from numscope.store.reader import Run
 
 _ARRAYS = 256 * 2**20  # bytes of tensors held for the page that is open
@@ -20,7 +21,7 @@ _ARRAYS = 256 * 2**20  # bytes of tensors held for the page that is open
 
 @dataclass(frozen=True)
 class StepIndex:
-    """The tables of one step of one rank, with where each call, slot and tensor lies."""
+    """The tables of one step of one rank, with the keys of their rows as arrays."""
 
     calls: pa.Table
     slots: pa.Table
@@ -35,7 +36,14 @@ class StepIndex:
         return int(hits[0]) if len(hits) else -1
 
 
-class Side:
+class SlotData(NamedTuple):
+    """The data of a slot."""
+
+    array: NDArray[Any]
+    sampled: bool
+
+
+class RunIndex:
     """One run with quick access to single calls and tensors."""
 
     def __init__(self, run: Run) -> None:
@@ -61,7 +69,7 @@ class Side:
         return {row["stack"]: row for row in self.run.stacks(rank).to_pylist()}
 
     def has(self, step: int, rank: int) -> bool:
-        """Whether this run has that step of that rank."""
+        """Tell whether this run has a step of a rank."""
         if rank not in self.run.ranks:
             return False
         return step in self.run.rank_steps(rank) or (rank, step) in self.run.incomplete
@@ -95,8 +103,8 @@ class Side:
             found.append({"slot": slot["slot"], "note": slot["note"], "tensor": tensor})
         return found
 
-    def array(self, step: int, rank: int, order: int, slot: str) -> tuple[NDArray[Any], bool]:
-        """Return the data of a slot and whether it is a sample, or raise NotKeptError saying how to keep it."""
+    def data(self, step: int, rank: int, order: int, slot: str) -> SlotData:
+        """Return the data of a slot, or raise NotKeptError with how to keep it."""
         tensor = next((s["tensor"] for s in self.slots(step, rank, order) if s["slot"] == slot), None)
         if tensor is None:
             raise NotKeptError(f"{self.run.path} has no tensor at slot {slot} of call {order} of step {step}")
@@ -110,11 +118,12 @@ class Side:
             while len(self._arrays) > 1 and sum(array.nbytes for array in self._arrays.values()) > _ARRAYS:
                 self._arrays.popitem(last=False)
         self._arrays.move_to_end(key)
-        return self._arrays[key], bool(tensor["sampled"])
+        return SlotData(self._arrays[key], bool(tensor["sampled"]))
 
 
-def _arguments(text: str | None) -> Any:
+def _arguments(text: str | None) -> Json:
     try:
-        return json.loads(text) if text else None
+        value: Json = json.loads(text) if text else None
+        return value
     except ValueError:
         return text
