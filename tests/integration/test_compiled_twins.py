@@ -22,6 +22,7 @@ import numscope as ns
 from numscope.capture.torch import native
 from numscope.capture.torch.autograd import backward
 from numscope.capture.torch.identity import tensors
+from numscope.capture.torch.identity.carried_over import CarriedTensor
 from numscope.capture.torch.levels import api, aten, modules
 from numscope.core import compiling
 from tests.integration.models import CASES
@@ -157,7 +158,7 @@ def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeyp
         with ns.capture(tmp_path / level, None, level=level) as capture:
             (x * 2).sum().backward()
             capture.step()
-            monkeypatch.setattr(tensors.Tensors, "form", failing)
+            monkeypatch.setattr(tensors.Tensors, "layout", failing)
             with pytest.warns(UserWarning, match="could not record a call.*ours"):
                 y = torch.sin(torch.ones(5, 7))  # a form that is not known
             monkeypatch.undo()
@@ -166,7 +167,7 @@ def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeyp
             capture.step()
         assert any("ours" in why for why in ns.open_run(tmp_path / level).skipped())
         with ns.capture(tmp_path / f"{level}-raise", None, level=level, on_error="raise"):
-            monkeypatch.setattr(tensors.Tensors, "form", failing)
+            monkeypatch.setattr(tensors.Tensors, "layout", failing)
             with pytest.raises(ZeroDivisionError, match="ours"):
                 torch.sin(torch.ones(5, 7))
             monkeypatch.undo()
@@ -319,16 +320,7 @@ def test_records_of_another_type_are_not_read_as_ours(tmp_path: Path) -> None:
     """Dynamo, where it compiles our Python, can put other objects in the place of ours: such are not known, and never read."""
     x = torch.ones(8, 4)
     held = weakref.ref(x)
-    odd: list[Any] = [
-        (x, 0, 0, 0, None),
-        (held, 0),
-        (),
-        x,
-        7,
-        None,
-        ((x, 0, 0, 0, 0), 0, None),
-        ((held, 0, 0, 0, 0), 0, 0),
-    ]
+    odd: list[Any] = [(held, 0), (), x, 7, None, CarriedTensor((), x._version, ()), CarriedTensor(x, x._version, x)]  # type: ignore[arg-type]
     library = native.load()
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
     with ns.capture(tmp_path / "run", model, level="aten", on_error="raise") as capture:
@@ -336,15 +328,15 @@ def test_records_of_another_type_are_not_read_as_ours(tmp_path: Path) -> None:
         model(x)
         address = x.untyped_storage()._cdata
         for wrong in odd:
-            for record in (known.objects, known.settled.known):
+            for record in (known.cached, known.carried_over.by_storage):
                 capture.step()
-                known.objects.pop(id(x), None)
+                known.cached.pop(id(x), None)
                 assert library.number(known, x) >= 0
-                known.settled.storages[id(x)] = address
-                record[address if record is known.settled.known else id(x)] = wrong
+                known.carried_over.storage_of[id(x)] = address
+                record[address if record is known.carried_over.by_storage else id(x)] = wrong
                 assert library.number(known, x) >= 0
                 assert library.look_up(known, x) >= 0
-                known.settled.known.clear()
+                known.carried_over.by_storage.clear()
 
 
 @pytest.mark.parametrize(

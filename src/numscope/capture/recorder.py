@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -39,9 +39,15 @@ class Form(Protocol):
     rows: dict[int, tuple[int, int]]  # where one lies → batch and row
 
 
-# A tensor's number, itself, its form, its place, or -1 where that can't be trusted, what an earlier step has measured, and the
-# address of its data.
-New = tuple[int, Any, Form, int, Lasting | None, int]
+class NewTensor(NamedTuple):
+    """A tensor that was numbered, and is to be recorded with others."""
+
+    number: int
+    tensor: Any
+    form: Form
+    place: int  # -1 where it can't be trusted
+    lasting: Lasting | None  # its fingerprint, where an earlier step has measured it
+    address: int  # of its data
 
 
 class Recorder:
@@ -165,19 +171,6 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, placement))
         return number
 
-    def first(self, form: Form, place: int, tensor: Any, address: int, placement: int) -> int:
-        """Number and measure a tensor of whose storage nothing was seen; else as `view`."""
-        lock, add = self._lock, self._add_alike
-        lock.acquire()  # half of what `with` takes
-        try:
-            number = next(self.tensor_numbers)
-            row = add(tensor, form, address)  # type: ignore[misc]
-            form.rows[place] = self._batch, row
-            self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
-        finally:
-            lock.release()
-        return number
-
     def view(self, form: Form, place: int, tensor: Any, address: int, placement: int) -> int:
         """Number a tensor not seen before; measure it unless one of the same elements in the same order was.
 
@@ -208,7 +201,7 @@ class Recorder:
             self._tensors.extend((number, dtype, shape, device, row, -1))
         return number
 
-    def many(self, new: Sequence[New]) -> None:
+    def many(self, new: Sequence[NewTensor]) -> None:
         """Record many tensors that were not seen before, as `view` and `again` do; only where `takes_many` says so."""
         with self._lock:
             rows, batch, again = self._tensors, self._batch, self._again

@@ -210,7 +210,7 @@ class LiveRecorder(Recorder):
         """Let go of the older half of the held tensors; one that is shown again is copied again."""
         self._held_before, self._held, self._held_bytes = self._held, {}, 0
         self._layouts.clear()
-        self.watch.tensors.forget()
+        self.watch.tensors.new_step()
 
 
 def _no_writer() -> NoReturn:

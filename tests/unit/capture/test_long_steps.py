@@ -51,9 +51,9 @@ def test_what_is_gone_is_forgotten_within_the_step(tmp_path: Path, monkeypatch: 
         for _ in range(500):
             x = torch.add(x, 1.0)
         known = cap._frontend.watch.tensors
-        assert len(known.objects) < 100
-        assert len(known._storages) < 100
-        assert sum(len(form.seen) for form in known._forms.values()) < 100
+        assert len(known.cached) < 100
+        assert len(known._weak_refs) < 100
+        assert sum(len(layout.numbers) for layout in known._layouts.values()) < 100
         cap.step()
     rows = ns.open_run(tmp_path / "run").tensors.to_pylist()
     assert [row["mean"] for row in rows if row["slot"] == "output.0" and "add" in row["name"]] == list(range(1, 501))

@@ -15,15 +15,19 @@ from numscope.capture.recorder import Recorder
 from numscope.capture.torch import native
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
 from numscope.capture.torch.device_to_host import for_the_writer
-from numscope.capture.torch.identity.exposed_memory import Exposures
 from numscope.capture.torch.identity.uninitialized import Reallocations
-from numscope.capture.torch.identity.unversioned_writes import ForeignFunctions, Untold, Versions
+from numscope.capture.torch.identity.unversioned_writes import (
+    ExposedMemory,
+    ForeignFunctions,
+    GraphReplays,
+    SetVersions,
+    UnversionedWrites,
+)
 from numscope.capture.torch.install import Installed
 from numscope.capture.torch.levels.api import ApiMode
 from numscope.capture.torch.levels.aten import AtenMode
 from numscope.capture.torch.levels.autograd_function import Functions
 from numscope.capture.torch.levels.collectives import Collectives
-from numscope.capture.torch.levels.cuda_graphs import Replays
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
@@ -47,14 +51,19 @@ class TorchFrontend(Installed):
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
-        self._parts: list[Any] = [Optimizers(watch, self.modules), Collectives(watch), Replays(watch), WithoutHandles()]
+        self._parts: list[Any] = [
+            Optimizers(watch, self.modules),
+            Collectives(watch),
+            GraphReplays(watch),
+            WithoutHandles(),
+        ]
         if settings.level in ("api", "mix"):
-            self._parts += [Functions(watch), Versions(watch)]
+            self._parts += [Functions(watch), SetVersions(watch)]
         elif settings.level == "aten":
-            self._parts += [Reallocations(watch), Exposures(watch), ForeignFunctions(watch)]
+            self._parts += [Reallocations(watch), ExposedMemory(watch), ForeignFunctions(watch)]
         else:
-            watch.untold = Untold(watch)
-            self._parts.append(watch.untold)
+            watch.unversioned_writes = UnversionedWrites(watch)
+            self._parts.append(watch.unversioned_writes)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -68,7 +77,7 @@ class TorchFrontend(Installed):
     def stop(self) -> None:
         """Undo everything that start did; what runs from here on is not seen."""
         super().stop()
-        self.watch.tensors.unsettle_all()
+        self.watch.tensors.drop_all_carried_over()
 
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""

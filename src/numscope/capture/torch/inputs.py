@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.identity.storages import UNSEEN
-from numscope.capture.torch.identity.subclasses import data_ptr
 from numscope.capture.torch.slots import SIMPLE, Place, Slot
 from numscope.capture.torch.watch import LIST, Watch
 from numscope.capture.unmeasured import Unmeasured
@@ -33,19 +31,15 @@ def take(
     where gradients go. No targets: gradients are not recorded.
     """
     tensors = watch.tensors
-    objects = tensors.objects
     value: Any
     for value, (slot, out, name) in zip(values, places):
         kind = type(value)
         if kind is _Tensor or kind is _Parameter:
-            # As in Tensors.number: most were seen before.
-            seen, version, address, number, _ = objects.get(id(value), UNSEEN)
             note = -1
-            if seen() is not value or version != value._version or address != data_ptr(value):
-                try:
-                    number = tensors.look_up(value)
-                except Unmeasured as why:
-                    number, note = -1, watch.unmeasured(why)
+            try:
+                number = tensors.number(value)
+            except Unmeasured as why:
+                number, note = -1, watch.unmeasured(why)
             rows += (order, slot, number, note)
             if targets is None:
                 continue
@@ -104,14 +98,10 @@ def take_state(
         ]
         rows += watch.rows(order, held)
         return
-    known = watch.tensors
-    objects = known.objects
-    look_up = known.state if known.settled.known else known.look_up
     for name, tensor in tensors.items():
         if tensor is not None:
             slot = slots.get(name) or watch.state_slot(slots, name)
             try:
-                number = known.number(tensor) if id(tensor) in objects else look_up(tensor)
-                rows += (order, slot, number, -1)
+                rows += (order, slot, watch.tensors.number(tensor), -1)
             except Unmeasured as why:
                 rows += (order, slot, -1, watch.unmeasured(why))

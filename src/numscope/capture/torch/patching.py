@@ -1,18 +1,30 @@
-"""Attributes of torch that something of ours stands in for, while a job is watched."""
+"""Monkeypatches: attributes of torch that something of ours stands in for while a job is watched."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from numscope.capture.torch.thread import Undo
 
 
-def replace(owner: Any, name: str, new: Any) -> Undo:
-    """Put something in the place of an attribute; return what puts that back."""
-    own = vars(owner).get(name)  # what is inherited comes back by itself
+def replace(owner: object, name: str, new: object) -> Undo:
+    """Put something in the place of an attribute; return what puts the attribute back.
+
+    Where somebody else has replaced ours since, theirs stays.
+    """
+    own = vars(owner).get(name)  # as it stands in a class; what is inherited comes back by itself
     setattr(owner, name, new)
-    return lambda: delattr(owner, name) if own is None else setattr(owner, name, own)
+    ours = vars(owner)[name]
+
+    def undo() -> None:
+        if vars(owner).get(name) is not ours:
+            return
+        if own is None:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, own)
+
+    return undo
 
 
 def together(undo: Iterable[Undo]) -> Undo:

@@ -33,8 +33,19 @@ class State:
 
     # Slots: each of these is asked at each call, and a dictionary takes several times as long.
     __slots__ = (
-        "asked", "busy", "collective", "compiled", "entered", "guard", "held", "last", "number", "quiet", "stack",
-        "stepping", "switches",
+        "busy",
+        "collective",
+        "compiled",
+        "entered",
+        "guard",
+        "held",
+        "known_tensors",
+        "last",
+        "number",
+        "optimizer_step",
+        "quiet",
+        "stack",
+        "switches",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -43,8 +54,9 @@ class State:
         self.busy = threading.current_thread().name.startswith("numscope")
         self.guard = torch._C.DisableTorchFunction()  # entered by the outermost stretch of our own code alone
         self.quiet: Any = None  # an optimizer's step runs: it is one call, no torch function inside it is seen
-        self.stepping: Any = None  # … the same step, where nothing but its operators writes to what it works on
-        self.asked: Any = None  # what torch has told of tensors while only its own code and ours runs, see `lists.py`
+        self.optimizer_step: Any = None  # … the same step, where nothing but its operators writes to what it works on
+        # By id, while nothing but torch's own code and ours runs: torch need not be asked of these tensors again.
+        self.known_tensors: Any = None
         self.entered = False  # the mode is on in this thread
         self.compiled = 0  # it was, until the compiled region of this frame began
         self.switches = 0  # how often dynamo has switched itself in that frame
@@ -61,7 +73,7 @@ class State:
 
     def end_quiet(self) -> None:
         """Let modes see again."""
-        self.stepping = self.asked = None
+        self.optimizer_step = self.known_tensors = None
         if self.quiet is not None:
             self.quiet.__exit__(None, None, None)
             self.quiet = None

@@ -14,8 +14,7 @@ from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
-from numscope.capture.torch.identity.subclasses import data_ptr
-from numscope.capture.torch.identity.tensor_lists import Lists
+from numscope.capture.torch.identity.tensors import Tensors
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot, Values
 from numscope.capture.torch.thread import Open, ThreadState
@@ -32,7 +31,8 @@ class Watch(Values):
         "_restricted", "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase",
         "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
         "not_waited", "on", "outside", "phase_names", "phases", "record_backward", "record_forward", "recorder",
-        "records_modules", "restless", "scope", "settings", "stacks", "tensors", "thread", "uninitialized", "untold",
+        "records_modules", "restless", "scope", "settings", "stacks", "tensors", "thread", "uninitialized",
+        "unversioned_writes",
     )  # fmt: skip
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
@@ -42,7 +42,7 @@ class Watch(Values):
         self.on = False  # calls are recorded
         self.forward_on = True  # … forward calls too
         self.thread = ThreadState()
-        self.tensors = Lists(recorder, None, settings.keep != "structure")
+        self.tensors = Tensors(recorder)
         self.executions = Executions()
         self._threads = 0
         self._warned: set[str] = set()
@@ -55,7 +55,7 @@ class Watch(Values):
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
         self._ahead: dict[int, int] = {}  # id of a model → the step whose parameters are measured
-        self.untold: Any = None  # at level module: what sees writes that raise no version
+        self.unversioned_writes: Any = None  # at level module: what sees writes that raise no version
         self.records_modules = settings.level != "api"  # else they only say where calls are
         self._caps = (settings.max_tensors, settings.max_gradients)
         self._restricted = settings.slots != "both" or any(self._caps)
@@ -150,7 +150,7 @@ class Watch(Values):
     def blank(self, order: int, slots: list[Slot], note: int = -1) -> None:
         """Record results whose memory is not written yet: there is nothing to measure."""
         for _, tensor in slots:
-            self.tensors.mark_blank(tensor)
+            self.tensors.mark_uninitialized(tensor)
         self.empty(order, slots, note)
 
     def empty(self, order: int, slots: list[Slot], note: int = -1) -> None:
@@ -170,9 +170,9 @@ class Watch(Values):
         rows: list[int] = []
         if len(slots) > LIST:
             with self.recorder.together():
-                if base is None and not (self._restricted or (overwritten and self.tensors.blanks)):
+                if base is None and not (self._restricted or (overwritten and self.tensors.uninitialized)):
                     names, many = zip(*slots)
-                    numbers = self.tensors.numbers(many, self.thread.here.asked)
+                    numbers = self.tensors.numbers(many, self.thread.here.known_tensors)
                     rows = list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
                     slots, overwritten = slots[len(numbers) :], False
                 self._add_rows(rows, order, slots, overwritten, backward, base)
@@ -180,20 +180,10 @@ class Watch(Values):
         if overwritten or self._restricted or base is not None:
             self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
-        tensors = self.tensors
-        objects = tensors.objects
+        number = self.tensors.number
         try:
             for slot, tensor in slots:
-                known = objects.get(id(tensor))  # as in Tensors.number: most tensors were seen before
-                if (
-                    known is not None
-                    and known[0]() is tensor
-                    and known[1] == tensor._version
-                    and known[2] == data_ptr(tensor)
-                ):
-                    rows += (order, slot, known[3], -1)
-                else:
-                    rows += (order, slot, tensors.look_up(tensor), -1)
+                rows += (order, slot, number(tensor), -1)
         except Unmeasured:
             self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
         return rows
@@ -211,7 +201,7 @@ class Watch(Values):
             if self._restricted and not self._wants_slot(slot, backward):
                 rows += (order, slot, UNWANTED, -1)
                 continue
-            if overwritten and self.tensors.is_blank(tensor):
+            if overwritten and self.tensors.is_uninitialized(tensor):
                 rows += (order, slot, -1, self.uninitialized)
                 continue
             overwritten = False
@@ -316,23 +306,21 @@ class Watch(Values):
         if self.restless:
             self.record(order, [(slot, tensor)], name, backward, base)
             return
-        known = self.tensors.objects.get(id(tensor)) if base is None else None
-        if known is not None and known[0]() is tensor and known[1] == tensor._version and known[2] == data_ptr(tensor):
-            self.recorder.slot_rows.extend((order, slot, known[3], -1))
-            return
+        note = -1
         try:
-            self.recorder.slot_rows.extend((order, slot, self.tensors.look_up(tensor, base), -1))
+            number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
         except Unmeasured as why:
-            self.recorder.slot_rows.extend((order, slot, -1, self.unmeasured(why)))
+            number, note = -1, self.unmeasured(why)
+        self.recorder.slot_rows.extend((order, slot, number, note))
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full.
 
         In an optimizer's step they may grow: what it leaves is known to the next step if its end is in the same batch.
         """
-        if self.recorder.is_full(1 if self.thread.here.stepping is None else _STEP):
+        if self.recorder.is_full(1 if self.thread.here.optimizer_step is None else _STEP):
             self.recorder.flush()
-            self.tensors.sweep()
+            self.tensors.forget_dead()
 
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of our own; training goes on unless the user wants it raised."""
@@ -346,7 +334,7 @@ class Watch(Values):
 
     def new_step(self) -> None:
         """Forget the tensors of the step that ended."""
-        self.tensors.forget()
+        self.tensors.new_step()
         self.executions.forget()
         self.scope.new_step()
         if self.settings.caps == "step":

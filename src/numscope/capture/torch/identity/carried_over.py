@@ -1,123 +1,131 @@
-"""Tensors that a step ends with and the next one begins with: they need not be measured again.
+"""Fingerprints carried over from one step to the next: what a step ends with need not be measured again.
 
-An optimizer's results are the next step's parameters. Between the two the user's own code runs, so that they are trusted
-only where nothing but torch itself, in sight of our mode, could write to them: a storage that one tensor alone looks at
-(no flat buffer, no `.data` that somebody holds), that is not shared with another process or with numpy, and that no call
-was seen to write to, to expose or to hand to a collective. Everything else is measured anew.
+An optimizer's results are the next step's parameters. Between the two the user's own code runs, so that a fingerprint is
+carried over only where nothing but torch itself, in sight of our mode, could write to the tensor: its storage belongs to
+that one tensor (no flat buffer, no `.data` that somebody holds), is not shared with another process or with numpy, and
+no call was seen to write to it, to expose it or to hand it to a collective. Everything else is measured anew.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
-from typing import Any
 
 import torch
 
 from numscope.capture.columns import Lasting
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.identity.layouts import Form
-from numscope.capture.torch.identity.subclasses import data_ptr, untyped_storage
+from numscope.capture.torch.identity.known_tensors import KnownTensor
+from numscope.capture.torch.identity.layouts import Layout
+from numscope.capture.torch.identity.subclasses import untyped_storage
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
-_ALONE = 2  # the tensor, and the Python object of the storage that is asked
+_UNSHARED = 2  # references to a storage: the tensor, and the Python object of the storage that is asked
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _is_cpu = attrgetter("is_cpu")
 _resizable = torch.UntypedStorage.resizable
-_is_shared = torch.UntypedStorage.is_shared  # with another process
-# What torch has told of a tensor: itself, where its data are, its storage, and its form.
-Told = tuple[weakref.ref[torch.Tensor], int, int, Any, Form]
-# A tensor as it was measured: what torch told of it, its version, and its fingerprint.
-Known = tuple[Told, int, Lasting]
+_is_in_shared_memory = torch.UntypedStorage.is_shared  # with another process
 
 
-def is_shared(storage: Any) -> bool | None:
+def has_aliases(storage: torch.UntypedStorage) -> bool | None:
     """Tell whether more than one tensor looks at a storage; None where torch cannot tell."""
-    return None if _use_count is None else _use_count(storage._cdata) > _ALONE
+    return None if _use_count is None else _use_count(storage._cdata) > _UNSHARED
 
 
-def are_alone(addresses: Sequence[int]) -> bool:
-    """Tell whether no two tensors look at one of these storages, whose Python objects must be there when it is asked."""
-    return _use_count is not None and max(map(_use_count, addresses), default=0) <= _ALONE
+def have_no_aliases(addresses: Sequence[int]) -> bool:
+    """Tell whether no two tensors look at one of these storages; their Python objects must be alive."""
+    return _use_count is not None and max(map(_use_count, addresses), default=0) <= _UNSHARED
 
 
-def holds(known: Known, tensor: torch.Tensor, form: Any, version: int) -> bool:
-    """Tell whether a tensor is the known one, and still the same."""
-    reference, place, _, was, _ = known[0]
-    return known[1] == version and reference() is tensor and was == form and place == data_ptr(tensor)
+class CarriedTensor:
+    """A tensor at a version, with the fingerprint that it was given in an earlier step."""
+
+    __slots__ = ("fingerprint", "known", "version")
+
+    def __init__(self, known: KnownTensor, version: int, fingerprint: Lasting) -> None:
+        self.known = known
+        self.version = version
+        self.fingerprint = fingerprint
+
+    def holds(self, tensor: torch.Tensor, layout: Layout, version: int) -> bool:
+        """Tell whether the fingerprint is that of a tensor with this layout and version."""
+        return self.version == version and self.known.layout is layout and self.known.is_at(tensor)
 
 
-class Settled:
-    """The tensors that were measured when they had their last value, by storage."""
+class CarriedOver:
+    """The tensors that were measured when they were last written to, by storage."""
 
-    __slots__ = ("_coming", "known", "storages")
+    __slots__ = ("_coming", "by_storage", "storage_of")
 
     def __init__(self) -> None:
-        self.storages: dict[int, int] = {}  # by a tensor's id, of those that were ever known
-        self._coming: dict[int, Known] = {}  # of the running step, for the next one
-        self.known: dict[int, Known] = {}  # of the steps before
+        self.storage_of: dict[int, int] = {}  # address of the storage, by the tensor's id
+        self._coming: dict[int, CarriedTensor] = {}  # of the running step, for the next one
+        self.by_storage: dict[int, CarriedTensor] = {}  # of the steps before
 
     def __bool__(self) -> bool:
-        return bool(self.known or self._coming)
+        return bool(self.by_storage or self._coming)
 
-    def of(self, tensor: torch.Tensor) -> Known | None:
-        """Return what is known of a tensor, if it is still the same: it need not be asked then for its form."""
-        known = self.known.get(self.storages.get(id(tensor), 0))
-        if known is not None:
-            reference, place, _, _, _ = known[0]
-            if reference() is tensor and known[1] == tensor._version and place == data_ptr(tensor):
-                return known
+    def known(self, tensor: torch.Tensor) -> KnownTensor | None:
+        """Return what is known of a tensor that is as an earlier step has left it: torch need not be asked again."""
+        carried = self.by_storage.get(self.storage_of.get(id(tensor), 0))
+        if carried is not None and carried.known.is_at(tensor) and carried.version == tensor._version:
+            return carried.known
         return None
 
     def add(
-        self, recorder: Recorder, tensors: Sequence[torch.Tensor], told: Sequence[Told], numbers: Sequence[int]
+        self,
+        recorder: Recorder,
+        tensors: Sequence[torch.Tensor],
+        known: Sequence[KnownTensor],
+        numbers: Sequence[int],
     ) -> None:
-        """Remember tensors as they are now, measured under these numbers of the running step, where they can be."""
+        """Carry over tensors as they are now, measured under these numbers of the running step, where that is safe."""
         storages = list(map(untyped_storage, tensors))
         addresses = list(map(_address, storages))
-        if not (are_alone(addresses) and _are_own(tensors, storages)):
-            if len(tensors) > 1:  # those that can be are found one by one
-                for tensor, one, number in zip(tensors, told, numbers):
+        if not (have_no_aliases(addresses) and _are_private(tensors, storages)):
+            if len(tensors) > 1:  # those for which it is safe are found one by one
+                for tensor, one, number in zip(tensors, known, numbers):
                     self.add(recorder, (tensor,), (one,), (number,))
             return
-        lasting = recorder.lasting(numbers)
-        known = zip(told, map(_version, tensors), lasting)
-        self._coming.update(compress(zip(addresses, known), lasting))  # type: ignore[arg-type]
-        self.storages.update(zip(map(id, tensors), addresses))
+        carried = zip(addresses, known, map(_version, tensors), recorder.lasting(numbers))
+        self._coming.update(
+            (address, CarriedTensor(one, version, fingerprint))
+            for address, one, version, fingerprint in carried
+            if fingerprint is not None
+        )
+        self.storage_of.update(zip(map(id, tensors), addresses))
 
     def discard(self, address: int) -> None:
-        """Measure what lies in this storage anew."""
-        self.known.pop(address, None)
+        """Measure the content of this storage anew."""
+        self.by_storage.pop(address, None)
         self._coming.pop(address, None)
 
     def discard_all(self, addresses: Collection[int | None]) -> None:
-        """Measure what lies in these storages anew."""
-        both: tuple[dict[Any, Any], ...] = (self.known, self._coming)
-        for known in both:
-            if known:
-                deque(map(known.pop, addresses, repeat(None)), 0)  # which only calls it, for each
+        """Measure the content of these storages anew."""
+        for carried in (self.by_storage, self._coming):
+            if carried:
+                deque(map(carried.pop, addresses, repeat(None)), 0)  # type: ignore[arg-type]  # calls it for each
 
     def clear(self) -> None:
         """Measure everything anew."""
-        self.known.clear()
+        self.by_storage.clear()
         self._coming.clear()
 
     def new_step(self) -> Collection[int]:
-        """Begin a step; return the storages of what it can refer to."""
-        known = {**self.known, **self._coming}
+        """Begin a step; return the storages of the tensors that it can refer to."""
+        both = {**self.by_storage, **self._coming}
         self._coming = {}
-        for address in [address for address, one in known.items() if one[0][0]() is None]:
-            del known[address]
-        self.known = known
-        if len(self.storages) > 2 * len(known):
-            self.storages = {id(one[0][0]()): address for address, one in known.items()}
-        return known.keys()
+        self.by_storage = {address: one for address, one in both.items() if one.known.tensor() is not None}
+        if len(self.storage_of) > 2 * len(self.by_storage):
+            self.storage_of = {id(one.known.tensor()): address for address, one in self.by_storage.items()}
+        return self.by_storage.keys()
 
 
-def _are_own(tensors: Iterable[torch.Tensor], storages: Iterable[Any]) -> bool:
+def _are_private(tensors: Iterable[torch.Tensor], storages: Sequence[torch.UntypedStorage]) -> bool:
     """Tell whether nobody else has the memory of these storages: no numpy array, and no other process."""
-    return all(map(_resizable, storages)) and not any(map(_is_shared, compress(storages, map(_is_cpu, tensors))))
+    return all(map(_resizable, storages)) and not any(
+        map(_is_in_shared_memory, compress(storages, map(_is_cpu, tensors)))
+    )

@@ -1,86 +1,117 @@
-"""Forms: all that a tensor is besides its storage."""
+"""Layouts: all that tells apart two tensors of one storage at one version."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
-VERSION = 64  # the bit from which on a place has its version
-_STORAGE = (1 << VERSION) - 1  # the bits that have its storage
+VERSION_SHIFT = 64  # the bit of a content key at which the version begins
+_STORAGE = (1 << VERSION_SHIFT) - 1  # the bits below
+
+LayoutKey = tuple[torch.Size, tuple[int, ...] | None, torch.dtype, torch.device, int]
+ElementOrder = int | tuple[tuple[int, int], ...]
 
 
-def place_of(storage: int, version: int) -> int:
-    """Return the number under which what lies in a storage at a version is known."""
-    return storage + (version << VERSION)
+def content_key(storage: int, version: int) -> int:
+    """Return the number that stands for what a storage held at a version."""
+    return storage + (version << VERSION_SHIFT)
 
 
-class Form:
-    """All that a tensor is besides what lies in its storage: shape, strides, dtype, device, offset.
+class View(NamedTuple):
+    """The layout of a view, and how many bytes after its base's its elements begin."""
 
-    Most tensors of a step have the form of some of the step before, so that a form is described once, and which tensors
-    of that form were seen is a map from numbers to numbers. A version is no part of a form: parameters have a new one in
-    each step.
+    layout: Layout
+    distance: int
+
+
+class Layout:
+    """All that a tensor is besides the content of its storage: shape, strides, dtype, device, storage offset.
+
+    Most tensors of a step have the layout of some of the step before. So a layout is described once, and which tensors of
+    it were seen is a map from content keys to numbers. A version is no part of a layout: parameters have a new one in each
+    step.
     """
 
-    __slots__ = ("_put_off", "device", "dtype", "is_complex", "may_put_off", "rows", "seen", "shape", "views")
+    __slots__ = (
+        "_lazy",
+        "device",
+        "dtype",
+        "is_complex",
+        "is_lazy",
+        "may_be_lazy",
+        "numbers",
+        "rows",
+        "shape",
+        "views",
+    )
 
     def __init__(
-        self, dtype: int, shape: int, device: int, may_put_off: bool, rows: dict[int, tuple[int, int]], is_complex: bool
+        self,
+        dtype: int,
+        shape: int,
+        device: int,
+        rows: dict[int, tuple[int, int]],
+        *,
+        is_complex: bool,
+        may_be_lazy: bool,
+        is_lazy: bool = False,
     ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.device = device
-        self.may_put_off = may_put_off  # torch may have put off a conjugation or a negation of such a tensor
-        self.seen: dict[int, int] = {}  # place → number
-        self.rows = rows  # place → where it is measured; shared with the forms of other shape that show the same
-        self.is_complex = is_complex  # no other is conjugated
-        self.views: dict[int, tuple[Form, int]] = {}  # how a view is made → its form, and how far off its data lie
-        self._put_off: dict[tuple[bool, bool], Form] = {}
+        self.is_complex = is_complex  # only a complex tensor has a conjugate bit
+        self.may_be_lazy = may_be_lazy  # a tensor of this layout may have its conjugate or negative bit set
+        self.is_lazy = is_lazy  # a tensor of this layout has
+        self.numbers: dict[int, int] = {}  # by content key
+        self.rows = (
+            rows  # by content key; shared by layouts of other shapes that show the same elements in the same order
+        )
+        self.views: dict[int, View] = {}  # by the way in which a view is made of a tensor of this layout
+        self._lazy: dict[tuple[bool, bool], Layout] = {}
 
-    def put_off(self, conjugation: bool, negation: bool) -> Form:
-        """Return the same form with what torch has put off."""
-        if not (conjugation or negation):
+    def lazy(self, conjugate: bool, negative: bool) -> Layout:
+        """Return this layout with a conjugate bit and a negative bit."""
+        if not (conjugate or negative):
             return self
-        found = self._put_off.get((conjugation, negation))
-        if found is None:
-            found = self._put_off[conjugation, negation] = Form(
-                self.dtype, self.shape, self.device, True, {}, self.is_complex
+        layout = self._lazy.get((conjugate, negative))
+        if layout is None:
+            layout = self._lazy[conjugate, negative] = Layout(
+                self.dtype, self.shape, self.device, {}, is_complex=self.is_complex, may_be_lazy=True, is_lazy=True
             )
-        return found
+        return layout
 
-    def hand_on(self, place: int, later: int) -> None:
-        """Let what lies in a place be known in another one, too."""
-        if place in self.seen:
-            self.seen[later] = self.seen[place]
-        if place in self.rows:
-            self.rows[later] = self.rows[place]
+    def copy_content(self, content: int, later: int) -> None:
+        """Let a content be known under another key, too."""
+        if content in self.numbers:
+            self.numbers[later] = self.numbers[content]
+        if content in self.rows:
+            self.rows[later] = self.rows[content]
 
-    def forget_those(self, storages: set[int]) -> None:
+    def forget_storages(self, storages: set[int]) -> None:
         """Forget the tensors of these storages."""
-        both: tuple[dict[int, Any], ...] = (self.seen, self.rows)
-        for known in filter(None, both):
-            kept = {place: what for place, what in known.items() if place & _STORAGE not in storages}
-            known.clear()  # `rows` belongs to other forms, too
-            known.update(kept)
-        for form in self._put_off.values():
-            form.forget_those(storages)
+        for by_content in (self.numbers, self.rows):
+            dead = [content for content in by_content if content & _STORAGE in storages]
+            for content in dead:
+                del by_content[content]
+        for layout in self._lazy.values():
+            layout.forget_storages(storages)
 
     def forget(self) -> None:
         """Forget which tensors were seen."""
-        self.seen.clear()
+        self.numbers.clear()
         self.rows.clear()
-        for form in self._put_off.values():
-            form.forget()
+        for layout in self._lazy.values():
+            layout.forget()
 
 
-def form_of(tensor: torch.Tensor) -> Any:
+def layout_key(tensor: torch.Tensor) -> LayoutKey:
     """Return all that tells two views of one storage apart."""
-    lies = None if tensor.is_contiguous() else tensor.stride()
-    return (tensor.shape, lies, tensor.dtype, tensor.device, tensor.storage_offset())
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    return tensor.shape, strides, tensor.dtype, tensor.device, int(tensor.storage_offset())
 
 
-def order_of(tensor: torch.Tensor) -> Any:
+def element_order(tensor: torch.Tensor) -> ElementOrder:
     """Return what elements a tensor shows in what order, whatever its shape: sizes and strides, neighbours joined."""
     if tensor.is_contiguous():
         return tensor.numel()

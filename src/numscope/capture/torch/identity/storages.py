@@ -1,57 +1,69 @@
-"""What may have been written to a storage, seen or unseen: whether what was measured of it still holds."""
+"""What may have been written to each storage, with or without a new version: whether its fingerprints still hold."""
 
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from typing import TypeVar
 
 import torch
 
 from numscope.capture.interned import Strings
-from numscope.capture.torch.identity.carried_over import Settled, are_alone, is_shared
+from numscope.capture.torch.identity.carried_over import CarriedOver, has_aliases, have_no_aliases
+from numscope.capture.torch.identity.known_tensors import KnownTensor
 from numscope.capture.torch.identity.subclasses import PLAIN, untyped_storage, unwrap
 from numscope.capture.unmeasured import Unmeasured
 
-_KEYS = itertools.count(1, 2)  # no storage has one of these: an address is even
-_ANY = -1  # the version of a storage's tensors, whatever it is
+_GENERATIONS = itertools.count(1, 2)  # odd, so that none is a storage's address
+_ANY = -1  # a stale version that stands for whatever version the storage has
+_NO_STORAGE = (RuntimeError, NotImplementedError)  # raised where a tensor has no storage, or no version counter
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
-# A tensor's Python object; its version, address and number; and its form and place, where views of it may be asked for.
-Known = tuple[weakref.ref[torch.Tensor], int, int, int, Any]
-UNSEEN: Any = (type(None), 0, 0, -1, None)  # the same of an object that was not seen: none is what it stands for
+_Value = TypeVar("_Value")
 
 
 class Storages:
-    """The storages of the running step."""
+    """The storages of the running step, each known by its address.
+
+    A weak reference to each keeps its address from being given to another; it keeps no data alive.
+    """
 
     __slots__ = (
-        "_keys", "_left", "_past", "_storages", "_strings", "_untrusted", "_volatile", "_wrapped", "blanks", "objects",
-        "settled",
-    )  # fmt: skip
+        "_generations",
+        "_optimizer_versions",
+        "_past_generations",
+        "_stale_versions",
+        "_strings",
+        "_unversioned",
+        "_weak_refs",
+        "_wrapper_versions",
+        "cached",
+        "carried_over",
+        "uninitialized",
+    )
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
-        # Numbers by the tensor's Python object: it lives as long as the tensor does, so a weak reference tells.
-        self.objects: dict[int, Known] = {}
-        self._storages: dict[int, Any] = {}
-        # What storages are known by since an operator has written to them, as their versions may not say so or be put back.
-        self._keys: dict[int, int] = {}
-        self._past: set[int] = set()  # what they were known by before
-        self._left: dict[int, int] = {}  # storages that an optimizer's operators have written to → the version then
-        self._untrusted: set[int] = set()
-        # Storages that may hold something else though their version is still this one, and those that hold nothing yet.
-        self._volatile: dict[int, int | None] = {}
-        self.blanks: set[int] = set()
-        self.settled = Settled()
-        self._wrapped: dict[int, int | None] = {}  # storages inside of subclasses' tensors → the version of those
+        self.cached: dict[int, KnownTensor] = {}  # by the tensor's id
+        self.carried_over = CarriedOver()
+        self._weak_refs: dict[int, int] = {}
+        # Of a storage that a call was seen to write to: a number in place of its address in content keys, a new one with
+        # each such write, as versions may not rise with it, or be put back.
+        self._generations: dict[int, int] = {}
+        self._past_generations: set[int] = set()
+        self._unversioned: set[int] = set()  # may be written to without a new version: measured at each look
+        self._stale_versions: dict[int, int | None] = {}  # the version at which it may have been written to since
+        self.uninitialized: set[int] = set()  # nothing was written to it yet
+        self._optimizer_versions: dict[int, int] = {}  # the version at which an optimizer's operator wrote to it last
+        self._wrapper_versions: dict[int, int | None] = {}  # of the subclass's tensor around it
 
-    def distrust(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
-        """Measure the storages of these tensors anew each time: something may write to them unseen.
+    # Writes that raise no version ---------------------------------------------------------------------------------
+
+    def mark_unversioned(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
+        """Measure these tensors at each look: something may write to their storages without a new version.
 
         With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
         """
@@ -59,68 +71,63 @@ class Storages:
             try:
                 plain = tensor if type(tensor) in PLAIN else unwrap(tensor, self._strings)[0]
                 storage = untyped_storage(plain)
-            except (RuntimeError, NotImplementedError, Unmeasured):
+            except (*_NO_STORAGE, Unmeasured):
                 continue
-            address = self._distrust(storage)
+            address = self._mark_unversioned(storage)
             if not storage_only:
-                self.blanks.discard(address)
+                self.uninitialized.discard(address)
             elif storage.nbytes() == 0 and tensor.numel():
-                self._volatile[address] = version_of(tensor)
-                self.blanks.add(address)
+                self._stale_versions[address] = version_of(tensor)
+                self.uninitialized.add(address)
 
-    def distrust_all(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Do the same as `distrust` for many tensors, with one question at a time for all of them."""
-        if not PLAIN.issuperset(map(type, tensors)):
-            self.distrust(*tensors)
-            self.objects.clear()
-            return
+    def mark_all_unversioned(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Mark many tensors as `mark_unversioned` does, with one question at a time for all of them."""
         try:
-            storages = list(map(untyped_storage, tensors))
-        except (RuntimeError, NotImplementedError):
-            self.distrust(*tensors)
+            storages = list(map(untyped_storage, tensors)) if PLAIN.issuperset(map(type, tensors)) else None
+        except _NO_STORAGE:
+            storages = None
+        if storages is None:
+            self.mark_unversioned(*tensors)
+            self.cached.clear()
             return
         addresses = list(map(_address, storages))
-        self._know_all(addresses, storages)
-        self._untrusted.update(addresses)
-        self.blanks.difference_update(addresses)
-        self.settled.discard_all(addresses)
-        if self._left:
-            _drop(self._left, addresses)
+        self._hold_addresses(addresses, storages)
+        self._unversioned.update(addresses)
+        self.uninitialized.difference_update(addresses)
+        self.carried_over.discard_all(addresses)
+        _drop(self._optimizer_versions, addresses)
         if addresses:
-            self.objects.clear()
+            self.cached.clear()
 
-    def _distrust(self, storage: Any) -> int:
+    def mark_aliases_unversioned(self, tensor: torch.Tensor) -> None:
+        """Mark a tensor that a call may write to, where another looks at its storage with a version counter of its own.
+
+        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
+        """
+        if tensor._base is None and tensor.grad_fn is None:
+            try:
+                aliased = has_aliases(untyped_storage(tensor))
+            except _NO_STORAGE:
+                return
+            if aliased:
+                self.mark_unversioned(tensor)
+
+    def _mark_unversioned(self, storage: torch.UntypedStorage) -> int:
         address: int = storage._cdata
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
-        self._untrusted.add(address)
-        if self._left:
-            self._left.pop(address, None)
-        if self.settled:
-            self.settled.discard(address)
-        if self.objects:
-            self.objects.clear()
+        self._hold_address(address, storage)
+        self._unversioned.add(address)
+        self._optimizer_versions.pop(address, None)
+        self.carried_over.discard(address)
+        self.cached.clear()
         return address
 
-    def mark_blank(self, tensor: torch.Tensor) -> None:
-        """Remember that this tensor's memory is not written yet.
+    # Writes -------------------------------------------------------------------------------------------------------
 
-        While its version stays, only a kernel that tells nobody can have written to it: it is measured each time.
-        """
-        address = self._doubt(tensor)
-        if address is not None:
-            self.blanks.add(address)
+    def note_write(self, tensor: torch.Tensor, by_optimizer: bool = False) -> None:
+        """Forget the content of a tensor that a call has written to, though its version may not say so, or not yet.
 
-    def reallocated(self, storage: Any) -> None:
-        """Remember that a storage was given new memory, which is not written yet: its version does not tell."""
-        address = self._distrust(storage)
-        self._volatile[address] = _ANY
-        self.blanks.add(address)
-
-    def overwritten(self, tensor: torch.Tensor, by_optimizer: bool = False) -> None:
-        """A call has written to this tensor, though its version may not say so, or not yet.
-
-        It is measured each time while its version stays, if not an operator of an optimizer's step has written: see `left.py`.
+        It is measured at each look while its version stays, unless an operator of an optimizer's step has written: see
+        `optimizer_operators.py`.
         """
         if type(tensor) not in PLAIN:
             try:
@@ -131,187 +138,198 @@ class Storages:
         try:
             storage = untyped_storage(tensor)
             version = tensor._version
-        except (RuntimeError, NotImplementedError):
+        except _NO_STORAGE:
             return
         address: int = storage._cdata
-        self._know(address, storage)
-        self.settled.discard(address)
-        self._renew(address)
-        self.blanks.discard(address)
+        self._hold_address(address, storage)
+        self.carried_over.discard(address)
+        self._begin_generation(address)
+        self.uninitialized.discard(address)
         if by_optimizer:
-            self._left[address] = version
-            self._volatile.pop(address, None)
+            self._optimizer_versions[address] = version
+            self._stale_versions.pop(address, None)
         else:
-            self._left.pop(address, None)
-            self._volatile[address] = version
-        if is_shared(storage) is False:
-            self.objects.pop(id(tensor), None)
+            self._optimizer_versions.pop(address, None)
+            self._stale_versions[address] = version
+        if has_aliases(storage) is False:
+            self.cached.pop(id(tensor), None)
         else:
-            self.objects.clear()
-            self.doubt_others(tensor)
+            self.cached.clear()
+            self.mark_aliases_unversioned(tensor)
 
-    def all_overwritten(self, tensors: Sequence[torch.Tensor], by_optimizer: bool = False) -> Sequence[int] | None:
-        """Do the same as `overwritten` for many tensors; return their versions, or None where each must be told of."""
+    def note_writes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the contents of tensors that a call has written to, as `note_write` does."""
+        if len(tensors) < 2 or self.note_writes_at_once(tensors) is None:
+            for tensor in tensors:
+                self.note_write(tensor)
+
+    def note_writes_at_once(self, tensors: Sequence[torch.Tensor], by_optimizer: bool = False) -> Sequence[int] | None:
+        """Do as `note_write` for many tensors; return their versions, or None where it can't be done for all at once."""
         if not PLAIN.issuperset(map(type, tensors)):
             return None
         try:
             storages = list(map(untyped_storage, tensors))
             versions = list(map(_version, tensors))
-        except (RuntimeError, NotImplementedError):
+        except _NO_STORAGE:
             return None
         addresses = list(map(_address, storages))
-        if not are_alone(addresses):
+        if not have_no_aliases(addresses):
             return None
-        self._know_all(addresses, storages)
-        self.settled.discard_all(addresses)
-        self._renew_all(addresses)
-        if self.blanks:
-            self.blanks.difference_update(addresses)
+        self._hold_addresses(addresses, storages)
+        self.carried_over.discard_all(addresses)
+        self._begin_generations(addresses)
+        self.uninitialized.difference_update(addresses)
         if by_optimizer:
-            self._left.update(zip(addresses, versions))
-            _drop(self._volatile, addresses)
+            self._optimizer_versions.update(zip(addresses, versions))
+            _drop(self._stale_versions, addresses)
         else:
-            self._volatile.update(zip(addresses, versions))
-            _drop(self._left, addresses)
-        _drop(self.objects, map(id, tensors))
+            self._stale_versions.update(zip(addresses, versions))
+            _drop(self._optimizer_versions, addresses)
+        _drop(self.cached, map(id, tensors))
         return versions
 
-    def _written_through(self, plain: torch.Tensor, version: int | None) -> None:
-        """Know nothing of the tensor inside a subclass's, if that has another version now.
+    def note_possible_writes(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the contents of tensors that something may have written to without a new version."""
+        addresses = addresses_of(tensors)
+        if not self._weak_refs.keys().isdisjoint(addresses):
+            self.note_writes([tensor for tensor, address in zip(tensors, addresses) if address in self._weak_refs])
+
+    def note_foreign_use(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Forget the contents of tensors that were given to code that is not torch's own: it may have written to them.
+
+        Memory that is uninitialised, as far as torch knows, is measured at each look anyway.
+        """
+        if self.uninitialized:
+            tensors = [tensor for tensor in tensors if address_of(tensor) not in self.uninitialized]
+        self.note_possible_writes(tensors)
+
+    def _note_wrapper(self, plain: torch.Tensor, version: int | None) -> None:
+        """Forget the content of the tensor inside a subclass's, if that has a new version.
 
         What is written through a DTensor raises the version of that alone, not that of the tensor inside.
         """
         address = address_of(plain)
         if address is None:
             return
-        before, self._wrapped[address] = self._wrapped.get(address, version), version
+        before, self._wrapper_versions[address] = self._wrapper_versions.get(address, version), version
         if before != version:
-            self._renew(address)
-            self.settled.discard(address)
-            self.objects.clear()
+            self._begin_generation(address)
+            self.carried_over.discard(address)
+            self.cached.clear()
 
-    def _renew_all(self, addresses: Collection[int]) -> None:
-        """Know nothing any more of what lies in these storages."""
-        self._past.update(map(self._keys.get, addresses, addresses))
-        self._keys.update(zip(addresses, _KEYS))
+    def _begin_generation(self, address: int) -> None:
+        """Forget what is in a storage."""
+        self._past_generations.add(self._generations.get(address, address))
+        self._generations[address] = next(_GENERATIONS)
 
-    def _renew(self, address: int) -> None:
-        """Know nothing any more of what lies in a storage."""
-        self._past.add(self._keys.get(address, address))
-        self._keys[address] = next(_KEYS)
+    def _begin_generations(self, addresses: Collection[int]) -> None:
+        """Forget what is in these storages."""
+        self._past_generations.update(map(self._generations.get, addresses, addresses))
+        self._generations.update(zip(addresses, _GENERATIONS))
 
-    def _know(self, address: int, storage: Any) -> None:
-        """Hold a storage's address, so that no other storage gets it."""
-        if address not in self._storages:
-            self._storages[address] = storage._weak_ref()
+    def _hold_address(self, address: int, storage: torch.UntypedStorage) -> None:
+        if address not in self._weak_refs:
+            self._weak_refs[address] = storage._weak_ref()  # type: ignore[assignment]  # a number
 
-    def _know_all(self, addresses: Sequence[int], storages: Sequence[Any]) -> None:
-        """Hold the addresses of these storages."""
-        known = self._storages
+    def _hold_addresses(self, addresses: Sequence[int], storages: Sequence[torch.UntypedStorage]) -> None:
+        held = self._weak_refs
         for address, storage in zip(addresses, storages):
-            if address not in known:
-                known[address] = storage._weak_ref()
+            if address not in held:
+                held[address] = storage._weak_ref()  # type: ignore[assignment]
 
-    def written_unseen(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Something may have written to these tensors that tells no versions."""
-        addresses = addresses_of(tensors)
-        if self._storages.keys().isdisjoint(addresses):  # nothing is known of them
-            return
-        known = self._storages
-        self.were_overwritten([tensor for tensor, address in zip(tensors, addresses) if address in known])
+    def _is_trusted(self, address: int, version: int) -> bool:
+        """Tell whether what is in a storage is what was there whenever it had this version."""
+        return address not in self._unversioned and self._stale_versions.get(address) != version
 
-    def given_to_others(self, tensors: Sequence[torch.Tensor]) -> None:
-        """What is not torch's own was given these tensors: it may have written to them, and told nobody.
+    # Uninitialised memory -----------------------------------------------------------------------------------------
 
-        Memory that nothing was written to yet, as far as torch knows, is measured at each look anyway.
+    def mark_uninitialized(self, tensor: torch.Tensor) -> None:
+        """Remember that nothing was written to this tensor yet.
+
+        While its version stays, only a kernel that tells nobody can have written to it: it is measured at each look.
         """
-        if self.blanks:
-            tensors = [tensor for tensor in tensors if address_of(tensor) not in self.blanks]
-        self.written_unseen(tensors)
-
-    def were_overwritten(self, tensors: Sequence[torch.Tensor]) -> None:
-        """A call has written to these tensors: see `overwritten`."""
-        if len(tensors) < 2 or self.all_overwritten(tensors) is None:
-            for tensor in tensors:
-                self.overwritten(tensor)
-
-    def doubt_others(self, tensor: torch.Tensor) -> None:
-        """A call may write to this tensor: what else looks at its memory and counts versions of its own can't be trusted.
-
-        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
-        """
-        if tensor._base is None and tensor.grad_fn is None:
-            try:
-                shared = is_shared(untyped_storage(tensor))
-            except (RuntimeError, NotImplementedError):
-                return
-            if shared:
-                self.distrust(tensor)
-
-    def _doubt(self, tensor: torch.Tensor) -> int | None:
-        """Measure a tensor each time while its version stays; return what its storage is known by."""
         try:
             storage = untyped_storage(tensor)
-            self.settled.discard(storage._cdata)
-            self._left.pop(storage._cdata, None)
+            address: int = storage._cdata
+            self.carried_over.discard(address)
+            self._optimizer_versions.pop(address, None)
             version = tensor._version
-        except (RuntimeError, NotImplementedError):
-            return None
-        address: int = storage._cdata
-        self._know(address, storage)
-        self._volatile[address] = version
-        return address
+        except _NO_STORAGE:
+            return
+        self._hold_address(address, storage)
+        self._stale_versions[address] = version
+        self.uninitialized.add(address)
 
-    def is_blank(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor's memory was not written since it was made, as far as torch knows."""
-        return bool(self.blanks) and self.was_blank(tensor, version_of(tensor))
+    def reallocated(self, storage: torch.UntypedStorage) -> None:
+        """Remember that a storage was given new memory, to which nothing was written yet: its version does not tell."""
+        address = self._mark_unversioned(storage)
+        self._stale_versions[address] = _ANY
+        self.uninitialized.add(address)
 
-    def was_blank(self, tensor: torch.Tensor, version: int | None) -> bool:
-        """Tell whether a tensor's memory was not written when it had this version."""
+    def is_uninitialized(self, tensor: torch.Tensor) -> bool:
+        """Tell whether nothing was written to a tensor since its memory was allocated, as far as torch knows."""
+        return bool(self.uninitialized) and self.was_uninitialized(tensor, version_of(tensor))
+
+    def was_uninitialized(self, tensor: torch.Tensor, version: int | None) -> bool:
+        """Tell whether nothing had been written to a tensor when it had this version."""
         address = address_of(tensor)
-        if address not in self.blanks:
+        if address is None or address not in self.uninitialized:
             return False
-        if self._volatile[address] == _ANY:
-            self._volatile[address] = version
-        return self._volatile[address] == version
+        if self._stale_versions[address] == _ANY:
+            self._stale_versions[address] = version
+        return self._stale_versions[address] == version
+
+    # Optimizers' operators, and what is carried over --------------------------------------------------------------
 
     @property
-    def any_left(self) -> bool:
+    def has_optimizer_writes(self) -> bool:
         """Tell whether an optimizer's operators are known to have written to anything."""
-        return bool(self._left)
+        return bool(self._optimizer_versions)
 
-    def forget_left(self) -> None:
-        """Measure anew what an optimizer's operators have left."""
-        if self._left:
-            self._renew_all(self._left)
-            self._volatile = {**self._left, **self._volatile}
-            self._left.clear()
-            self.objects.clear()
+    def forget_optimizer_writes(self) -> None:
+        """Measure anew what an optimizer's operators have written."""
+        if self._optimizer_versions:
+            self._begin_generations(self._optimizer_versions)
+            self._stale_versions = {**self._optimizer_versions, **self._stale_versions}
+            self._optimizer_versions.clear()
+            self.cached.clear()
 
-    def unsettle(self, *tensors: torch.Tensor) -> None:
-        """Measure what lies in the memory of these tensors anew in the next step: it is written to, or may be."""
-        if self.settled:
-            self.settled.discard_all(addresses_of(tensors))
+    def not_written_by_optimizer(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return those of the tensors that were not written to by an optimizer's operator last."""
+        if not self._optimizer_versions:
+            return tensors
+        versions = map(self._optimizer_versions.get, addresses_of(tensors))  # type: ignore[arg-type]
+        return [tensor for tensor, version in zip(tensors, versions) if version is None or version != tensor._version]
 
-    def unsettle_all(self) -> None:
+    @property
+    def carries_over(self) -> bool:
+        """Tell whether the next step could refer to any fingerprint of this one or of one before."""
+        return bool(self.carried_over)
+
+    def drop_carried_over(self, *tensors: torch.Tensor) -> None:
+        """Measure these tensors anew in the next step: they are written to, or may be."""
+        if self.carried_over:
+            self.carried_over.discard_all(addresses_of(tensors))
+
+    def drop_all_carried_over(self) -> None:
         """Measure everything anew in the next step."""
-        self.settled.clear()
-        self.forget_left()
+        self.carried_over.clear()
+        self.forget_optimizer_writes()
 
 
 def address_of(tensor: torch.Tensor) -> int | None:
-    """Return what a tensor's storage is known by, or None where it has none."""
+    """Return the address of a tensor's storage, or None where it has none."""
     try:
         return int(untyped_storage(tensor)._cdata)
-    except (RuntimeError, NotImplementedError):
+    except _NO_STORAGE:
         return None
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> Sequence[int | None]:
-    """Return the same of several tensors."""
+    """Return the address of each tensor's storage, None where it has none."""
     try:
         return list(map(_address, map(untyped_storage, tensors)))
-    except (RuntimeError, NotImplementedError):
+    except _NO_STORAGE:
         return [address_of(tensor) for tensor in tensors]
 
 
@@ -323,7 +341,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _drop(known: dict[int, Any], keys: Iterable[int]) -> None:
+def _drop(known: dict[int, _Value], keys: Iterable[int]) -> None:
     """Forget what is known under these keys."""
     if known:
         deque(map(known.pop, keys, repeat(None)), 0)  # which only calls it, for each

@@ -14,7 +14,7 @@ from numscope.capture.unmeasured import Unmeasured
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 
 
-# As torch has them: what stands in their place while capture watches who asks for memory is for others (`exposed.py`).
+# As torch has them: what stands in their place while exposed memory is watched is for the user's code.
 data_ptr = torch._C.TensorBase.data_ptr
 untyped_storage = torch._C.TensorBase.untyped_storage
 

@@ -1,230 +1,359 @@
 """Each tensor once: which tensors were seen before, and how a new one is measured and kept.
 
-Identity is storage + view + version. A storage is known by its address in the framework, and a weak reference held until
-the step ends keeps that address from being given to another storage; it keeps no data alive. Where a version cannot be
-trusted (inference tensors, storages written through `.data` or numpy), the tensor is measured again every time. What an
-optimizer has left at the end of a step is known in the next one, where that can be trusted: see `settled.py`. Many
-tensors at once are looked up in `lists.py`.
+A tensor is known by its storage, its layout and its version. Where a version cannot be trusted (inference tensors, storages
+written through `.data` or numpy), the tensor is measured again at every look. What an optimizer has written at the end of a
+step is known in the next one, where that can be trusted: see `carried_over.py`.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
-from itertools import repeat
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from numscope.capture.arguments import LONGEST
-from numscope.capture.recorder import Recorder
+from numscope.capture.columns import Lasting
+from numscope.capture.recorder import NewTensor, Recorder
 from numscope.capture.torch.device_to_host import left_there
-from numscope.capture.torch.identity.carried_over import holds
-from numscope.capture.torch.identity.kept_views import Bases
-from numscope.capture.torch.identity.layouts import VERSION, Form, form_of, order_of
-from numscope.capture.torch.identity.storages import Known, Storages, address_of, version_of
+from numscope.capture.torch.identity.kept_views import KeptBases
+from numscope.capture.torch.identity.known_tensors import KnownTensor
+from numscope.capture.torch.identity.layouts import (
+    ElementOrder,
+    Layout,
+    LayoutKey,
+    View,
+    content_key,
+    element_order,
+    layout_key,
+)
+from numscope.capture.torch.identity.storages import Storages, address_of, addresses_of, version_of
 from numscope.capture.torch.identity.subclasses import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.capture.unmeasured import Unmeasured
 
+KnownById = dict[int, KnownTensor]
 _ref = weakref.ref
-_FORMS = 10_000  # that are remembered from step to step
+_expired = torch.UntypedStorage._expired
+_free = torch.UntypedStorage._free_weak_ref
+_UNTRUSTED = -1  # in place of a content key
+_LAYOUTS = 10_000  # that are remembered from step to step
+_UNKNOWABLE = (RuntimeError, NotImplementedError, Unmeasured)
 
 
 class Tensors(Storages):
-    """The tensors of the running step."""
+    """The tensors of the running step, looked up one at a time, or many as an optimizer has them."""
 
     __slots__ = (
-        "_bases", "_complex", "_forms", "_keeps", "_kept", "_measures", "_orders", "_recorder", "_sampled", "compiled_forms",
-        "follows_views",
-    )  # fmt: skip
+        "_kept",
+        "_kept_bases",
+        "_layouts",
+        "_recorder",
+        "_rows_by_order",
+        "_sampled",
+        "_saw_complex",
+        "compiled_layouts",
+    )
 
-    def __init__(self, recorder: Recorder, keeps: Callable[[int, int], bool] | None, measures: bool) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder.strings)
         self._recorder = recorder
-        self._keeps = keeps
-        self._measures = measures
-        self._forms: dict[Any, Form] = {}
-        self.compiled_forms: Any = None  # the same for the compiled functions
-        self._orders: dict[Any, dict[int, tuple[int, int]]] = {}  # the same for all forms that differ in shape alone
-        self.follows_views = False  # … where operators tell of what they are views
+        self._layouts: dict[LayoutKey, Layout] = {}
+        self.compiled_layouts: object = None  # the table of the compiled functions
+        # The rows of the layouts that differ in shape alone.
+        self._rows_by_order: dict[tuple[ElementOrder, torch.dtype, torch.device, int], dict[int, tuple[int, int]]] = {}
         self._kept: set[int] = set()
-        self._bases = Bases()
+        self._kept_bases = KeptBases()
         self._sampled: set[int] = set()
-        self._complex = False  # a complex tensor was ever seen
+        self._saw_complex = False
+
+    # Looking up ---------------------------------------------------------------------------------------------------
 
     def number(self, tensor: torch.Tensor) -> int:
         """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
-        known = self.objects.get(id(tensor))
-        if (
-            known is not None
-            and known[0]() is tensor
-            and known[1] == tensor._version
-            and known[2] == data_ptr(tensor)  # not given other data by `.data = …`
-        ):
-            return known[3]
-        return self.look_up(tensor)
+        known = self.cached.get(id(tensor))
+        return known.number if known is not None and known.is_current(tensor) else self.look_up(tensor)
 
     def look_up(self, tensor: torch.Tensor, base: torch.Tensor | None = None) -> int:
-        """Return the number of a tensor whose Python object does not tell it.
+        """Return the number of a tensor that has no cached fingerprint.
 
         `base`: what the tensor is a new view of; it gets that one's version only when a dispatch mode has returned.
         """
         placement = -1
         if wrapped := type(tensor) not in PLAIN:
-            version = version_of(tensor)
+            wrapper_version = version_of(tensor)
             tensor, placement = unwrap(tensor, self._recorder.strings)
-            self._written_through(tensor, version)
+            self._note_wrapper(tensor, wrapper_version)
         try:
-            storage = untyped_storage(tensor)
-            address = storage._cdata
+            known = self._ask(tensor)
             version = tensor._version
-            if base is not None and not wrapped and (latest := base._version) != version:
-                version = latest if untyped_storage(base)._cdata == address else version
-            form = (
-                tensor.shape, None if tensor.is_contiguous() else tensor.stride(), tensor.dtype, tensor.device,
-                tensor.storage_offset(),
-            )  # fmt: skip
-            known = self._forms.get(form) or self._learn(tensor, form)
-            if known.may_put_off or self._complex:
-                known = known.put_off(known.is_complex and tensor.is_conj(), tensor.is_neg())
-            data = data_ptr(tensor)
+            if base is not None and not wrapped and base._version != version:
+                version = base._version if untyped_storage(base)._cdata == known.storage else version
         except (RuntimeError, NotImplementedError) as error:
             if tensor.is_inference():
-                return self._measure(tensor, placement)
+                return self._measure_again(tensor, placement)
             raise Unmeasured(why(tensor, error)) from None
-        recorder = self._recorder
-        if address not in self._storages:  # as of most: nothing of it was seen, and nothing is to be doubted
-            self._storages[address] = storage._weak_ref()
-            place = address + (version << VERSION) if version else address
-            if recorder.shares:
-                found = recorder.first(known, place, tensor, data, placement)
-            else:
-                found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
-            known.seen[place] = found
-        else:
-            place = self._keys.get(address, address) + (version << VERSION)
-            found = known.seen.get(place, -1)
-            trusted = address not in self._untrusted and self._volatile.get(address) != version
-            if found < 0 or not trusted:
-                settled = self.settled.known
-                if address in settled and trusted and holds(one := settled[address], tensor, form, version):
-                    found = recorder.again(one[2], known.dtype, known.shape, known.device)
-                else:
-                    if not trusted and known.rows:
-                        known.rows.pop(place, None)
-                    if recorder.shares:
-                        found = recorder.view(known, place if trusted else -1, tensor, data, placement)
-                    else:
-                        found = recorder.tensor(tensor, known.dtype, known.shape, known.device, placement)
-                known.seen[place] = found
+        layout, recorder = known.layout, self._recorder
+        content = content_key(self._generations.get(known.storage, known.storage), version)
+        trusted = self._is_trusted(known.storage, version)
+        number = layout.numbers.get(content) if trusted else None
+        if number is None:
+            fingerprint = self._carried_fingerprint(tensor, known, version) if trusted else None
             if not trusted:
-                return found
-        if not wrapped:
-            lies = (known, place) if self.follows_views else None
-            self.objects[id(tensor)] = (_ref(tensor), version, data, found, lies)
-        return found
-
-    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: Known | None, how: int) -> int:
-        """Return the number of a new view of a tensor; `known`: what `objects` has of that; `how`: what has made it of that.
-
-        All views that are made in the same way of tensors of one form have one form: torch is asked for the first of them.
-        That a view lies where it should is asked of each.
-        """
-        known = known or self.objects.get(id(base))
-        if known is None or known[4] is None:  # it can't be trusted, or is one of a list
-            return self.look_up(tensor, base)
-        _, version, address, _, lies = known
-        form: Form
-        form, place = lies
-        try:
-            view, distance = form.views[how]
-        except KeyError:
-            return self._learn_view(tensor, base, form, place, address, how)
-        at = data_ptr(tensor)
-        if at != address + distance:
-            return self.look_up(tensor, base)
-        found = view.seen.get(place)
-        if found is None:
-            recorder = self._recorder
-            if recorder.shares:
-                found = recorder.view(view, place, tensor, at, -1)
+                layout.rows.pop(content, None)
+            if fingerprint is not None:
+                number = recorder.again(fingerprint, layout.dtype, layout.shape, layout.device)
             else:
-                found = recorder.tensor(tensor, view.dtype, view.shape, view.device)
-            view.seen[place] = found
-        self.objects[id(tensor)] = (_ref(tensor), version, at, found, (view, place))
+                number = self._measure(tensor, layout, content if trusted else _UNTRUSTED, known.data_ptr, placement)
+            layout.numbers[content] = number
+        if trusted and not wrapped:
+            self._cache(tensor, known, version, content, number)
+        return number
+
+    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: KnownTensor | None, how: int) -> int:
+        """Return the number of a new view of a tensor; `known`: what is known of that; `how`: what has made it of that.
+
+        All views that are made in the same way of tensors of one layout have one layout: torch is asked for the first of
+        them. Where its elements lie is asked of each.
+        """
+        known = known or self.cached.get(id(base))
+        if known is None or known.tensor() is not base:
+            return self.look_up(tensor, base)
+        view = known.layout.views.get(how)
+        if view is None:
+            return self._learn_view(tensor, base, known, how)
+        address = data_ptr(tensor)
+        if address != known.data_ptr + view.distance:
+            return self.look_up(tensor, base)
+        layout, content = view.layout, known.content
+        number = layout.numbers.get(content)
+        if number is None:
+            number = layout.numbers[content] = self._measure(tensor, layout, content, address, -1)
+        own = KnownTensor(_ref(tensor), address, known.storage, layout)
+        self._cache(tensor, own, known.version, content, number)
+        return number
+
+    def _learn_view(self, tensor: torch.Tensor, base: torch.Tensor, known: KnownTensor, how: int) -> int:
+        layout, content, address = known.layout, known.content, known.data_ptr
+        number = self.look_up(tensor, base)
+        own = self.cached.get(id(tensor))
+        # Without data there is no distance; and of more sizes than that, `how` tells only the first ones apart.
+        if own is not None and own.content == content and address and tensor.dim() <= LONGEST:
+            layout.views[how] = View(own.layout, own.data_ptr - address)
+        return number
+
+    def numbers(self, tensors: Sequence[torch.Tensor], asked: KnownById | None = None) -> list[int]:
+        """Return the numbers of many tensors, as `number` does for one, up to one that must be looked up by itself.
+
+        `asked`: what torch has told already, where since only torch's own code and ours runs: where a tensor's elements lie,
+        and its layout, change by the user's code alone.
+        """
+        found: list[int] = []
+        recorder = self._recorder
+        if not recorder.takes_many:
+            return found
+        new: list[NewTensor] = []
+        asked = {} if asked is None else asked
+        cached, generations = self.cached, self._generations
+        try:
+            for tensor in tensors:
+                if type(tensor) not in PLAIN:
+                    break
+                known = cached.get(id(tensor))
+                if known is not None and known.is_current(tensor):
+                    found.append(known.number)
+                    continue
+                version = tensor._version
+                known = asked.get(id(tensor))
+                if known is None or not known.is_at(tensor):
+                    known = asked[id(tensor)] = self._ask(tensor)
+                layout, storage = known.layout, known.storage
+                content = content_key(generations.get(storage, storage), version)
+                trusted = self._is_trusted(storage, version)
+                number = layout.numbers.get(content) if trusted else None
+                if number is None:
+                    number = layout.numbers[content] = next(recorder.tensor_numbers)
+                    fingerprint = self._carried_fingerprint(tensor, known, version) if trusted else None
+                    if not trusted:
+                        layout.rows.pop(content, None)
+                        content = _UNTRUSTED
+                    new.append(NewTensor(number, tensor, layout, content, fingerprint, known.data_ptr))
+                if trusted:
+                    self._cache(tensor, known, version, content, number)
+                found.append(number)
+        except _UNKNOWABLE:
+            pass  # of this one: looked up by itself, it is said what is wrong with it
+        if new:
+            recorder.many(new)
         return found
 
-    def _learn_view(
-        self, tensor: torch.Tensor, base: torch.Tensor, form: Form, place: int, address: int, how: int
-    ) -> int:
-        found = self.look_up(tensor, base)
-        known = self.objects.get(id(tensor))
-        # What has no data lies nowhere; of a list of more than that many sizes, what tells it from others is cut off.
-        if known is not None and known[4] is not None and known[4][1] == place and address and tensor.dim() <= LONGEST:
-            form.views[how] = known[4][0], known[2] - address
-        return found
+    def _cache(self, tensor: torch.Tensor, known: KnownTensor, version: int, content: int, number: int) -> None:
+        known.version, known.content, known.number = version, content, number
+        self.cached[id(tensor)] = known
 
-    def doubt_everything(self) -> None:
+    def _carried_fingerprint(self, tensor: torch.Tensor, known: KnownTensor, version: int) -> Lasting | None:
+        """Return the fingerprint that an earlier step has measured of a tensor, where that still holds."""
+        carried = self.carried_over.by_storage.get(known.storage)
+        return carried.fingerprint if carried is not None and carried.holds(tensor, known.layout, version) else None
+
+    def _measure(self, tensor: torch.Tensor, layout: Layout, content: int, address: int, placement: int) -> int:
+        """Number a tensor, and measure it unless another layout of the same elements was."""
+        recorder = self._recorder
+        if recorder.shares:
+            return recorder.view(layout, content, tensor, address, placement)
+        return recorder.tensor(tensor, layout.dtype, layout.shape, layout.device, placement)
+
+    def _measure_again(self, tensor: torch.Tensor, placement: int) -> int:
+        """Number and measure a tensor, whether it was seen or not."""
+        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
+            raise Unmeasured(why(tensor, None))
+        text = self._recorder.strings.id
+        dtype = text(str(tensor.dtype).removeprefix("torch."))
+        shape = self._recorder.shape(tensor.shape)
+        return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
+
+    def remeasure_everything(self) -> None:
         """Measure everything anew: what has run may have written to any memory."""
-        self.unsettle_all()
-        self._bases.clear()
-        self.objects.clear()
-        for known in self._forms.values():
-            known.forget()
+        self.drop_all_carried_over()
+        self._kept_bases.clear()
+        self.cached.clear()
+        for layout in self._layouts.values():
+            layout.forget()
 
-    @property
-    def any_settled(self) -> bool:
-        """Tell whether the next step could refer to anything."""
-        return bool(self.settled)
+    # What torch tells of a tensor ---------------------------------------------------------------------------------
 
-    def form(self, tensor: torch.Tensor) -> Form:
-        """Return the form of a plain tensor of which torch has put nothing off."""
-        form = form_of(tensor)
-        return self._forms.get(form) or self._learn(tensor, form)
+    def _ask(self, tensor: torch.Tensor) -> KnownTensor:
+        """Ask torch about a tensor, unless it is as an earlier step has left it, and hold its storage's address."""
+        if self.carried_over.by_storage and (carried := self.carried_over.known(tensor)) is not None:
+            return carried
+        storage = untyped_storage(tensor)
+        layout = self.layout(tensor)
+        if layout.may_be_lazy or self._saw_complex:
+            layout = layout.lazy(layout.is_complex and tensor.is_conj(), tensor.is_neg())
+        address: int = storage._cdata
+        self._hold_address(address, storage)
+        return KnownTensor(_ref(tensor), data_ptr(tensor), address, layout)
 
-    def _learn(self, tensor: torch.Tensor, form: Any) -> Form:
-        """Return a new form; raise Unmeasured where nothing of the kind can be measured."""
-        device = tensor.device
+    def _known(self, tensor: torch.Tensor, asked: KnownById) -> KnownTensor | None:
+        """Return what torch tells of a tensor, or None where it can't."""
+        try:
+            if type(tensor) not in PLAIN:
+                return None
+            known = asked.get(id(tensor))
+            if known is None or not known.is_at(tensor):
+                known = asked[id(tensor)] = self._ask(tensor)
+            return known
+        except _UNKNOWABLE:
+            return None
+
+    def layout(self, tensor: torch.Tensor) -> Layout:
+        """Return the layout of a plain tensor, without its conjugate and negative bits."""
+        key = layout_key(tensor)
+        return self._layouts.get(key) or self._learn_layout(tensor, key)
+
+    def _learn_layout(self, tensor: torch.Tensor, key: LayoutKey) -> Layout:
+        """Return a new layout; raise Unmeasured where nothing of the kind can be measured."""
+        _, strides, dtype, device, offset = key
         if tensor.layout is not torch.strided or device.type == "meta" or tensor.is_quantized:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        rows = self._orders.setdefault((order_of(tensor), *form[2:]), {})
-        shape = self._recorder.shape(tensor.shape)
-        # A negation is put off in the imaginary part of a conjugate: elements of a complex tensor with others between them,
+        # A negative bit is set in the imaginary part of a conjugate: elements of a complex tensor with others between them,
         # or, on the way there, all parts of a complex tensor, which was seen then.
-        self._complex = self._complex or tensor.is_complex()
-        may_put_off = form[1] is not None or tensor.numel() < 2
-        known = self._forms[form] = Form(text(dtype), shape, text(str(device)), may_put_off, rows, tensor.is_complex())
-        return known
+        is_complex = tensor.is_complex()
+        self._saw_complex = self._saw_complex or is_complex
+        layout = self._layouts[key] = Layout(
+            text(str(dtype).removeprefix("torch.")),
+            self._recorder.shape(tensor.shape),
+            text(str(device)),
+            self._rows_by_order.setdefault((element_order(tensor), dtype, device, offset), {}),
+            is_complex=is_complex,
+            may_be_lazy=strides is not None or tensor.numel() < 2,
+        )
+        return layout
+
+    # An optimizer's step ------------------------------------------------------------------------------------------
+
+    def numbers_after_optimizer(self, tensors: Sequence[torch.Tensor], asked: KnownById) -> list[int]:
+        """Return the numbers under which tensors were measured after an optimizer's operator wrote to them last, or -1."""
+        found: list[int] = []
+        for tensor in tensors:
+            known = self._known(tensor, asked)
+            version = version_of(tensor)
+            if known is None or version is None or self._optimizer_versions.get(known.storage) != version:
+                found.append(-1)
+            else:
+                content = content_key(self._generations[known.storage], version)
+                found.append(known.layout.numbers.get(content, -1))
+        return found
+
+    def carry_over(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], asked: KnownById) -> None:
+        """Let the next step refer to what was measured under these numbers, where the tensors are the same then."""
+        chosen = [
+            (tensor, known, number)
+            for tensor, number in zip(tensors, numbers)
+            if number >= 0 and (known := self._known(tensor, asked)) is not None and not known.layout.is_lazy
+        ]
+        if chosen:
+            self.carried_over.add(self._recorder, *zip(*chosen))
+
+    def trust_measured(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> None:
+        """Trust the versions of tensors that were just measured under these numbers, until the next write."""
+        if not self._stale_versions:
+            return
+        for tensor, address, number in zip(tensors, addresses_of(tensors), numbers):
+            if address not in self._stale_versions or number < 0 or type(tensor) not in PLAIN:
+                continue
+            if address in self._unversioned or self._stale_versions[address] != version_of(tensor):
+                continue
+            layout = self._plain_layout(tensor)
+            if layout is None:
+                continue
+            self._begin_generation(address)
+            layout.numbers[content_key(self._generations[address], tensor._version)] = number
+            self._optimizer_versions[address] = tensor._version
+            del self._stale_versions[address]
+
+    def version_rose(self, tensor: torch.Tensor) -> None:
+        """Know a tensor that an optimizer's operator wrote to by its next version, too: the operator itself has raised it."""
+        address = address_of(tensor) or 0
+        before = self._optimizer_versions.get(address)
+        if before is None or tensor._version != before + 1:
+            return
+        self._optimizer_versions[address] = before + 1
+        self._stale_versions[address] = before
+        layout = self._plain_layout(tensor)
+        if layout is not None:
+            generation = self._generations[address]
+            layout.copy_content(content_key(generation, before), content_key(generation, before + 1))
+
+    def _plain_layout(self, tensor: torch.Tensor) -> Layout | None:
+        """Return the known layout of a tensor whose conjugate and negative bits are not set, else None."""
+        return None if tensor.is_conj() or tensor.is_neg() else self._layouts.get(layout_key(tensor))
+
+    # Keeping data -------------------------------------------------------------------------------------------------
 
     def keep(self, number: int, tensor: torch.Tensor) -> int:
         """Keep a copy of the tensor's data, once; return the tensor's number, a new one if its row is written already."""
         if number in self._kept:
             return number
         if self._recorder.is_handed_over(number):
-            number = self._measure(tensor, -1)
+            number = self._measure_again(tensor, -1)
         self._kept.add(number)
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
-        elif self._recorder.stores and self._is_trusted(tensor):
+        elif self._recorder.stores:
             address = address_of(tensor)
-            key = self._keys.get(address, address)  # type: ignore[arg-type]
-            view = self._bases.view(tensor, key)
-            if view is not None:
-                self._recorder.keep_view(number, view)
-                return number
-            self._bases.add(number, tensor, key)
+            if address is None or not (address in self._unversioned or address in self._stale_versions):
+                generation = None if address is None else self._generations.get(address, address)
+                view = self._kept_bases.view(tensor, generation)
+                if view is not None:
+                    self._recorder.keep_view(number, view)
+                    return number
+                self._kept_bases.add(number, tensor, generation)
         copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size())
         return number
-
-    def _is_trusted(self, tensor: torch.Tensor) -> bool:
-        """Tell whether a tensor's memory is what it was whenever it had this version."""
-        address = address_of(tensor)
-        return address not in self._untrusted and address not in self._volatile
 
     def keep_sample(self, number: int, tensor: torch.Tensor, sample: tuple[int, int, int]) -> None:
         """Keep a sample of the tensor's elements in row-major order: the head, every k-th of the middle, the tail."""
@@ -242,59 +371,47 @@ class Tensors(Storages):
         data = left_there(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 
-    def sweep(self) -> None:
+    # Forgetting ---------------------------------------------------------------------------------------------------
+
+    def forget_dead(self) -> None:
         """Forget what is gone, so that a long step needs no more memory than what lives in it.
 
         A storage that is gone is forgotten together with all that was seen in it: its address may then be another's.
         """
-        self.objects = {key: known for key, known in self.objects.items() if known[0]() is not None}
-        expired = torch.UntypedStorage._expired
-        gone = [address for address, reference in self._storages.items() if expired(reference)]
-        deque(
-            map(torch.UntypedStorage._free_weak_ref, map(self._storages.pop, gone)), 0
-        )  # which only calls it, for each
-        dead = set(gone)
-        past, self._past = self._past, set()
-        past |= dead | {self._keys.pop(address) for address in dead & self._keys.keys()}
-        self._untrusted -= dead
-        self.blanks -= dead
-        self.settled.discard_all(dead)
-        about: tuple[dict[int, Any], ...] = (self._volatile, self._left, self._wrapped)
-        for known in filter(None, about):
-            deque(map(known.pop, gone, repeat(None)), 0)
-        for form in self._forms.values():
-            form.forget_those(past)
+        self.cached = {key: known for key, known in self.cached.items() if known.tensor() is not None}
+        dead = {address for address, reference in self._weak_refs.items() if _expired(reference)}
+        deque(map(_free, map(self._weak_refs.pop, dead)), 0)  # which only calls it, for each
+        past, self._past_generations = self._past_generations, set()
+        past |= dead | {self._generations.pop(address) for address in dead & self._generations.keys()}
+        self._unversioned -= dead
+        self.uninitialized -= dead
+        self.carried_over.discard_all(dead)
+        for versions in (self._stale_versions, self._optimizer_versions, self._wrapper_versions):
+            for address in dead & versions.keys():
+                del versions[address]
+        for layout in self._layouts.values():
+            layout.forget_storages(past)
 
-    def forget(self) -> None:
-        """Forget all: a new step begins."""
-        if len(self._forms) > _FORMS:
-            self._forms.clear()
-            self.compiled_forms = None
-            self._orders.clear()
-            self.settled.clear()  # which has forms of these
-        for known in self._forms.values():
-            known.forget()
-        self.objects.clear()
-        self._keys.clear()
-        self._past.clear()
-        self._left.clear()
-        self._untrusted.clear()
-        self._wrapped.clear()
-        self.blanks.clear()
-        self._volatile.clear()
+    def new_step(self) -> None:
+        """Forget all but what is carried over: a new step begins."""
+        if len(self._layouts) > _LAYOUTS:
+            self._layouts.clear()
+            self.compiled_layouts = None
+            self._rows_by_order.clear()
+            self.carried_over.clear()  # which has layouts of these
+        for layout in self._layouts.values():
+            layout.forget()
+        self.cached.clear()
+        self._generations.clear()
+        self._past_generations.clear()
+        self._optimizer_versions.clear()
+        self._unversioned.clear()
+        self._wrapper_versions.clear()
+        self.uninitialized.clear()
+        self._stale_versions.clear()
         self._kept.clear()
-        self._bases.clear()
+        self._kept_bases.clear()
         self._sampled.clear()
-        lasting = self.settled.new_step()
-        storages = self._storages
-        kept = storages.keys() & lasting
-        self._storages = dict(zip(kept, map(storages.pop, kept)))
-        deque(map(torch.UntypedStorage._free_weak_ref, storages.values()), 0)
-
-    def _measure(self, tensor: torch.Tensor, placement: int) -> int:
-        if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
-            raise Unmeasured(why(tensor, None))
-        text = self._recorder.strings.id
-        dtype = text(str(tensor.dtype).removeprefix("torch."))
-        shape = self._recorder.shape(tensor.shape)
-        return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
+        kept = self._weak_refs.keys() & self.carried_over.new_step()
+        dropped, self._weak_refs = self._weak_refs, {address: self._weak_refs[address] for address in kept}
+        deque(map(_free, [dropped[address] for address in dropped.keys() - kept]), 0)

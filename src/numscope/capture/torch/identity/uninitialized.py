@@ -31,7 +31,7 @@ def passes_blank(
     given = {address_of(tensor) for _, tensor in outputs}
     found = False
     for (_, tensor), version, place in zip(inputs, versions, range(2, len(rows), 4)):
-        if rows[place] >= 0 and watch.tensors.was_blank(tensor, version) and address_of(tensor) in given:
+        if rows[place] >= 0 and watch.tensors.was_uninitialized(tensor, version) and address_of(tensor) in given:
             rows[place : place + 2] = -1, watch.uninitialized
             found = True
     if not found:
@@ -42,7 +42,7 @@ def passes_blank(
         whole = max(tensor.numel() for _, tensor in outputs)
         return [(slot, tensor) for slot, tensor in outputs if tensor.numel() < whole]
     for _, tensor in outputs:
-        watch.tensors.overwritten(tensor)
+        watch.tensors.note_write(tensor)
     return outputs
 
 
@@ -52,7 +52,7 @@ def record_results(
 ) -> None:  # fmt: skip
     """Record the rows of a call's inputs and its outputs, without what holds nothing yet; `base`: see `Watch.record`."""
     measured = outputs
-    if watch.tensors.blanks:
+    if watch.tensors.uninitialized:
         measured = passes_blank(watch, api, inputs, versions, rows, outputs)
     watch.add(rows)
     watch.record(order, measured, name, base=base)

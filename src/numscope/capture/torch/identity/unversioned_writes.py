@@ -1,133 +1,207 @@
-"""What may write to a tensor without a new version, where no mode sees it: at level `module` none is on.
+"""Writes that raise no version counter, and that no mode sees: who may do them is watched here, in all threads.
 
-Most of torch raises a version. The rest is seen here, in all threads: who is given a tensor's memory (`exposed.py`), torch's
-own operators that tell nobody, operators and functions that are not torch's, versions that are put back, and compiled
-regions. What they were given is measured again at the next look; and as all that writes is seen, parameters are believed
-to be what an optimizer has left, from one step to the next.
+Most of torch raises a version. The rest: whoever was given a tensor's memory (its address, its numpy array, its `.data`),
+operators of torch's own that tell nobody, operators and autograd Functions that are not torch's, versions that are put back,
+compiled regions, and replayed CUDA graphs. What they may have written is measured again at the next look. At level
+`module`, where no mode is on, all of them are watched, so that parameters can be carried over from one step to the next.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from types import GetSetDescriptorType, ModuleType
 
 import torch
 
-from numscope.capture.torch.identity.exposed_memory import Exposures
 from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.operators import Trait, names_with, operator
 
-_SILENT = ("_amp_", "_fused_")  # what torch's own operators begin with that raise no version
-_SILENT_ONES = tuple(name for name in dir(torch) if name.startswith(_SILENT))
-_OWN = ("aten::", "prim::", "prims::")
-_SWITCHES = "torch._dynamo.eval_frame"
+_PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # methods in Python, which call the others
+_UNVERSIONED = ("_amp_", "_fused_")  # what torch's own operators begin with that raise no version
+_UNVERSIONED_FUNCTIONS = tuple(name for name in dir(torch) if name.startswith(_UNVERSIONED))
+_OF_TORCH = ("aten::", "prim::", "prims::")
+_DYNAMO = "torch._dynamo.eval_frame"
+
+_Call = Callable[..., object]
 
 
-class Versions:
-    """Sees that tensors are given other versions than their own: what they hold is not known by them any more."""
+class ExposedMemory:
+    """Watches whose memory is given away: no operator does that, so that a dispatch mode sees none of it.
+
+    From then on the tensor is measured at each look, as at the levels whose function mode sees these calls.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def install(self) -> Undo:
+        """Replace the methods and attributes of `Tensor` that give memory away; return what puts them back."""
+        return together(self._replace(name) for name in sorted(names_with(Trait.EXPOSES) - _PYTHON))
+
+    def _replace(self, name: str) -> Undo:
+        original = getattr(torch.Tensor, name)
+        if isinstance(original, GetSetDescriptorType):
+            return replace(torch.Tensor, name, self._attribute(name, original))
+        return replace(torch.Tensor, name, self._method(name, original))
+
+    def _method(self, name: str, original: _Call) -> _Call:
+        expose = self._expose(name)
+
+        @functools.wraps(original)
+        def call(tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+            expose(tensor)
+            return original(tensor, *args, **kwargs)
+
+        return call
+
+    def _attribute(self, name: str, original: GetSetDescriptorType) -> property:
+        expose = self._expose(name)
+
+        def get(tensor: torch.Tensor) -> object:
+            expose(tensor)
+            return original.__get__(tensor)
+
+        def put(tensor: torch.Tensor, value: object) -> None:
+            expose(tensor)
+            original.__set__(tensor, value)
+
+        return property(get, put, original.__delete__, original.__doc__)
+
+    def _expose(self, name: str) -> Callable[[torch.Tensor], None]:
+        watch, storage_only = self._watch, Trait.EXPOSES_STORAGE in operator(name).traits
+
+        def expose(tensor: torch.Tensor) -> None:
+            if watch.on and not watch.thread.here.busy:
+                watch.tensors.mark_unversioned(tensor, storage_only=storage_only)
+
+        return expose
+
+
+class SetVersions:
+    """Watches for tensors that are given other versions than their own: versions say nothing of them any more."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
         """Replace the function that sets versions; return what puts it back."""
-        found: Any = torch._C._autograd
+        owner: object = torch._C._autograd
         name = "_unsafe_set_version_counter"
-        return _follow(self._watch, found, name) if hasattr(found, name) else lambda: None
+        return _follow(self._watch, owner, name) if hasattr(owner, name) else lambda: None
 
 
 class ForeignFunctions:
-    """Sees autograd Functions that are not torch's own: their kernels may write to what they are given, and tell nobody."""
+    """Watches autograd Functions that are not torch's own: their kernels may write to what they are given."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
         """Replace `Function.apply`; return what puts it back."""
-        original = torch.autograd.Function.__dict__["apply"]
-        plain, watch = original.__func__, self._watch
+        original: _Call = vars(torch.autograd.Function)["apply"].__func__
+        watch = self._watch
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply(cls: type, /, *args: object, **kwargs: object) -> object:
             try:
-                return plain(cls, *args, **kwargs)
+                return original(cls, *args, **kwargs)
             finally:
                 if not cls.__module__.startswith("torch."):
-                    _doubt(watch, args, kwargs)
+                    _note_possible_writes(watch, args, kwargs)
 
         return replace(torch.autograd.Function, "apply", classmethod(apply))
 
 
-class Untold:
-    """Sees what writes to tensors and raises no version, or may: what was measured of them is then forgotten."""
+class GraphReplays:
+    """Watches for CUDA graphs that are replayed: their kernels may write to any memory."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._parts = Exposures(watch), Versions(watch), ForeignFunctions(watch)
-        self._switches: Any = None  # dynamo's module, whose switch is seen
+
+    def install(self) -> Undo:
+        """Replace `CUDAGraph.replay`; return what puts it back."""
+        graphs = torch.cuda.CUDAGraph
+        watch, original = self._watch, graphs.replay
+
+        def replay(graph: torch.cuda.CUDAGraph) -> None:
+            original(graph)
+            watch.tensors.remeasure_everything()
+
+        return replace(graphs, "replay", replay)
+
+
+class UnversionedWrites:
+    """Watches for all writes that raise no version, where no mode is on."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._parts = ExposedMemory(watch), SetVersions(watch), ForeignFunctions(watch)
+        self._dynamo: ModuleType | None = None  # whose switch is watched
 
     @property
     def sees_all(self) -> bool:
-        """Tell whether compiled regions are seen, too: dynamo may have been loaded since."""
-        return sys.modules.get(_SWITCHES) is self._switches
+        """Tell whether compiled regions are seen, too: Dynamo may have been loaded since."""
+        return sys.modules.get(_DYNAMO) is self._dynamo
 
     def install(self) -> Undo:
-        """Replace all that may write untold; return what puts it back."""
+        """Replace all that may write without a new version; return what puts it back."""
         watch, operators = self._watch, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
         undo = [part.install() for part in self._parts]
-        undo += [_follow(watch, torch, name) for name in _SILENT_ONES]
+        undo += [_follow(watch, torch, name) for name in _UNVERSIONED_FUNCTIONS]
         undo += [_follow(watch, kind, "__call__", _is_foreign) for kind in operators]
-        self._switches = sys.modules.get(_SWITCHES)
+        self._dynamo = sys.modules.get(_DYNAMO)
         for name in ("set_eval_frame", "_maybe_set_eval_frame"):
-            if hasattr(self._switches, name):
-                undo.append(self._regions(name))
+            if self._dynamo is not None and hasattr(self._dynamo, name):
+                undo.append(self._watch_regions(self._dynamo, name))
         return together(undo)
 
-    def _regions(self, name: str) -> Undo:
-        """Forget everything where dynamo begins to run a region."""
-        plain, tensors = getattr(self._switches, name), self._watch.tensors
+    def _watch_regions(self, dynamo: ModuleType, name: str) -> Undo:
+        """Carry nothing over where Dynamo begins to run a region."""
+        original, tensors = getattr(dynamo, name), self._watch.tensors
 
-        def switch(callback: Any) -> Any:
+        def switch(callback: object) -> object:
             if callback is not None and callback is not False:
-                tensors.unsettle_all()
-            return plain(callback)
+                tensors.drop_all_carried_over()
+            return original(callback)
 
-        return replace(self._switches, name, switch)
+        return replace(dynamo, name, switch)
 
 
-def _follow(watch: Watch, owner: Any, name: str, asks: Callable[[Any], bool] | None = None) -> Undo:
-    """Have what a function is given measured anew, always or where it `asks` so of its first argument."""
-    plain = getattr(owner, name)
+def _follow(watch: Watch, owner: object, name: str, may_write: Callable[[object], bool] | None = None) -> Undo:
+    """Measure anew what a function is given, always or where it `may_write` by its first argument."""
+    original: _Call = getattr(owner, name)
 
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> object:
         try:
-            return plain(*args, **kwargs)
+            return original(*args, **kwargs)
         finally:
-            if asks is None or asks(args[0]):
-                _doubt(watch, args, kwargs)
+            if may_write is None or may_write(args[0]):
+                _note_possible_writes(watch, args, kwargs)
 
     return replace(owner, name, call)
 
 
-def _doubt(watch: Watch, args: Any, kwargs: Any) -> None:
-    """Measure tensors anew each time, while their versions stay; those of an optimizer's step are so when it ends."""
+def _note_possible_writes(watch: Watch, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+    """Measure tensors anew at each look, while their versions stay; those of an optimizer's step are so when it ends."""
     here = watch.thread.here
     if watch.on and not (here.busy or here.quiet or is_tracing()):
         with OwnCode(watch, "untold"):
-            watch.tensors.given_to_others(list(_tensors((args, *kwargs.values()))))
+            watch.tensors.note_foreign_use(list(_tensors((args, *kwargs.values()))))
 
 
-def _is_foreign(operator: Any) -> bool:
+def _is_foreign(function: object) -> bool:
     """Tell whether an operator is not torch's own, or one that raises no version."""
-    name: str = getattr(operator, "_qualified_op_name", "") or getattr(operator, "_name", "")
-    return not name.startswith(_OWN) or name.partition("::")[2].startswith(_SILENT)
+    name: str = getattr(function, "_qualified_op_name", "") or getattr(function, "_name", "")
+    return not name.startswith(_OF_TORCH) or name.partition("::")[2].startswith(_UNVERSIONED)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """Return the tensors among values, in lists and tuples, too."""
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """Yield the tensors among values, in lists, tuples and dictionaries, too."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

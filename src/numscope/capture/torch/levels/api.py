@@ -56,7 +56,7 @@ class ApiMode(TorchFunctionMode):
         stack = state.stack
         if (
             not api.usual or state.busy or not watch.on or not watch.calm or not PLAIN.issuperset(types) or watch.asks
-            or tensors.blanks or state.quiet is not None or not watch.forward_on or is_tracing() or _functions()
+            or tensors.uninitialized or state.quiet is not None or not watch.forward_on or is_tracing() or _functions()
             or _task() != -1 or len(args) > POSITIONS or (stack and (op := stack[-1].op) and _same_name(op, api.op))
         ):  # fmt: skip
             return self._any(api, func, state, args, kwargs or {}, sys._getframe(1))
@@ -161,7 +161,7 @@ class ApiMode(TorchFunctionMode):
         if not self._watch.on:
             return False
         if api.exposes and isinstance(args[0], torch.Tensor):
-            self._watch.tensors.distrust(args[0], storage_only=api.exposes_storage)
+            self._watch.tensors.mark_unversioned(args[0], storage_only=api.exposes_storage)
         return bool(is_cast(api, args, kwargs) or (api.cuts and args[0].requires_grad))
 
     def _inside(self, api: Api, func: Function, args: Any, kwargs: Any) -> Any:
@@ -243,7 +243,7 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
         targets: Targets | None = {} if watch.record_backward and _grad_is_on() else None
         # What was written to is asked only where it can be the result, or where memory that holds nothing yet is about.
         versions: list[int | None] | None = None
-        asks_versions = api.asks_versions or watch.tensors.blanks
+        asks_versions = api.asks_versions or watch.tensors.uninitialized
         if not asks_versions and watch.calm and not api.may_write and len(args) <= POSITIONS:  # most calls
             take(watch, order, "input", args, watch.places, positional, rows, targets)
             if kwargs:
@@ -254,14 +254,14 @@ def _begin(watch: Watch, state: State, api: Api, args: Any, kwargs: Any, frame: 
             if kwargs:
                 named = []
                 slots += watch.flatten_named("kwargs", kwargs, named)
-            if watch.tensors.blanks and not api.views:
+            if watch.tensors.uninitialized and not api.views:
                 for _, tensor in slots:
                     if (result := wait_for(tensor)) is not None:
-                        watch.tensors.overwritten(result)
+                        watch.tensors.note_write(result)
             if api.may_write:
                 for _, tensor in slots:
-                    watch.tensors.unsettle(tensor)
-                    watch.tensors.doubt_others(tensor)
+                    watch.tensors.drop_carried_over(tensor)
+                    watch.tensors.mark_aliases_unversioned(tensor)
             if watch.record_forward:
                 rows = watch.rows(order, slots, api.overwrites)
             if targets is not None:
@@ -314,7 +314,7 @@ def end_call(watch: Watch, state: State, api: Api, begun: Begun, backward: Backw
             recorder.call_rows.extend(row)
             tensors = watch.tensors
             try:
-                found = tensors.number(result) if id(result) in tensors.objects else tensors.look_up(result)
+                found = tensors.number(result)
                 rows += (row[0], watch.first_output, found, -1)
             except Unmeasured as why:
                 rows += (row[0], watch.first_output, -1, watch.unmeasured(why))

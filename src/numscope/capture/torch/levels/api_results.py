@@ -22,10 +22,10 @@ Begun = tuple[tuple[int, ...], list[Slot], list[int], Series, int, Open, list[in
 def record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
     """Record a call of any kind; return its outputs, none where it is no call."""
     row, slots, rows, series, number, _, versions, _, _ = begun
-    if api.writes_untold:
+    if api.writes_unversioned:
         _distrust_written(watch, slots, versions)
     elif api.foreign:
-        watch.tensors.given_to_others([tensor for _, tensor in slots])
+        watch.tensors.note_foreign_use([tensor for _, tensor in slots])
     outputs = watch.flatten_output(result)
     if outputs:
         if not api.computes:
@@ -41,7 +41,7 @@ def record(watch: Watch, api: Api, begun: Begun, result: Any) -> list[Slot]:
         if api.uninitialized or api.pending:
             watch.add(rows)
             watch.blank(row[0], outputs, watch.not_waited if api.pending else watch.uninitialized)
-        elif versions is not None and watch.tensors.blanks:
+        elif versions is not None and watch.tensors.uninitialized:
             record_results(watch, api, row[0], row[1], slots, versions, rows, outputs)
         else:
             watch.add(rows)
@@ -54,7 +54,7 @@ def _distrust_written(watch: Watch, slots: list[Slot], versions: list[int | None
     """Measure anew what a call may have written without telling the version counter."""
     for (_, tensor), version in zip(slots, versions or ()):
         if not tensor.requires_grad and version_of(tensor) == version:
-            watch.tensors.distrust(tensor)
+            watch.tensors.mark_unversioned(tensor)
 
 
 def _written(watch: Watch, slots: list[Slot], versions: list[int | None] | None) -> list[Slot]:

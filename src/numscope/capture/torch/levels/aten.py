@@ -18,11 +18,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.identity.storages import version_of
-from numscope.capture.torch.identity.subclasses import PLAIN, data_ptr
+from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.identity.uninitialized import record_results
 from numscope.capture.torch.levels.aten_rows import named_rows, nested_rows, result_rows
 from numscope.capture.torch.levels.operator_schema import ABSENT, Names, Operator
-from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import NUMBERS, SIMPLE, Slot
 from numscope.capture.torch.thread import Open, State
@@ -50,7 +50,6 @@ class AtenMode(TorchDispatchMode):
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
-        watch.tensors.follows_views = True
         self._kind = watch.kinds["aten"]
         self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
         self._owners: dict[int, int] = {}  # a thread's sequence number → order of the forward operator
@@ -72,8 +71,8 @@ class AtenMode(TorchDispatchMode):
             operator = self._know(func)
         tensors = watch.tensors
         if (
-            not operator.ordinary or state.busy or not watch.on or types or watch.asks or tensors.blanks
-            or state.stepping is not None or not watch.forward_on or _functions()
+            not operator.ordinary or state.busy or not watch.on or types or watch.asks or tensors.uninitialized
+            or state.optimizer_step is not None or not watch.forward_on or _functions()
             or ((in_engine := _task() != -1) and _grad_is_on())
         ):  # fmt: skip
             if operator.silent or state.busy or not watch.on:
@@ -114,18 +113,11 @@ class AtenMode(TorchDispatchMode):
                 site = intern(sys._getframe().f_back, parent.site) if watch.stacks else -1
             rows: list[int] = []
             others: list[tuple[str, Any]] = []  # what is no tensor where there could be one
-            objects = tensors.objects
             given = args if operator.in_order else operator.arranged(args)
             for value, slot in zip(given, operator.slots):
-                if (known := objects.get(id(value))) is not None:  # most tensors were seen before: as in Tensors.number
-                    seen, version, address, number, _ = known
-                    if seen() is value and version == value._version and address == data_ptr(value):  # type: ignore[union-attr, arg-type]
-                        rows += (order, slot, number, -1)
-                        continue
-                    known = None
                 if type(value) in PLAIN:
                     try:
-                        rows += (order, slot, tensors.look_up(value), -1)
+                        rows += (order, slot, tensors.number(value), -1)
                     except Unmeasured as why:
                         rows += (order, slot, -1, watch.unmeasured(why))
                 elif type(value) in SIMPLE:
@@ -158,7 +150,7 @@ class AtenMode(TorchDispatchMode):
                 if type(result) is not _Tensor or (operator.aliases and type(args[0]) not in PLAIN):
                     rows += result_rows(watch, state, operator, order, args, result)
                 elif operator.aliases:
-                    number = tensors.look_up_view(result, args[0], known, operator.key + arguments)
+                    number = tensors.look_up_view(result, args[0], None, operator.key + arguments)
                     rows += (order, watch.first_output, number, -1)
                 else:
                     rows += (order, watch.first_output, tensors.look_up(result), -1)
@@ -215,7 +207,7 @@ class AtenMode(TorchDispatchMode):
             return func(*args, **kwargs)
         watch = self._watch
         row: Row | None = None
-        stepping: Stepping | None = state.stepping
+        stepping: OptimizerStep | None = state.optimizer_step
         with OwnCode(watch, operator.head):
             if stepping is not None and not stepping.covers(frame):
                 stepping = None
@@ -237,7 +229,7 @@ class AtenMode(TorchDispatchMode):
                     self._after(operator, row, result, written)
         return result
 
-    def _written(self, operator: Operator, args: Any, kwargs: Any, stepping: Stepping | None) -> list[Slot]:
+    def _written(self, operator: Operator, args: Any, kwargs: Any, stepping: OptimizerStep | None) -> list[Slot]:
         """Return what an operator may have written to, which is to be measured anew, recorded or not."""
         written = self._watch.flatten("output", operator.written(args, kwargs), [])
         if not operator.pending:
@@ -247,7 +239,7 @@ class AtenMode(TorchDispatchMode):
             if stepping is not None:
                 stepping.wrote(found)
             else:
-                self._watch.tensors.were_overwritten(found)
+                self._watch.tensors.note_writes(found)
         return written
 
     def _before(self, operator: Operator, state: State, args: Any, kwargs: Any, frame: Any) -> Row | None:
@@ -277,7 +269,7 @@ class AtenMode(TorchDispatchMode):
         if thread < 0:
             thread = watch.thread_number()
         # They are asked for only where memory that holds nothing yet is about.
-        versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.blanks else None
+        versions = [version_of(tensor) for _, tensor in slots] if watch.tensors.uninitialized else None
         rows = watch.rows(order, slots, operator.overwrites)
         first = -1
         if again:  # it has the name of its first execution
@@ -338,18 +330,18 @@ class AtenMode(TorchDispatchMode):
         watch = self._watch
         order, name, inputs, rows, versions = row
         outputs = written if operator.in_group else watch.flatten_output(result) or written
-        if operator.writes_untold:
+        if operator.writes_unversioned:
             for _, tensor in inputs:
                 if not tensor.requires_grad:
-                    watch.tensors.distrust(tensor)
+                    watch.tensors.mark_unversioned(tensor)
         if operator.foreign:
-            watch.tensors.given_to_others([tensor for _, tensor in inputs])
+            watch.tensors.note_foreign_use([tensor for _, tensor in inputs])
         if operator.uninitialized or operator.pending:
             watch.add(rows)
             watch.blank(order, outputs, watch.not_waited if operator.pending else watch.uninitialized)
             if operator.in_group:  # who gave it will wait for it, unseen
                 for _, tensor in outputs:
-                    watch.tensors.distrust(tensor)
+                    watch.tensors.mark_unversioned(tensor)
         else:
             base = inputs[0][1] if operator.aliases and inputs else None
             if versions is None:

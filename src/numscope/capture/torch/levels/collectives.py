@@ -80,7 +80,7 @@ class Collectives:
             if not watch.on or watch.thread.here.busy:
                 return original(group, *args, **kwargs)
             opened = self._guarded(lambda: self._before(name, group, args, kwargs, reads), name)
-            if watch.tensors.any_settled:
+            if watch.tensors.carries_over:
                 self._guarded(lambda: self._unsettle([args[place] for place in writes if place < len(args)]), name)
             watch.thread.here.collective = True
             try:
@@ -143,13 +143,13 @@ class Collectives:
     def _unsettle(self, written: list[Any]) -> None:
         """Measure anew, in the next step, what is written to: it may be waited for where we don't see it."""
         for _, tensor in self._watch.flatten("output", written, []):
-            self._watch.tensors.unsettle(tensor)
+            self._watch.tensors.drop_carried_over(tensor)
 
     def _after(self, order: int, name: int, written: list[Any]) -> None:
         watch = self._watch
         outputs = watch.flatten("output", written, [])
         for _, tensor in outputs:
-            watch.tensors.distrust(tensor)  # the backend writes without telling autograd's version counter
+            watch.tensors.mark_unversioned(tensor)  # the backend writes without telling autograd's version counter
         watch.record(order, outputs, name)
 
     def _guarded(self, work: Any, where: str) -> Any:

@@ -86,6 +86,6 @@ class CompiledRegions:
                 self._unseen()
 
     def _unseen(self) -> None:
-        self._watch.tensors.unsettle_all()  # it may write to any of them without a new version
+        self._watch.tensors.drop_all_carried_over()  # it may write to any of them without a new version
         if self._watch.on:
             self._watch.recorder.skip("compiled region: its inside is not seen")

@@ -49,7 +49,7 @@ class Api:
         "uninitialized",
         "usual",
         "views",
-        "writes_untold",
+        "writes_unversioned",
     )
 
     def __init__(self, prefix: str, op: str, function: Function, silent: bool) -> None:
@@ -67,7 +67,7 @@ class Api:
         self.transparent = op in TRANSPARENT
         self.exposes = Trait.EXPOSES in traits
         self.exposes_storage = Trait.EXPOSES_STORAGE in traits
-        self.writes_untold = Trait.UNVERSIONED_WRITES in traits or op.startswith(("_amp_", "_fused_"))
+        self.writes_unversioned = Trait.UNVERSIONED_WRITES in traits or op.startswith(("_amp_", "_fused_"))
         self.may_write = self.overwrites or self.foreign
         self.cuts = op in {"detach", "detach_"}  # a call where it cuts the graph
         self.casts = op == "type"  # a call where it is told a dtype; else it asks for one
@@ -86,7 +86,7 @@ class Api:
     def has_computed(self) -> None:
         """Know that it returns tensors."""
         self.computes = True
-        self.asks_versions = self.may_write or self.writes_untold or self.uninitialized or self.pending
+        self.asks_versions = self.may_write or self.writes_unversioned or self.uninitialized or self.pending
         self.usual = not (self.asks_versions or self.composite or self.aside)
 
 

@@ -36,7 +36,7 @@ def written_by(watch: Watch, module: torch.nn.Module, versions: dict[str, int | 
     for name, buffer in module._buffers.items():
         if buffer is not None and (statistics or version_of(buffer) != versions.get(name)):
             if statistics:
-                watch.tensors.distrust(buffer)
+                watch.tensors.mark_unversioned(buffer)
             written.append((watch.slot_id("output.buffers", name), buffer))
     return written
 

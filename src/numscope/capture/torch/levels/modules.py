@@ -167,7 +167,7 @@ class Modules:
             return original(module, *args, **kwargs)
         if state.quiet is not None and not state.stack:  # an optimizer's step that raised has not told its end
             watch.thread.here.end_quiet()
-            watch.tensors.doubt_everything()
+            watch.tensors.remeasure_everything()
         begun: Begun | None = None
         with OwnCode(watch, "module"):
             begun = self._begin(state, module, args, kwargs, sys._getframe(2))

@@ -84,7 +84,7 @@ class Operator(Api):
         if self.in_group and op.rstrip("_") in METHODS:
             _, self.reads, written = METHODS[op.rstrip("_")]
             self.writes = [(place, "") for place in written]
-        self.writes_untold = self.writes_untold and not (self.writes or op.startswith("_fused_"))
+        self.writes_unversioned = self.writes_unversioned and not (self.writes or op.startswith("_fused_"))
         # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
         self.scaled = (
             [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
@@ -95,7 +95,9 @@ class Operator(Api):
         self.ordinary = (
             namespace == "aten"
             and not silent
-            and not (self.writes or self.writes_untold or self.uninitialized or self.overwrites or self.fills_a_part)
+            and not (
+                self.writes or self.writes_unversioned or self.uninitialized or self.overwrites or self.fills_a_part
+            )
             and len(arguments) <= POSITIONS
             and (
                 not self.aliases

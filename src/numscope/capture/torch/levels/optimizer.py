@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.levels.modules import Modules
-from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
@@ -79,18 +79,18 @@ class Optimizers:
         wanted = watch.on and watch.settings.optimizer
         stepping = None
         if watch.settings.level == "aten" and watch.thread.here.entered and len(args) == 1 and not kwargs:
-            stepping = Stepping(watch.tensors, watch.thread, sys._getframe(1).f_code)
+            stepping = OptimizerStep(watch.tensors, watch.thread, sys._getframe(1).f_code)
         with OwnComputation(watch, "optimizer"):
-            watch.thread.here.stepping = watch.thread.here.asked = None
-            watch.tensors.forget_left()
-            if watch.tensors.any_settled:
+            watch.thread.here.optimizer_step = watch.thread.here.known_tensors = None
+            watch.tensors.forget_optimizer_writes()
+            if watch.tensors.carries_over:
                 self._unsettle(optimizer)
             if wanted:
                 self._record(optimizer, stepping)
         if not wanted:
             return
         watch.thread.here.begin_quiet()
-        watch.thread.here.stepping = stepping
+        watch.thread.here.optimizer_step = stepping
 
     def _is_inner(self, optimizer: torch.optim.Optimizer, frame: Any) -> bool:
         """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
@@ -105,11 +105,11 @@ class Optimizers:
     def _unsettle(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure anew what the step writes to, recorded or not; its state too, where no mode sees its operators."""
         watch = self._watch
-        watch.tensors.unsettle(*chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        watch.tensors.drop_carried_over(*chain.from_iterable(group["params"] for group in optimizer.param_groups))
         if not watch.thread.here.entered:
-            watch.tensors.unsettle(*_state(optimizer))
+            watch.tensors.drop_carried_over(*_state(optimizer))
 
-    def _record(self, optimizer: torch.optim.Optimizer, stepping: Stepping | None) -> None:
+    def _record(self, optimizer: torch.optim.Optimizer, stepping: OptimizerStep | None) -> None:
         watch = self._watch
         recorder = watch.recorder
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
@@ -137,7 +137,7 @@ class Optimizers:
             before = list(self._with_state(optimizer, names, parameters))
         rows = self._show(order, before, name)
         if stepping is not None and self._is_last(optimizer):
-            watch.tensors.vouch(list(map(_tensor, before)), rows[2::4])
+            watch.tensors.trust_measured(list(map(_tensor, before)), rows[2::4])
         versions = dict(zip(map(id, parameters), map(_version, parameters)))
         self._open[id(optimizer)] = (order, name, versions)
 
@@ -185,7 +185,7 @@ class Optimizers:
         if self._running.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self._running.pop(id(optimizer), None)
-        stepping, asked = watch.thread.here.stepping, watch.thread.here.asked
+        stepping, asked = watch.thread.here.optimizer_step, watch.thread.here.known_tensors
         watch.thread.here.end_quiet()
         opened = self._open.pop(id(optimizer), None)
         if not watch.on or watch.thread.here.busy:
@@ -193,26 +193,26 @@ class Optimizers:
         with OwnComputation(watch, "optimizer"):
             tensors = watch.tensors
             if stepping is not None:
-                watch.thread.here.asked = asked
+                watch.thread.here.known_tensors = asked
                 stepping.go_on(self._is_first(optimizer))
-            if watch.thread.here.asked is None:
-                watch.thread.here.asked = {}
+            if watch.thread.here.known_tensors is None:
+                watch.thread.here.known_tensors = {}
             if opened is not None:
                 self._record_results(optimizer, *opened)
             else:
-                tensors.written_unseen(self._parameters(optimizer)[1])
+                tensors.note_possible_writes(self._parameters(optimizer)[1])
             state = _state(optimizer)
-            if tensors.any_left:
-                numbers = tensors.left(state, watch.thread.here.asked)
+            if tensors.has_optimizer_writes:
+                numbers = tensors.numbers_after_optimizer(state, watch.thread.here.known_tensors)
                 if -1 in numbers:
-                    tensors.written_unseen([tensor for tensor, number in zip(state, numbers) if number < 0])
+                    tensors.note_possible_writes([tensor for tensor, number in zip(state, numbers) if number < 0])
                 if watch.recorder.measures:
-                    tensors.settle(state, numbers, watch.thread.here.asked)
-                tensors.forget_left()
+                    tensors.carry_over(state, numbers, watch.thread.here.known_tensors)
+                tensors.forget_optimizer_writes()
             else:
-                tensors.written_unseen(state)
+                tensors.note_possible_writes(state)
             watch.flush_if_full()
-            watch.thread.here.asked = None
+            watch.thread.here.known_tensors = None
 
     def _record_results(
         self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
@@ -226,11 +226,15 @@ class Optimizers:
         untold = parameters
         if before != now:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
-        tensors.distrust_all(tensors.not_left(untold))
+        tensors.mark_all_unversioned(tensors.not_written_by_optimizer(untold))
         rows = self._show(order, list(zip(names.outputs, parameters)), name)
-        sees_writes = watch.thread.here.entered if watch.untold is None else watch.untold.sees_all
+        sees_writes = (
+            watch.thread.here.entered if watch.unversioned_writes is None else watch.unversioned_writes.sees_all
+        )
         if sees_writes and watch.recorder.measures:
-            tensors.settle(parameters, rows[2::4], watch.thread.here.asked)  # what writes to it from here on is seen
+            tensors.carry_over(
+                parameters, rows[2::4], watch.thread.here.known_tensors
+            )  # what writes to it from here on is seen
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""

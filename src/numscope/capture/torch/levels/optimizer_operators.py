@@ -17,18 +17,18 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.identity.tensor_lists import Lists
+from numscope.capture.torch.identity.tensors import Tensors
 from numscope.capture.torch.thread import ThreadState
 
 _version = attrgetter("_version")
 
 
-class Stepping:
+class OptimizerStep:
     """The step of an optimizer that runs in a thread."""
 
     __slots__ = ("_code", "_rising", "_tensors", "_thread", "_versions")
 
-    def __init__(self, tensors: Lists, thread: ThreadState, code: CodeType) -> None:
+    def __init__(self, tensors: Tensors, thread: ThreadState, code: CodeType) -> None:
         self._tensors = tensors
         self._thread = thread
         self._code = code  # that calls the hooks around the step, and the step
@@ -50,23 +50,23 @@ class Stepping:
         rising, self._rising = self._rising, []
         versions, self._versions = self._versions, []
         if not sure:
-            self._tensors.forget_left()
-            self._thread.here.asked = None
+            self._tensors.forget_optimizer_writes()
+            self._thread.here.known_tensors = None
             return
-        if self._thread.here.asked is None:
-            self._thread.here.asked = {}
+        if self._thread.here.known_tensors is None:
+            self._thread.here.known_tensors = {}
         if list(map(_version, rising)) != versions:
             for tensor, version in zip(rising, versions):
                 if tensor._version != version:
-                    self._tensors.has_risen(tensor)
+                    self._tensors.version_rose(tensor)
 
     def wrote(self, tensors: Sequence[torch.Tensor]) -> None:
         """Know that an operator of the step has just written to tensors."""
-        versions = self._tensors.all_overwritten(tensors, by_optimizer=True) if len(tensors) > 1 else None
+        versions = self._tensors.note_writes_at_once(tensors, by_optimizer=True) if len(tensors) > 1 else None
         if versions is None:
             tensors = [tensor for tensor in tensors if not tensor.is_inference()]
             versions = [tensor._version for tensor in tensors]
             for tensor in tensors:
-                self._tensors.overwritten(tensor, by_optimizer=True)
+                self._tensors.note_write(tensor, by_optimizer=True)
         self._rising += tensors
         self._versions += versions

@@ -139,25 +139,27 @@ def _classes() -> dict[str, type]:
     from numscope.capture.recorder import Recorder
     from numscope.capture.sites import Sites
     from numscope.capture.torch.autograd.recompute import Executions
-    from numscope.capture.torch.identity.carried_over import Settled
-    from numscope.capture.torch.identity.layouts import Form
+    from numscope.capture.torch.identity.carried_over import CarriedOver, CarriedTensor
+    from numscope.capture.torch.identity.known_tensors import KnownTensor
+    from numscope.capture.torch.identity.layouts import Layout
     from numscope.capture.torch.thread import Open, State
     from numscope.capture.torch.watch import Watch
     from numscope.fingerprint.rows import Rows
     from numscope.fingerprint.torch_form import TorchBatch
 
-    ours = (
-        Api, api.ApiMode, aten.AtenMode, backward.BackwardCall, Executions, Form, module_state.GradientHook,
-        modules.Modules, Names, backward.NodeHook,
-        Open, Operator, Recorder, Rows, Series, Settled, Sites, State, tensors.Tensors, TorchBatch, Watch,
-    )  # fmt: skip
+    ours = [Api, api.ApiMode, aten.AtenMode, Operator, Names, modules.Modules, module_state.GradientHook]
+    ours += [tensors.Tensors, KnownTensor, Layout, CarriedOver, CarriedTensor]
+    ours += [Watch, State, Open, Executions, backward.BackwardCall, backward.NodeHook]
+    ours += [Recorder, Series, Sites, Rows, TorchBatch]
     return {kind.__name__: kind for kind in ours}
 
 
 def _given() -> dict[str, Any]:
     """Return what the compiled functions are handed over: classes, functions of torch's, and ours for what is rare."""
     from numscope.capture.columns import AGAIN
-    from numscope.capture.torch.identity.layouts import Form
+    from numscope.capture.torch.identity.carried_over import CarriedTensor
+    from numscope.capture.torch.identity.known_tensors import KnownTensor
+    from numscope.capture.torch.identity.layouts import Layout
     from numscope.capture.torch.thread import Open, State
     from numscope.capture.torch.watch import Watch
     from numscope.capture.unmeasured import Unmeasured
@@ -181,8 +183,10 @@ def _given() -> dict[str, Any]:
         "Api": Api,
         "ApiMode": api.ApiMode,
         "AtenMode": aten.AtenMode,
-        "Form": Form,
+        "CarriedTensor": CarriedTensor,
         "GradientHook": module_state.GradientHook,
+        "KnownTensor": KnownTensor,
+        "Layout": Layout,
         "Operator": Operator,
         "AGAIN": AGAIN,
         "Open": Open,

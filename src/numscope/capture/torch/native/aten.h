@@ -4,40 +4,36 @@
 #include "modules.h"
 #include <marshal.h>
 
-/* The number of a new view of a tensor; `known`: what `objects` has of that, or null. As Tensors.look_up_view. */
+/* The number of a new view of a tensor; `known`: what is known of that, or null. As Tensors.look_up_view. */
 static PyObject *looked_up_view(PyObject *tensors, PyObject *tensor, PyObject *base, PyObject *known, PyObject *how) {
     if (!known) {
         Ref key(from_address(base));
-        known = found(Tensors_objects(tensors), key);
+        known = found(Tensors_cached(tensors), key);
     }
-    bool usual = is_record(known, 5) && is_record(PyTuple_GET_ITEM(known, 4), 2) &&
-        is_a(PyTuple_GET_ITEM(PyTuple_GET_ITEM(known, 4), 0), given.Form) && is_plain(tensor) && is_simple(impl_of(tensor));
+    bool usual = is_a(known, given.KnownTensor) && referent(KnownTensor_tensor(known)) == base && is_plain(tensor) &&
+        is_simple(impl_of(tensor));
     if (!usual) return called(given.look_up_view, tensors, tensor, base, known ? known : Py_None, how);
     Ref kept(held(known));
-    PyObject *lies = PyTuple_GET_ITEM(known, 4), *place = PyTuple_GET_ITEM(lies, 1);
-    PyObject *view = found(Form_views(PyTuple_GET_ITEM(lies, 0)), how);
-    if (!is_record(view, 2) || !is_a(PyTuple_GET_ITEM(view, 0), given.Form))
+    PyObject *view = found(Layout_views(KnownTensor_layout(known)), how);
+    if (!is_record(view, 2) || !is_a(PyTuple_GET_ITEM(view, 0), given.Layout))
         return called(given.look_up_view, tensors, tensor, base, known, how);
     Ref kept_view(held(view));
-    PyObject *form = PyTuple_GET_ITEM(view, 0);
+    PyObject *layout = PyTuple_GET_ITEM(view, 0), *content = KnownTensor_content(known); /* a View: layout, distance */
     uint64_t at = reinterpret_cast<uint64_t>(impl_of(tensor)->data());
-    uint64_t data = reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(known, 2)));
+    uint64_t data = reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(KnownTensor_data_ptr(known)));
     if (at != data + static_cast<uint64_t>(number_of(PyTuple_GET_ITEM(view, 1)))) return looked_up(tensors, tensor, base);
-    PyObject *before = found(Form_seen(form), place);
-    Ref number(before ? held(before) : recorded(Tensors__recorder(tensors), form, place, tensor, at, false));
-    if (!before) must(PyDict_SetItem(Form_seen(form), place, number));
-    Ref where(tuple(held(form), held(place)));
-    Ref all(tuple(
-        must(PyWeakref_NewRef(tensor, nullptr)), held(PyTuple_GET_ITEM(known, 1)), integer(static_cast<int64_t>(at)), held(number),
-        where.give()));
-    Ref own(from_address(tensor));
-    must(PyDict_SetItem(Tensors_objects(tensors), own, all));
+    Ref kept_content(held(content));
+    PyObject *before = found(Layout_numbers(layout), content);
+    Ref number(before ? held(before) : recorded(Tensors__recorder(tensors), layout, content, tensor, at, false));
+    if (!before) must(PyDict_SetItem(Layout_numbers(layout), content, number));
+    Ref made(new_known(tensor, at, KnownTensor_storage(known), layout)), own(from_address(tensor));
+    cache(tensors, own, made, KnownTensor_version(known), content, number);
     return number.give();
 }
 
 struct Dispatched {
     Ref order, rows, arguments;
-    Ref known; /* what `objects` has of the last tensor it was given, if that was seen before */
+    Ref known; /* what is known of the last tensor it was given, if that is cached */
 };
 
 static PyObject *next_name(PyObject *names_of) {
@@ -117,7 +113,7 @@ static void begin_operator(
     Ref others(must(PyList_New(0)));
     Ref arranged(Operator_in_order.is_set(operation) ? held(args) : method(operation, names.arranged, args));
     Ref values(must(PySequence_Fast(arranged, "arguments")));
-    PyObject *slots = Operator_slots(operation), *objects = Tensors_objects(tensors);
+    PyObject *slots = Operator_slots(operation), *cached = Tensors_cached(tensors);
     Py_ssize_t shown = std::min(PySequence_Fast_GET_SIZE(values.p), PyList_GET_SIZE(slots));
     for (Py_ssize_t k = 0; k < shown; k++) {
         PyObject *value = PySequence_Fast_GET_ITEM(values.p, k), *slot = PyList_GET_ITEM(slots, k);
@@ -128,9 +124,9 @@ static void begin_operator(
         }
         if (is_simple(impl_of(value))) {
             Ref key(from_address(value));
-            PyObject *known = known_of(objects, key, value, impl_of(value));
+            PyObject *known = known_of(cached, key, value, impl_of(value));
             if (known) {
-                extend(call.rows, order.p, slot, PyTuple_GET_ITEM(known, 3), minus_one);
+                extend(call.rows, order.p, slot, KnownTensor_number(known), minus_one);
                 call.known = held(known);
                 continue;
             }
@@ -190,7 +186,7 @@ static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t coun
         state = state_of(Watch_thread(watch));
         ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
             asked.is_plain() && !Watch_asks.is_set(watch) &&
-            !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_stepping.is_none(state) && Watch_forward_on.is_set(watch) &&
+            !PySet_GET_SIZE(Tensors_uninitialized(Watch_tensors(watch))) && State_optimizer_step.is_none(state) && Watch_forward_on.is_set(watch) &&
             !number_from(given.functions);
         if (ordinary) {
             in_engine = number_from(given.task) != -1;

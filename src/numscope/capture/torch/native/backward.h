@@ -322,7 +322,7 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
                 continue;
             }
             Ref key(from_address(gradient));
-            last = found(Tensors_objects(tensors), key) ? gradient.p : nullptr; /* else it is measured at each look */
+            last = found(Tensors_cached(tensors), key) ? gradient.p : nullptr; /* else it is measured at each look */
             last_held = gradient.give();
         }
         extend(Recorder_slot_rows(recorder), order.p, slot, number.p, minus_one);

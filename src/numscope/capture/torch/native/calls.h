@@ -251,7 +251,7 @@ static PyObject *call_function(PyObject *, PyObject *const *all, Py_ssize_t coun
         state = state_of(ApiMode__thread(mode));
         PyObject *stack = State_stack(state);
         usual = Api_usual.is_set(api) && !State_busy.is_set(state) && Watch_on.is_set(watch) && Watch_calm.is_set(watch) && asked.is_plain() &&
-            !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_blanks(Watch_tensors(watch))) && State_quiet.is_none(state) &&
+            !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_uninitialized(Watch_tensors(watch))) && State_quiet.is_none(state) &&
             Watch_forward_on.is_set(watch) && !Api_series.is_none(api) && !is_traced() && !number_from(given.functions) &&
             number_from(given.task) == -1 && PyTuple_GET_SIZE(asked.args) <= POSITIONS;
         if (usual && PyList_GET_SIZE(stack)) {

@@ -119,9 +119,13 @@ struct Slot {
     X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) \
         X(BackwardCall, attached) X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) \
         X(BackwardCall, row) X(BackwardCall, wanted) \
+    X(CarriedOver, by_storage) X(CarriedOver, storage_of) \
+    X(CarriedTensor, fingerprint) X(CarriedTensor, known) X(CarriedTensor, version) \
     X(Executions, log) \
-    X(Form, device) X(Form, dtype) X(Form, rows) X(Form, seen) X(Form, shape) X(Form, views) \
     X(GradientHook, _backwards) X(GradientHook, _path) X(GradientHook, _slot) X(GradientHook, _watch) \
+    X(KnownTensor, content) X(KnownTensor, data_ptr) X(KnownTensor, layout) X(KnownTensor, number) \
+        X(KnownTensor, storage) X(KnownTensor, tensor) X(KnownTensor, version) \
+    X(Layout, device) X(Layout, dtype) X(Layout, numbers) X(Layout, rows) X(Layout, shape) X(Layout, views) \
     X(Modules, _backwards) X(Modules, _modules) X(Modules, _shows_state) X(Modules, _watch) \
     X(Names, coming) \
     X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing) \
@@ -134,12 +138,12 @@ struct Slot {
         X(Recorder, tensor_numbers) \
     X(Rows, count) X(Rows, room) \
     X(Series, _lock) X(Series, backward) X(Series, forward) X(Series, now) \
-    X(Settled, known) X(Settled, storages) \
     X(Sites, _boundaries) X(Sites, _ids) \
-    X(State, busy) X(State, guard) X(State, number) X(State, quiet) X(State, stack) X(State, stepping) \
-    X(Tensors, _keys) X(Tensors, _recorder) X(Tensors, _storages) X(Tensors, _untrusted) X(Tensors, _volatile) \
-        X(Tensors, blanks) X(Tensors, compiled_forms) X(Tensors, follows_views) X(Tensors, objects) \
-        X(Tensors, settled) \
+    X(State, busy) X(State, guard) X(State, number) X(State, optimizer_step) X(State, quiet) \
+        X(State, stack) \
+    X(Tensors, _generations) X(Tensors, _recorder) X(Tensors, _stale_versions) X(Tensors, _unversioned) \
+        X(Tensors, _weak_refs) X(Tensors, cached) X(Tensors, carried_over) X(Tensors, compiled_layouts) \
+        X(Tensors, uninitialized) \
     X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways) \
     X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) \
         X(Watch, buffer_slots) X(Watch, calm) X(Watch, executions) X(Watch, first_gradient) X(Watch, first_output) \
@@ -155,14 +159,14 @@ SLOTS(DECLARE)
 #define GIVEN(X) \
     X(ABSENT) X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) X(Api) X(ApiMode) X(AtenMode) \
     X(BackwardCall) X(begin_module) X(Buffer) \
-    X(call_function) X(call_operator) X(capturing) X(compiler) X(count) X(current_device) X(current_node) \
+    X(call_function) X(call_operator) X(capturing) X(CarriedTensor) X(compiler) X(count) X(current_device) X(current_node) \
     X(end_call) X(end_module) X(EXACT) \
-    X(Form) X(functions) \
+    X(functions) \
     X(gradient_call) X(GradientHook) \
     X(hook_call) \
     X(is_tracing) \
-    X(KEY) \
-    X(lead) X(LEAVES) X(look_up) X(look_up_view) \
+    X(KEY) X(KnownTensor) \
+    X(Layout) X(lead) X(LEAVES) X(look_up) X(look_up_view) \
     X(modes) X(Modules) \
     X(named_rows) X(nested_rows) X(NodeHook) X(NUMBERS) \
     X(Open) X(Operator) \
@@ -186,12 +190,12 @@ static Given given;
     X(call) \
     X(detach) X(__dict__) \
     X(__enter__) X(entry) X(__exit__) \
-    X(fault) X(flatten_one) X(_flush) X(flush_if_full) X(form) \
+    X(fault) X(flatten_one) X(_flush) X(flush_if_full) \
     X(grad) X(grad_fn) \
     X(here) \
     X(index) X(input) X(_is_compiling_flag) \
     X(keywords) X(kwargs) \
-    X(launch_by_triton) X(_link) \
+    X(launch_by_triton) X(layout) X(_link) \
     X(metadata) X(_modules) \
     X(name) X(next) X(next_functions) \
     X(output_nr) \

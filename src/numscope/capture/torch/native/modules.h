@@ -3,38 +3,32 @@
 #pragma once
 #include "calls.h"
 
-/* The number of a module's own tensor: most are as an optimizer has left them in the step before; as Lists.state. */
+/* The number of a module's own tensor: most are as an optimizer has left them in the step before; as Tensors.number. */
 static PyObject *state_number(PyObject *tensors, PyObject *tensor) {
     if (!is_plain(tensor) || !is_simple(impl_of(tensor))) return number_in(tensors, tensor);
     c10::TensorImpl *impl = impl_of(tensor);
     Ref own(from_address(tensor));
-    PyObject *known = known_of(Tensors_objects(tensors), own, tensor, impl);
-    if (known) return held(PyTuple_GET_ITEM(known, 3));
-    PyObject *settled = Tensors_settled(tensors), *storage = found(Settled_storages(settled), own);
-    PyObject *before = storage ? found(Settled_known(settled), storage) : nullptr;
-    PyObject *told = is_record(before, 3) ? PyTuple_GET_ITEM(before, 0) : nullptr;
-    if (is_record(told, 5) && is_a(PyTuple_GET_ITEM(told, 4), given.Form)) {
-        Ref kept(held(before));
-        PyObject *version = PyTuple_GET_ITEM(before, 1), *address = PyTuple_GET_ITEM(told, 2);
-        PyObject *form = PyTuple_GET_ITEM(told, 4);
-        bool same = referent(PyTuple_GET_ITEM(told, 0)) == tensor && number_of(version) == version_of(impl) &&
-            PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1)) == impl->data();
-        int untrusted = PySet_Contains(Tensors__untrusted(tensors), address);
-        must(untrusted);
-        if (same && !untrusted && !found(Tensors__volatile(tensors), address)) {
-            PyObject *key = found(Tensors__keys(tensors), address);
-            Ref place(place_of(key ? key : address, number_of(version)));
-            PyObject *number = found(Form_seen(form), place);
-            Ref found_number(number ? held(number) : again(Tensors__recorder(tensors), PyTuple_GET_ITEM(before, 2), form));
-            if (!number) must(PyDict_SetItem(Form_seen(form), place, found_number));
-            Ref lies(tuple(held(form), place.give()));
-            Ref all(tuple(
-                held(PyTuple_GET_ITEM(told, 0)), held(version), held(PyTuple_GET_ITEM(told, 1)), held(found_number), lies.give()));
-            must(PyDict_SetItem(Tensors_objects(tensors), own, all));
-            return found_number.give();
-        }
-    }
-    return looked_up(tensors, tensor, Py_None);
+    PyObject *current = known_of(Tensors_cached(tensors), own, tensor, impl);
+    if (current) return held(KnownTensor_number(current));
+    PyObject *carried_over = Tensors_carried_over(tensors), *storage = found(CarriedOver_storage_of(carried_over), own);
+    PyObject *carried = storage ? found(CarriedOver_by_storage(carried_over), storage) : nullptr;
+    if (!is_a(carried, given.CarriedTensor) || !is_a(CarriedTensor_known(carried), given.KnownTensor))
+        return looked_up(tensors, tensor, Py_None);
+    Ref kept(held(carried)), known(held(CarriedTensor_known(carried))), version(held(CarriedTensor_version(carried)));
+    PyObject *address = KnownTensor_storage(known), *layout = KnownTensor_layout(known);
+    bool same = referent(KnownTensor_tensor(known)) == tensor && number_of(version) == version_of(impl) &&
+        PyLong_AsVoidPtr(KnownTensor_data_ptr(known)) == impl->data();
+    int unversioned = PySet_Contains(Tensors__unversioned(tensors), address);
+    must(unversioned);
+    if (!same || unversioned || found(Tensors__stale_versions(tensors), address))
+        return looked_up(tensors, tensor, Py_None);
+    PyObject *generation = found(Tensors__generations(tensors), address);
+    Ref content(content_key(generation ? generation : address, number_of(version)));
+    PyObject *before = found(Layout_numbers(layout), content);
+    Ref number(before ? held(before) : again(Tensors__recorder(tensors), CarriedTensor_fingerprint(carried), layout));
+    if (!before) must(PyDict_SetItem(Layout_numbers(layout), content, number));
+    cache(tensors, own, known, version, content, number);
+    return number.give();
 }
 
 enum { LIST = 16 };

@@ -104,10 +104,10 @@ static PyMethodDef functions[] = {
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "numscope_native", nullptr, -1, functions, nullptr, nullptr, nullptr, nullptr};
 
 PyMODINIT_FUNC PyInit_numscope_native() {
-    FormsType.tp_name = "numscope_native.Forms";
-    FormsType.tp_basicsize = sizeof(Forms);
-    FormsType.tp_dealloc = forms_free;
-    FormsType.tp_flags = Py_TPFLAGS_DEFAULT;
-    if (PyType_Ready(&FormsType) < 0) return nullptr;
+    LayoutsType.tp_name = "numscope_native.Layouts";
+    LayoutsType.tp_basicsize = sizeof(Layouts);
+    LayoutsType.tp_dealloc = layouts_free;
+    LayoutsType.tp_flags = Py_TPFLAGS_DEFAULT;
+    if (PyType_Ready(&LayoutsType) < 0) return nullptr;
     return PyModule_Create(&definition);
 }

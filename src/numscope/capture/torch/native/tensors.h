@@ -1,41 +1,41 @@
-/* Tensors: their forms, whether they were seen before, and how a new one is measured. As tensors.py, recorder.py and
+/* Tensors: their layouts, whether they were seen before, and how a new one is measured. As tensors.py, recorder.py and
    torch_form.py do it, on the same objects; what is rare is left to those. */
 
 #pragma once
 #include "common.h"
 
-/* Forms by all that tells them apart, so that torch need not be asked for shapes as Python's objects. */
-struct Forms {
+/* Layouts by all that tells them apart, so that torch need not be asked for shapes as Python's objects. */
+struct Layouts {
     PyObject_HEAD
     std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, PyObject *>> *known;
 };
 
-static void forms_free(PyObject *self) {
-    Forms *forms = reinterpret_cast<Forms *>(self);
-    for (auto &one : *forms->known) Py_DECREF(one.second.second);
-    delete forms->known;
+static void layouts_free(PyObject *self) {
+    Layouts *layouts = reinterpret_cast<Layouts *>(self);
+    for (auto &one : *layouts->known) Py_DECREF(one.second.second);
+    delete layouts->known;
     PyObject_Free(self);
 }
-static PyTypeObject FormsType; /* native.cpp makes it */
+static PyTypeObject LayoutsType; /* native.cpp makes it */
 
-static PyObject *new_forms() {
-    Forms *forms = PyObject_New(Forms, &FormsType);
-    if (!forms) throw Raised();
-    forms->known = new std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, PyObject *>>();
-    return reinterpret_cast<PyObject *>(forms);
+static PyObject *new_layouts() {
+    Layouts *layouts = PyObject_New(Layouts, &LayoutsType);
+    if (!layouts) throw Raised();
+    layouts->known = new std::unordered_multimap<uint64_t, std::pair<std::vector<int64_t>, PyObject *>>();
+    return reinterpret_cast<PyObject *>(layouts);
 }
 
 enum { DIMENSIONS = 24 };
 
-/* The form of a simple tensor, borrowed. */
-static PyObject *form_of(PyObject *tensors, PyObject *tensor, const c10::TensorImpl *impl) {
+/* The layout of a simple tensor, borrowed. */
+static PyObject *layout_of(PyObject *tensors, PyObject *tensor, const c10::TensorImpl *impl) {
     int64_t key[2 * DIMENSIONS + 4];
     auto sizes = impl->sizes();
     auto device = impl->device();
     size_t count = sizes.size(), length = 0;
-    if (count > DIMENSIONS) { /* none that a form is remembered for */
-        Ref form(method(tensors, names.form, tensor));
-        return form; /* Python's table holds it */
+    if (count > DIMENSIONS) { /* no layout is remembered for so many */
+        Ref layout(method(tensors, names.layout, tensor));
+        return layout; /* Python's table holds it */
     }
     key[length++] = static_cast<int64_t>(c10::typeMetaToScalarType(impl->dtype())) << 32 |
         static_cast<int64_t>(static_cast<uint8_t>(device.type())) << 16 | static_cast<uint16_t>(device.index());
@@ -50,26 +50,46 @@ static PyObject *form_of(PyObject *tensors, PyObject *tensor, const c10::TensorI
         hash = (hash ^ static_cast<uint64_t>(key[place])) * 0xFF51AFD7ED558CCDu;
         hash ^= hash >> 32;
     }
-    PyObject *held_forms = Tensors_compiled_forms(tensors);
-    if (!held_forms || held_forms == Py_None) Tensors_compiled_forms.put(tensors, held_forms = new_forms());
-    Ref kept(held(held_forms)); /* while Python runs, another thread may begin a step */
-    auto &known = *reinterpret_cast<Forms *>(held_forms)->known;
+    PyObject *held_layouts = Tensors_compiled_layouts(tensors);
+    if (!held_layouts || held_layouts == Py_None) Tensors_compiled_layouts.put(tensors, held_layouts = new_layouts());
+    Ref kept(held(held_layouts)); /* while Python runs, another thread may begin a step */
+    auto &known = *reinterpret_cast<Layouts *>(held_layouts)->known;
     auto range = known.equal_range(hash);
     for (auto one = range.first; one != range.second; ++one) {
         auto &stored = one->second.first;
         if (stored.size() == length && !std::memcmp(stored.data(), key, length * sizeof *key)) return one->second.second;
     }
-    PyObject *form = method(tensors, names.form, tensor);
-    known.emplace(hash, std::make_pair(std::vector<int64_t>(key, key + length), form));
-    return form;
+    PyObject *layout = method(tensors, names.layout, tensor);
+    known.emplace(hash, std::make_pair(std::vector<int64_t>(key, key + length), layout));
+    return layout;
 }
 
-/* What `objects` has of a tensor that is as it was, borrowed, or null. */
-static inline PyObject *known_of(PyObject *objects, PyObject *key, PyObject *tensor, const c10::TensorImpl *impl) {
-    PyObject *known = found(objects, key);
-    if (!is_record(known, 5) || referent(PyTuple_GET_ITEM(known, 0)) != tensor) return nullptr;
-    if (number_of(PyTuple_GET_ITEM(known, 1)) != version_of(impl)) return nullptr;
-    return PyLong_AsVoidPtr(PyTuple_GET_ITEM(known, 2)) == impl->data() ? known : nullptr;
+/* What is known of a tensor, borrowed, or null where its cached fingerprint does not hold; as KnownTensor.is_current. */
+static inline PyObject *known_of(PyObject *cached, PyObject *key, PyObject *tensor, const c10::TensorImpl *impl) {
+    PyObject *known = found(cached, key);
+    if (!is_a(known, given.KnownTensor) || referent(KnownTensor_tensor(known)) != tensor) return nullptr;
+    if (number_of(KnownTensor_version(known)) != version_of(impl)) return nullptr;
+    return PyLong_AsVoidPtr(KnownTensor_data_ptr(known)) == impl->data() ? known : nullptr;
+}
+
+/* What is known of a new tensor, from new references; as KnownTensor(). */
+static PyObject *new_known(PyObject *tensor, uint64_t data, PyObject *storage, PyObject *layout) {
+    PyTypeObject *kind = reinterpret_cast<PyTypeObject *>(given.KnownTensor);
+    Ref known(must(kind->tp_alloc(kind, 0)));
+    KnownTensor_tensor.put(known, must(PyWeakref_NewRef(tensor, nullptr)));
+    KnownTensor_data_ptr.put(known, integer(static_cast<int64_t>(data)));
+    KnownTensor_storage.put(known, held(storage));
+    KnownTensor_layout.put(known, held(layout));
+    return known.give();
+}
+
+/* Remember a tensor's fingerprint; as Tensors._cache. `own`: the tensor's id. */
+static void cache(
+    PyObject *tensors, PyObject *own, PyObject *known, PyObject *version, PyObject *content, PyObject *number) {
+    KnownTensor_version.put(known, held(version));
+    KnownTensor_content.put(known, held(content));
+    KnownTensor_number.put(known, held(number));
+    must(PyDict_SetItem(Tensors_cached(tensors), own, known));
 }
 
 /* Measuring ------------------------------------------------------------------------------------------------------------ */
@@ -155,10 +175,10 @@ static int64_t measured(PyObject *batch, PyObject *tensor, PyObject *form, uint6
     return number_of(row);
 }
 
-/* The number of a tensor that was not seen before. `place`: null where it can't be trusted. As Recorder.first and view. */
-static PyObject *recorded(PyObject *recorder, PyObject *form, PyObject *place, PyObject *tensor, uint64_t address, bool first) {
+/* The number of a tensor that was not seen before. `content`: null where it can't be trusted. As Recorder.view. */
+static PyObject *recorded(PyObject *recorder, PyObject *layout, PyObject *content, PyObject *tensor, uint64_t address, bool first) {
     if (!Recorder_shares.is_set(recorder)) {
-        PyObject *dtype = Form_dtype(form), *shape = Form_shape(form), *device = Form_device(form);
+        PyObject *dtype = Layout_dtype(layout), *shape = Layout_shape(layout), *device = Layout_device(layout);
         if (!Recorder_takes_many.is_set(recorder)) return method(recorder, names.tensor, tensor, dtype, shape, device, minus_one);
         Ref number(next_of(Recorder_tensor_numbers(recorder)));
         extend(Recorder__tensors(recorder), number.p, dtype, shape, device, minus_one, minus_one);
@@ -166,38 +186,38 @@ static PyObject *recorded(PyObject *recorder, PyObject *form, PyObject *place, P
     }
     Locked locked(Recorder__lock(recorder));
     Ref number(next_of(Recorder_tensor_numbers(recorder)));
-    PyObject *rows = Form_rows(form), *batch = Recorder__batch(recorder);
-    PyObject *known = first || !place ? nullptr : found(rows, place);
+    PyObject *rows = Layout_rows(layout), *batch = Recorder__batch(recorder);
+    PyObject *known = first || !content ? nullptr : found(rows, content);
     Ref row;
     if (is_record(known, 2) && number_of(PyTuple_GET_ITEM(known, 0)) == number_of(batch)) {
         row = held(PyTuple_GET_ITEM(known, 1));
     } else {
-        row = integer(measured(Recorder__measure(recorder), tensor, form, address));
-        if (place) {
+        row = integer(measured(Recorder__measure(recorder), tensor, layout, address));
+        if (content) {
             Ref where(tuple(held(Recorder__batch(recorder)), held(row)));
-            must(PyDict_SetItem(rows, place, where));
+            must(PyDict_SetItem(rows, content, where));
         }
     }
     extend(
-        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
+        Recorder__tensors(recorder), number.p, Layout_dtype(layout), Layout_shape(layout), Layout_device(layout), row.p, minus_one);
     return number.give();
 }
 
 /* Number a tensor that an earlier step has measured; as Recorder.again. */
-static PyObject *again(PyObject *recorder, PyObject *lasting, PyObject *form) {
+static PyObject *again(PyObject *recorder, PyObject *lasting, PyObject *layout) {
     Ref number(next_of(Recorder_tensor_numbers(recorder)));
     Locked locked(Recorder__lock(recorder));
     PyObject *list = Recorder__again(recorder);
     Ref row(integer(number_of(given.AGAIN) - PyList_GET_SIZE(list)));
     append(list, lasting);
     extend(
-        Recorder__tensors(recorder), number.p, Form_dtype(form), Form_shape(form), Form_device(form), row.p, minus_one);
+        Recorder__tensors(recorder), number.p, Layout_dtype(layout), Layout_shape(layout), Layout_device(layout), row.p, minus_one);
     return number.give();
 }
 
 /* Looking up ----------------------------------------------------------------------------------------------------------- */
 
-static PyObject *place_of(PyObject *storage, int64_t version) {
+static PyObject *content_key(PyObject *storage, int64_t version) {
     if (!version) return held(storage);
     Ref number(integer(version));
     static PyObject *bits = PyLong_FromLong(64);
@@ -215,46 +235,45 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
         if (!is_plain(base) || !is_simple(impl_of(base))) return called(given.look_up, tensors, tensor, base);
         if (impl_of(base)->unsafe_storage().unsafeGetStorageImpl() == storage) version = version_of(impl_of(base));
     }
-    PyObject *form = form_of(tensors, tensor, impl);
-    Ref kept(held(form));
+    PyObject *layout = layout_of(tensors, tensor, impl);
+    Ref kept(held(layout));
     uint64_t data = reinterpret_cast<uint64_t>(impl->data());
-    PyObject *recorder = Tensors__recorder(tensors), *storages = Tensors__storages(tensors), *seen = Form_seen(form);
-    Ref address(from_address(storage)), number, place;
-    if (!found(storages, address)) { /* as of most: nothing of it was seen, and nothing is to be doubted */
+    PyObject *recorder = Tensors__recorder(tensors), *weak_refs = Tensors__weak_refs(tensors);
+    PyObject *numbers = Layout_numbers(layout);
+    Ref address(from_address(storage)), number, content;
+    if (!found(weak_refs, address)) { /* as of most: nothing of it was seen, and nothing is to be doubted */
         Ref weak(from_address(c10::raw::intrusive_ptr::make_weak(storage)));
-        must(PyDict_SetItem(storages, address, weak));
-        place = place_of(address, version);
-        number = recorded(recorder, form, place, tensor, data, true);
-        must(PyDict_SetItem(seen, place, number));
+        must(PyDict_SetItem(weak_refs, address, weak));
+        content = content_key(address, version);
+        number = recorded(recorder, layout, content, tensor, data, true);
+        must(PyDict_SetItem(numbers, content, number));
     } else {
-        int untrusted = PySet_Contains(Tensors__untrusted(tensors), address);
-        must(untrusted);
-        if (untrusted || found(Tensors__volatile(tensors), address)) return called(given.look_up, tensors, tensor, base);
-        PyObject *key = found(Tensors__keys(tensors), address);
-        place = place_of(key ? key : address.p, version);
-        PyObject *before = found(seen, place);
+        int unversioned = PySet_Contains(Tensors__unversioned(tensors), address);
+        must(unversioned);
+        if (unversioned || found(Tensors__stale_versions(tensors), address))
+            return called(given.look_up, tensors, tensor, base);
+        PyObject *generation = found(Tensors__generations(tensors), address);
+        content = content_key(generation ? generation : address.p, version);
+        PyObject *before = found(numbers, content);
         if (before) {
             number = held(before);
         } else {
-            PyObject *settled = found(Settled_known(Tensors_settled(tensors)), address);
-            if (settled) { /* of an earlier step: itself, its version, its fingerprint */
-                Ref kept_settled(held(settled));
-                PyObject *told = is_record(settled, 3) ? PyTuple_GET_ITEM(settled, 0) : nullptr;
-                bool holds = is_record(told, 5) && number_of(PyTuple_GET_ITEM(settled, 1)) == version &&
-                    referent(PyTuple_GET_ITEM(told, 0)) == tensor &&
-                    PyTuple_GET_ITEM(told, 4) == form &&
-                    reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(told, 1))) == data;
-                if (holds) number = again(recorder, PyTuple_GET_ITEM(settled, 2), form);
+            PyObject *carried = found(CarriedOver_by_storage(Tensors_carried_over(tensors)), address);
+            bool carries = is_a(carried, given.CarriedTensor);
+            if (carries && number_of(CarriedTensor_version(carried)) == version) { /* as CarriedTensor.holds */
+                Ref kept_carried(held(carried));
+                PyObject *known = CarriedTensor_known(carried);
+                bool holds = is_a(known, given.KnownTensor) && referent(KnownTensor_tensor(known)) == tensor &&
+                    KnownTensor_layout(known) == layout &&
+                    reinterpret_cast<uint64_t>(PyLong_AsVoidPtr(KnownTensor_data_ptr(known))) == data;
+                if (holds) number = again(recorder, CarriedTensor_fingerprint(carried), layout);
             }
-            if (!number.p) number = recorded(recorder, form, place, tensor, data, false);
-            must(PyDict_SetItem(seen, place, number));
+            if (!number.p) number = recorded(recorder, layout, content, tensor, data, false);
+            must(PyDict_SetItem(numbers, content, number));
         }
     }
-    Ref lies(Tensors_follows_views.is_set(tensors) ? tuple(held(form), held(place)) : held(Py_None));
-    Ref known(tuple(
-        must(PyWeakref_NewRef(tensor, nullptr)), integer(version), integer(static_cast<int64_t>(data)), held(number), lies.give()));
-    Ref own(from_address(tensor));
-    must(PyDict_SetItem(Tensors_objects(tensors), own, known));
+    Ref known(new_known(tensor, data, address, layout)), own(from_address(tensor)), at(integer(version));
+    cache(tensors, own, known, at, content, number);
     return number.give();
 }
 
@@ -262,8 +281,8 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
 static PyObject *number_in(PyObject *tensors, PyObject *tensor) {
     if (is_plain(tensor) && is_simple(impl_of(tensor))) {
         Ref key(from_address(tensor));
-        PyObject *known = known_of(Tensors_objects(tensors), key, tensor, impl_of(tensor));
-        if (known) return held(PyTuple_GET_ITEM(known, 3));
+        PyObject *known = known_of(Tensors_cached(tensors), key, tensor, impl_of(tensor));
+        if (known) return held(KnownTensor_number(known));
     }
     return looked_up(tensors, tensor, Py_None);
 }

@@ -12,8 +12,8 @@ import torch.nn as nn
 import numscope as ns
 from numscope.capture.recorder import Recorder
 from numscope.capture.torch import native
-from numscope.capture.torch.identity.carried_over import Settled
-from numscope.capture.torch.levels.optimizer_operators import Stepping
+from numscope.capture.torch.identity.carried_over import CarriedOver
+from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
 from tests.integration.writes import ADDRESSES, WRITES
@@ -108,8 +108,8 @@ def test_the_run_is_the_one_in_which_all_is_measured_anew(
         assert count == 3 * 4  # the parameters, in every step but the first
     else:
         assert count == 3 * 16  # the optimizer's state, too
-    monkeypatch.setattr(Settled, "add", lambda *_: False)
-    monkeypatch.setattr(Stepping, "covers", lambda stepping, _: stepping.go_on(False))
+    monkeypatch.setattr(CarriedOver, "add", lambda *_: False)
+    monkeypatch.setattr(OptimizerStep, "covers", lambda stepping, _: stepping.go_on(False))
     assert run(tmp_path / "all") == fewer
     assert len(referred) == count
 

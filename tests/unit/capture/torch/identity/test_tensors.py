@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.identity.layouts import order_of
+from numscope.capture.torch.identity.layouts import element_order
 from numscope.capture.torch.identity.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint
 from numscope.fingerprint.torch_form import TorchBatch
@@ -46,7 +46,7 @@ class Job:
     def __init__(self) -> None:
         self.batch, self.writer = Counting(), Batches()
         self.recorder = Recorder(lambda: self.writer, self.batch, lambda tensor: tensor.numpy())  # type: ignore[arg-type, return-value]
-        self.tensors = Tensors(self.recorder, None, True)
+        self.tensors = Tensors(self.recorder)
 
 
 def true_hash(tensor: torch.Tensor) -> int:
@@ -91,7 +91,7 @@ def test_what_was_written_to_is_measured_again_in_every_shape() -> None:
     after = [job.tensors.number(base.view(2, -1)), job.tensors.number(base.view(-1))]
     assert len({*before, *after}) == 4
     assert job.batch.added == 2
-    job.tensors.overwritten(base)  # unseen by its version
+    job.tensors.note_write(base)  # unseen by its version
     base.numpy()[0] = 7.0
     job.tensors.number(base.view(3, -1))
     job.tensors.number(base.view(-1, 2))
@@ -127,7 +127,7 @@ def test_a_new_step_measures_all_anew() -> None:
         job.tensors.number(base)
         job.tensors.number(base.view(-1))
         job.recorder.flush()
-        job.tensors.forget()
+        job.tensors.new_step()
     assert job.batch.added == 2
 
 
@@ -141,22 +141,22 @@ def test_a_new_step_measures_all_anew() -> None:
 )
 def test_orders(one: Callable[[torch.Tensor], torch.Tensor], other: Callable[[torch.Tensor], torch.Tensor]) -> None:
     base = torch.arange(24).view(2, 3, 4)
-    assert order_of(one(base)) == order_of(other(base))
+    assert element_order(one(base)) == element_order(other(base))
     assert one(base).flatten().tolist() == other(base).flatten().tolist()
 
 
-def test_a_tensor_that_is_written_to_has_a_number_for_each_version_and_one_form() -> None:
+def test_a_tensor_that_is_written_to_has_a_number_for_each_version_and_one_layout() -> None:
     job = Job()
     parameter = torch.zeros(4, 3)
     job.tensors.number(parameter)
-    forms = len(job.tensors._forms)
+    layouts = len(job.tensors._layouts)
     numbers = []
     for _ in range(5):
         with torch.no_grad():
             parameter += 1
         numbers += [job.tensors.number(parameter), job.tensors.number(parameter)]
     assert numbers == [1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert len(job.tensors._forms) == forms
+    assert len(job.tensors._layouts) == layouts
 
 
 def test_what_is_gone_is_forgotten_at_every_version() -> None:
@@ -167,5 +167,5 @@ def test_what_is_gone_is_forgotten_at_every_version() -> None:
         tensor += 1
         job.tensors.number(tensor)
     del tensor, gone
-    job.tensors.sweep()
-    assert [len(form.seen) for form in job.tensors._forms.values()] == [2]
+    job.tensors.forget_dead()
+    assert [len(layout.numbers) for layout in job.tensors._layouts.values()] == [2]

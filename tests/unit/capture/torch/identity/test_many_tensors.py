@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch.identity.tensor_lists import Asked, Lists
+from numscope.capture.torch.identity.tensors import KnownById, Tensors
 from numscope.fingerprint.torch_form import TorchBatch
 
 CONJUGATE = torch.randn(3, dtype=torch.complex64).conj()
@@ -31,33 +31,33 @@ class Job:
 
     def __init__(self, measures: bool) -> None:
         self.recorder = Recorder(None, TorchBatch() if measures else None, None)  # type: ignore[arg-type]
-        self.tensors = Lists(self.recorder, None, measures)
+        self.tensors = Tensors(self.recorder)
 
     def one_by_one(self, tensors: list[torch.Tensor]) -> list[int]:
         return [self.tensors.number(tensor) for tensor in tensors]
 
-    def at_once(self, tensors: list[torch.Tensor], asked: Asked | None) -> list[int]:
+    def at_once(self, tensors: list[torch.Tensor], asked: KnownById | None) -> list[int]:
         found = self.tensors.numbers(tensors, asked)
         assert len(found) == len(tensors)
         return found
 
     def next_step(self) -> None:
         self.recorder.begin_step(self.recorder.step + 1)
-        self.tensors.forget()
+        self.tensors.new_step()
 
 
-def happens(tensors: Lists, shown: list[torch.Tensor], what: str, at_once: bool) -> None:
+def happens(tensors: Tensors, shown: list[torch.Tensor], what: str, at_once: bool) -> None:
     """Have something happen to all of the tensors."""
     if what == "distrust":
-        tensors.distrust_all(shown) if at_once else tensors.distrust(*shown)
+        tensors.mark_all_unversioned(shown) if at_once else tensors.mark_unversioned(*shown)
     elif what == "unseen":
         for group in [shown] if at_once else [[one] for one in shown]:
-            tensors.written_unseen(group)
+            tensors.note_possible_writes(group)
     else:
         optimizer = what == "left"
-        if not at_once or tensors.all_overwritten(shown, optimizer) is None:
+        if not at_once or tensors.note_writes_at_once(shown, optimizer) is None:
             for one in shown:
-                tensors.overwritten(one, optimizer)
+                tensors.note_write(one, optimizer)
 
 
 @settings(max_examples=150, deadline=None)
@@ -78,7 +78,7 @@ def test_a_list_is_looked_up_as_each_of_its_tensors(
 ) -> None:
     jobs = [Job(measures), Job(measures)]
     made = [MAKERS[kind]() for kind in kinds]
-    asked: Asked | None = {} if remembers else None
+    asked: KnownById | None = {} if remembers else None
     for places, what in program:
         shown = [made[place % len(made)] for place in places]
         if what == "rise":
@@ -86,7 +86,7 @@ def test_a_list_is_looked_up_as_each_of_its_tensors(
                 torch.autograd.graph.increment_version(one)
         elif what == "forget":
             for job in jobs:
-                job.tensors.forget_left()
+                job.tensors.forget_optimizer_writes()
         elif what == "step":
             for job in jobs:
                 job.next_step()
@@ -94,8 +94,8 @@ def test_a_list_is_looked_up_as_each_of_its_tensors(
         elif what == "settle":
             if measures:
                 for one, number in zip(shown, jobs[0].one_by_one(shown)):
-                    jobs[0].tensors.settle([one], [number], {})
-                jobs[1].tensors.settle(shown, jobs[1].one_by_one(shown), {} if asked is None else asked)
+                    jobs[0].tensors.carry_over([one], [number], {})
+                jobs[1].tensors.carry_over(shown, jobs[1].one_by_one(shown), {} if asked is None else asked)
         elif what != "look":
             for at_once, job in enumerate(jobs):
                 happens(job.tensors, shown, what, bool(at_once))
@@ -112,7 +112,7 @@ def test_what_no_list_can_have_is_looked_up_one_by_one() -> None:
     job = Job(True)
     for other in (inference, sparse, own, torch.ones(2, device="meta")):
         assert len(job.tensors.numbers([torch.ones(2), other, torch.ones(2)])) == 1
-    assert job.tensors.left([torch.ones(2), inference, sparse, own], {}) == [-1] * 4
+    assert job.tensors.numbers_after_optimizer([torch.ones(2), inference, sparse, own], {}) == [-1] * 4
 
 
 def test_what_was_told_of_a_tensor_is_asked_again_where_its_data_are_others() -> None:
@@ -132,4 +132,4 @@ def test_lists_take_the_short_way_where_they_can() -> None:
     with torch.no_grad():
         for _ in range(2):
             assert job.at_once(many, None) == job.one_by_one(many)
-            assert job.tensors.all_overwritten(many, by_optimizer=True) is not None
+            assert job.tensors.note_writes_at_once(many, by_optimizer=True) is not None
