@@ -58,6 +58,9 @@ class Frontend(Protocol):
     def seeds(self) -> dict[str, int]:
         """Return the seeds of the framework's generators, for the manifest."""
 
+    def numerics(self) -> dict[str, dict[str, object]]:
+        """Return the settings that change numbers, the libraries' versions and the chips, for the manifest."""
+
     def description(self) -> dict[str, Any] | None:
         """Return what the captured modules are made of, or None where that is not known or not wanted."""
 
@@ -244,6 +247,7 @@ class Capture:
             framework=self._frontend.name,
             devices=self._frontend.devices(),
             seeds=self._frontend.seeds(),
+            numerics=self._frontend.numerics(),
             settings=self.settings.to_dict(),
             world_size=world,
         )

@@ -37,6 +37,7 @@ def collect(
     devices: Sequence[str] = (),
     seeds: Mapping[str, int] | None = None,
     settings: Mapping[str, Any] | None = None,
+    numerics: Mapping[str, Any] | None = None,
     world_size: int = 1,
 ) -> dict[str, Any]:
     """Return the manifest of a run that begins now. Nothing here is slow, and nothing raises."""
@@ -58,6 +59,7 @@ def collect(
         "environment": environment(os.environ),
         "seeds": dict(seeds or {}),
         "settings": dict(settings or {}),
+        "numerics": dict(numerics or {}),
     }
 
 

@@ -52,7 +52,7 @@ def test_every_command_has_help_and_the_three_parts(capsys: pytest.CaptureFixtur
 
 
 def test_the_contracts_commands_are_in_the_table() -> None:
-    contract = "run compare diagnose bisect check show view import export demo"
+    contract = "run compare diagnose bisect check doctor show view import export demo"
     assert list(COMMANDS) == contract.split()
 
 

@@ -146,6 +146,11 @@ class PaddleFrontend:
         except Exception:
             return {}
 
+    def numerics(self) -> dict[str, dict[str, object]]:
+        """Return the settings that change numbers, and Paddle's version."""
+        settings: dict[str, object] = {"paddle.get_default_dtype()": paddle.get_default_dtype()}
+        return {"settings": settings, "versions": {"paddle": paddle.__version__}, "hardware": {}}
+
     def devices(self) -> list[str]:
         """Return the device that Paddle computes on."""
         return [str(paddle.device.get_device())]

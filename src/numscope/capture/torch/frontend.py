@@ -12,7 +12,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.torch import native
+from numscope.capture.torch import native, numerics
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.identity.uninitialized import Reallocations
@@ -162,6 +162,10 @@ class TorchFrontend(Installed):
     def seeds(self) -> dict[str, int]:
         """Return the seed that torch's default generator was last given; reading it changes nothing."""
         return {"torch": torch.initial_seed()}
+
+    def numerics(self) -> dict[str, dict[str, object]]:
+        """Return the settings that change numbers, as they are when the first step is written."""
+        return numerics.collect()
 
 
 def _mode(watch: Watch, level: str) -> ApiMode | AtenMode | None:
