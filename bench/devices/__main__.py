@@ -11,6 +11,7 @@ import fnmatch
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -18,16 +19,17 @@ from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+from bench.devices import archive
 from bench.devices.pairs import Pair, jobs, pairs
-
-STEPS = 2
+from bench.devices.planted import FAULTS
 
 
 def main() -> int:
     """Do what the command line asks for; 0 where all answers are right."""
     parser = argparse.ArgumentParser(prog="python -m bench.devices", description=__doc__)
-    parser.add_argument("what", choices=("record", "judge", "list"))
+    parser.add_argument("what", choices=("record", "pack", "judge", "list"))
     parser.add_argument("folder", type=Path)
+    parser.add_argument("archives", type=Path, nargs="?")
     parser.add_argument("--only", default="*", metavar="GLOB", help="pairs to judge, or jobs to record, by name")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--wrong", action="store_true", help="print the pairs that are judged wrongly alone")
@@ -37,7 +39,14 @@ def main() -> int:
         return 0
     if options.what == "record":
         return record_all(options.folder, options.only)
-    results = judge_all(options.folder, options.only)
+    if options.what == "pack":
+        archive.pack(options.folder, options.archives)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="devices") as temporary:
+        folder = options.folder
+        if any(folder.glob("*.tar.xz")):
+            archive.unpack(folder, folder := Path(temporary))
+        results = judge_all(folder, options.only)
     print_table(results, options.wrong)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
@@ -57,7 +66,7 @@ def record_all(folder: Path, only: str) -> int:
             continue
         begin = time.perf_counter()
         try:
-            losses[job.name] = record(job, folder / job.name, STEPS)
+            losses[job.name] = record(job, folder / job.name, steps=1 if job.model in FAULTS else 2)
             print(f"{job.name}: {losses[job.name]} in {time.perf_counter() - begin:.1f} s", flush=True)
         except Exception:
             failed += 1
@@ -81,7 +90,6 @@ def judge_all(folder: Path, only: str) -> list[dict[str, Any]]:
 def judge(pair: Pair, target: Path, reference: Path) -> dict[str, Any]:
     """Compare one pair and hold the answer against the truth."""
     import numscope as ns
-    from bench.devices import planted
     from bench.zoo.truth import accepts
 
     begin = time.perf_counter()
@@ -91,9 +99,8 @@ def judge(pair: Pair, target: Path, reference: Path) -> dict[str, Any]:
         report = {"verdict": f"{type(error).__name__}: {error}", "origin": None}
     origin = report["origin"] or {}
     diverged = report["verdict"] == "diverged"
-    script = Path(planted.__file__)
     if pair.truth is not None:
-        right = diverged and accepts(pair.truth, origin, script)
+        right = diverged and accepts(pair.truth, origin)
     elif pair.setting:
         right = diverged and pair.setting in str(report.get("settings")) and origin.get("mechanism") == "precision"
     else:

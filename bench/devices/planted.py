@@ -184,55 +184,45 @@ class Decoder(nn.Module):
         return F.cross_entropy(given, wanted)
 
 
+_ANY = r"(Functional|Tensor|Torch)\..*"
+_ALONE = ("missing", "extra")
+
+
 def _at(fault: str, *answers: Answer, mechanisms: tuple[str, ...] = ("semantic",)) -> Truth:
-    line = Answer(r"(Functional|Tensor|Torch)\..*", marker=f"fault {fault}")
-    return Truth((*answers, line), mechanisms, step=0)
+    """Return the truth of a fault that its line shows: a call on that line, whether both sides have it or one alone."""
+    marker = f"fault {fault}"
+    return Truth((Answer(_ANY, marker=marker), Answer(_ANY, _ALONE, marker=marker), *answers), mechanisms, step=0)
 
 
-def _norm(fault: str) -> Truth:
-    inside = Answer(r"(Functional|Tensor|Torch)\..*", module="blocks.2.norm1", marker=f"fault {fault}")
-    only = Answer(r"(Functional|Tensor|Torch)\..*", ("missing", "extra"), "blocks.2.norm1", None)
-    return Truth((inside, only), ("semantic",), step=0)
+def _inside(module: str) -> Answer:
+    """Return an answer that names a call of one side alone inside the faulty module."""
+    return Answer(_ANY, _ALONE, module, None)
 
 
-# family → fault → its truth. An origin is right that names the line, or the call of one side alone on or beside it.
+_LOW = ("precision",)
+_ATTENTION = "blocks.2.attention"
+# family → fault → its truth.
 FAULTS: dict[str, dict[str, Truth]] = {
     "rms": {
         "rms_eps": _at("rms_eps"),
-        "rms_variance": _norm("rms_variance"),
-        "cast_order": Truth(
-            (
-                Answer(r"(Functional|Tensor|Torch)\..*", (), "blocks.2.norm1", None),
-                Answer(r"(Functional|Tensor|Torch)\..*", ("missing", "extra"), "blocks.2.norm1", None),
-            ),
-            ("precision",),
-            step=0,
+        "rms_variance": _at("rms_variance", _inside("blocks.2.norm1")),
+        "cast_order": _at(
+            "cast_order", _inside("blocks.2.norm1"), Answer(_ANY, (), "blocks.2.norm1", None), mechanisms=_LOW
         ),
-        "rope_base": _at("rope_base", Answer(r".*(pow|rpow|arange|neg|truediv|div).*", marker="fault rope_base")),
-        "rope_bf16": _at("rope_bf16", extra("Tensor.bfloat16"), mechanisms=("precision",)),
-        "gqa_order": _at(
-            "gqa_order",
-            extra("Tensor.repeat", "blocks.2.attention", marker="fault gqa_order"),
-            missing("Tensor.repeat_interleave", "blocks.2.attention", marker=None),
-        ),
+        "rope_base": _at("rope_base"),
+        "rope_bf16": _at("rope_bf16", extra("Tensor.bfloat16", marker=None), mechanisms=_LOW),
+        "gqa_order": _at("gqa_order", missing("Tensor.repeat_interleave", _ATTENTION, marker=None)),
         "scale": _at("scale"),
         "mask": _at("mask"),
         "softmax_low": _at(
             "softmax_low",
-            extra("Tensor.bfloat16", "blocks.2.attention"),
-            missing("Tensor.float", "blocks.2.attention", marker=None),
-            mechanisms=("precision",),
+            extra("Tensor.bfloat16", _ATTENTION, marker=None),
+            missing("Tensor.float", _ATTENTION, marker=None),
+            mechanisms=_LOW,
         ),
-        "silu_gelu": _at(
-            "silu_gelu",
-            extra("Functional.gelu", "blocks.2.mlp", marker="fault silu_gelu"),
-            missing("Functional.silu", "blocks.2.mlp", marker=None),
-        ),
+        "silu_gelu": _at("silu_gelu", missing("Functional.silu", "blocks.2.mlp", marker=None)),
         "gate_swapped": _at("gate_swapped"),
-        "residual": _at(
-            "residual",
-            extra("Module.blocks.2.norm2", marker=None),
-        ),
+        "residual": _at("residual", _inside("blocks.2.norm2")),
         "label_smoothing": _at("label_smoothing"),
     },
     "ln": {
@@ -246,14 +236,12 @@ FAULTS: dict[str, dict[str, Truth]] = {
         "mask": _at("mask"),
         "softmax_low": _at(
             "softmax_low",
-            extra("Tensor.bfloat16", "blocks.2.attention"),
-            missing("Tensor.float", "blocks.2.attention", marker=None),
-            mechanisms=("precision",),
+            extra("Tensor.bfloat16", _ATTENTION, marker=None),
+            missing("Tensor.float", _ATTENTION, marker=None),
+            mechanisms=_LOW,
         ),
-        "position": _at(
-            "position", extra("Tensor.add", marker="fault position"), extra("Tensor.__add__", marker="fault position")
-        ),
-        "residual": _at("residual"),
+        "position": _at("position"),
+        "residual": _at("residual", _inside("blocks.2.norm2")),
         "shift": _at("shift"),
     },
 }
