@@ -24,7 +24,7 @@ from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.watch import Watch
 from numscope.core.errors import CaptureError, SettingsError
-from numscope.core.json_value import Json
+from numscope.core.json_value import Json, holds_non_finite
 from numscope.core.settings import CaptureSettings
 from numscope.store.formats.step_calls import orders_by_end
 
@@ -295,7 +295,7 @@ def is_overflow(call: LiveCall) -> bool:
     before = {**call.group("input"), **call.group("kwargs"), **call.group("parameters")}
     if not all(tensor.is_finite() for tensor in before.values()):
         return False  # inherited
-    return not any(mark in json.dumps(call.arguments) for mark in ('"inf"', '"-inf"', '"nan"'))
+    return not holds_non_finite(call.arguments)
 
 
 def statistics(array: NDArray[Any]) -> tuple[float, float, float]:

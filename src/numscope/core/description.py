@@ -10,5 +10,27 @@ a dict), `dtype`, `import`, `enum`, `module` (a path), `tensor` (the path and na
 index into `objects`); `not` names a value that has no plain form.
 """
 
+from __future__ import annotations
+
+from typing import TypedDict
+
+from numscope.core.json_value import Json
+
 FILE = "modules.json"
 FORMAT = "numscope.modules/1"
+
+ModuleEntry = TypedDict(
+    "ModuleEntry",
+    {
+        "class": str,  # `package.module:Outer.Inner`
+        "file": str | None,
+        "training": bool,
+        "children": dict[str, str | None],  # the path of each; None where the attribute is None
+        "parameters": dict[str, bool],  # False where the parameter is None
+        "buffers": dict[str, bool],
+        "hooks": int,
+        "attributes": dict[str, Json],
+    },
+)
+
+ObjectEntry = TypedDict("ObjectEntry", {"class": str, "file": str | None, "state": dict[str, Json]})

@@ -22,6 +22,15 @@ def sizes(value: Json) -> tuple[int, ...]:
     return tuple(item for item in items(value) if isinstance(item, int))
 
 
+def holds_non_finite(value: object) -> bool:
+    """Tell whether a value is, or holds, a number that is NaN or infinite: such a number is written as text."""
+    if isinstance(value, dict):
+        return any(map(holds_non_finite, value.values()))
+    if isinstance(value, list):
+        return any(map(holds_non_finite, value))
+    return value in ("nan", "inf", "-inf")
+
+
 def number(value: Json) -> float | None:
     """Return a number, also one that stands as text ("nan", "inf"); None for anything else."""
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def tree_map_tensors(value: T, change: Callable[[torch.Tensor], torch.Tensor]) -> T:
@@ -16,9 +18,9 @@ def tree_map_tensors(value: T, change: Callable[[torch.Tensor], torch.Tensor]) -
     return tree_map(value, lambda leaf: change(leaf) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def tree_map(value: T, change: Callable[[Any], Any]) -> T:
+def tree_map(value: T, change: Callable[[object], object]) -> T:
     """Return a nested structure with its leaves changed; the structure itself where nothing changed."""
-    mapped: T
+    mapped: object
     if isinstance(value, dict):
         items = {key: tree_map(item, change) for key, item in value.items()}
         is_same = all(items[key] is item for key, item in value.items())
@@ -35,7 +37,7 @@ def tree_map(value: T, change: Callable[[Any], Any]) -> T:
         mapped = value if is_same else dataclasses.replace(value, **after)
     else:
         mapped = change(value)
-    return mapped
+    return cast(T, mapped)  # a leaf is replaced by one that can stand in its place
 
 
 def leaves(value: object) -> list[object]:
@@ -50,7 +52,7 @@ def leaves(value: object) -> list[object]:
     return found
 
 
-def _with_items(value: Any, items: dict[Any, Any]) -> Any:
+def _with_items(value: dict[K, V], items: dict[K, V]) -> object:
     """Return a dictionary of the class of `value` with other items."""
     if type(value) is dict:
         return items

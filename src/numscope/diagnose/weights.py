@@ -10,17 +10,18 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from numscope.core.errors import SettingsError
 
 if TYPE_CHECKING:
+    import paddle
     import torch
 
-Values = dict[str, NDArray[Any]]
+Values = dict[str, npt.NDArray[np.generic]]  # by the name of the parameter or buffer
 
 _STATISTICS = {"running_mean": "_mean", "running_var": "_variance"}
 _SKIPPED = ("num_batches_tracked",)  # torch counts them, Paddle does not
@@ -112,7 +113,7 @@ class _Torch:
 class _Paddle:
     name = "paddle"
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: paddle.nn.Layer) -> None:
         self._model = model
         self._state = model.state_dict()
 

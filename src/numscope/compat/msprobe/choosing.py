@@ -8,6 +8,7 @@ import re
 import warnings
 
 from numscope.compat.msprobe.options import Options
+from numscope.core.json_value import holds_non_finite
 from numscope.core.names import parse_call
 from numscope.store.formats.step_calls import StepCall, StepTensor
 
@@ -72,7 +73,7 @@ def is_overflow(call: StepCall) -> bool:
     before = [tensor for group in ("input", "kwargs", "parameters") for tensor in groups.get(group, [])]
     if all(_is_finite(tensor) for tensor in groups.get("output", [])) or not all(map(_is_finite, before)):
         return False
-    return not any(mark in str(call.arguments) for mark in ("'inf'", "'-inf'", "'nan'"))
+    return not holds_non_finite(call.arguments)
 
 
 def _is_finite(tensor: StepTensor) -> bool:

@@ -6,8 +6,9 @@ An axis says what environment variables the two jobs have, and what is done in t
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from numscope.core.errors import SettingsError
 
@@ -67,9 +68,9 @@ def install(order: dict[str, str]) -> None:
 
 def _without_autocast(autocast: type[torch.autocast]) -> None:
     """Turn off every autocast of this process."""
-    original = autocast.__init__
+    original: Callable[..., None] = autocast.__init__
 
-    def __init__(self: torch.autocast, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: torch.autocast, *args: object, **kwargs: object) -> None:
         original(self, *args, **{**kwargs, "enabled": False})
 
     autocast.__init__ = __init__  # type: ignore[method-assign]

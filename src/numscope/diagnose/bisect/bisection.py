@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.compute as pc
 
@@ -151,12 +150,13 @@ class Bisection:
         self._state[folder] = order
         (self._out / "bisect.json").write_text(json.dumps(self._state, indent=1))
 
-    def _load(self) -> dict[str, Any]:
+    def _load(self) -> dict[str, list[str]]:
+        """Return the passes that are done: the folder of each, and the options and command that it was run with."""
         try:
-            found: dict[str, Any] = json.loads((self._out / "bisect.json").read_text())
-        except (OSError, ValueError):
+            done: dict[str, list[str]] = json.loads((self._out / "bisect.json").read_text())
+        except (OSError, ValueError):  # the first bisection in this folder, or one that was killed while it wrote
             return {}
-        return found
+        return done
 
 
 def spoken_time(seconds: float) -> str:

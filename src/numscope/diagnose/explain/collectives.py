@@ -10,7 +10,7 @@ from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.diagnose.explain.explanation import Explanation
 from numscope.diagnose.explain.relation import relation
-from numscope.diagnose.hypotheses.collectives import Ranks, fitting
+from numscope.diagnose.hypotheses.collectives import Fit, Ranks, fitting
 from numscope.diagnose.recorded.differing_tensors import DifferingTensor, differing_tensors
 from numscope.diagnose.recorded.paired_step import PairedStep
 from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
@@ -52,9 +52,10 @@ def across_ranks(pairs: PairedStep, tensor: DifferingTensor, of_itself: bool = F
         case = _case(pairs, parts, tensor.target, tensor.reference, operation)
     except NotKeptError:
         return None
+    found = fitting(case) if case is not None else None
     maker = pairs.target.producer.get(tensor.target)
     name = pairs.target.calls[maker].name if maker is not None else pairs.target.name_of(tensor.target)
-    return _explanation(case, name) if case is not None else None
+    return _explanation(found, name) if found is not None else None
 
 
 def _nearest(graph: StepGraph, number: int) -> RecordedCall | None:
@@ -82,9 +83,9 @@ def _in_both(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> Exp
     for slot, number in pairs.target.outputs(ours.order).items():
         if slot not in outputs or pairs.same(number, outputs[slot]):
             continue
-        found = _fitted(pairs, ours, number, outputs[slot])
+        found = _fit(pairs, ours, number, outputs[slot])
         if found is not None:
-            return found
+            return _explanation(found, ours.name)
         repair = relation(pairs, number, outputs[slot])
         return Explanation("semantic" if repair else "unknown", repair)
     return Explanation.could_not("a collective can't be replayed: its result needs the other ranks")
@@ -126,20 +127,20 @@ def _extra(pairs: PairedStep, call: RecordedCall, origin: Origin) -> Explanation
     for number in pairs.target.outputs(call.order).values():
         for tensor in differing:
             if tensor.target == number:
-                found = _fitted(pairs, call, number, tensor.reference)
-                if found is not None and found.repair:
-                    tail = found.repair.removeprefix("equal to the reference with ").removesuffix(f" in {call.name}")
-                    return Explanation("semantic", f"{repair}: {tail}", details=found.details)
+                found = _fit(pairs, call, number, tensor.reference)
+                if found is not None:
+                    details = {"hypothesis": found.hypothesis}
+                    return Explanation("semantic", f"{repair}: {found.repair.change}", details=details)
     return Explanation("semantic", repair)
 
 
-def _fitted(pairs: PairedStep, call: RecordedCall, made: int, wanted: int) -> Explanation | None:
-    """Explain an output of a collective of the target by its inputs on all ranks."""
+def _fit(pairs: PairedStep, call: RecordedCall, made: int, wanted: int) -> Fit | None:
+    """Return the hypothesis that gives the wanted output of a collective from its inputs on all ranks."""
     try:
         case = _case(pairs, _inputs(pairs.target, call), made, wanted, _operation(call))
     except NotKeptError:
         return None
-    return _explanation(case, call.name) if case is not None else None
+    return fitting(case) if case is not None else None
 
 
 def _inputs(graph: StepGraph, call: RecordedCall) -> list[torch.Tensor] | None:
@@ -156,10 +157,7 @@ def _inputs(graph: StepGraph, call: RecordedCall) -> list[torch.Tensor] | None:
     return found
 
 
-def _explanation(case: Ranks, name: str) -> Explanation | None:
-    found = fitting(case)
-    if found is None:
-        return None
+def _explanation(found: Fit, name: str) -> Explanation:
     return Explanation("semantic", f"{found.repair} in {name}", details={"hypothesis": found.hypothesis})
 
 

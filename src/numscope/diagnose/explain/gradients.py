@@ -88,7 +88,7 @@ def _parameter_name(graph: StepGraph, number: int, call: int) -> str | None:
     while outer is not None:
         for slot, held in graph.slots(outer, "parameters").items():
             if held == number:
-                name = slot.partition(".")[2]
+                name = slot.removeprefix("parameters.")
                 return f"{graph.calls[outer].module}.{name}" if graph.calls[outer].module else name
         outer = graph.calls[outer].parent
     return None

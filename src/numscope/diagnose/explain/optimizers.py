@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -23,8 +22,8 @@ from numscope.diagnose.replay.calls import operator_errors
 from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 from numscope.store.reader import Run
 
-Settings = Mapping[str, Any]  # of a parameter group: lr, betas …
-SettingsByGroup = dict[str, dict[str, Any]]
+Settings = Mapping[str, object]  # of a parameter group: lr, betas …
+SettingsByGroup = dict[str, dict[str, object]]
 
 _NO_CAUSE = {
     "foreach",
@@ -225,7 +224,7 @@ class OptimizerStepPair:
         """Return some parameters, those first that come out most differently."""
         found: list[tuple[float, str]] = []
         for slot in self.target.graph.outputs(self.target.call.order):
-            parameter = slot.partition(".")[2]
+            parameter = slot.removeprefix("output.")
             ours, theirs = self.target.output(parameter), self.reference.output(parameter)
             if ours is not None and theirs is not None:
                 found.append((-relative_error(ours, theirs), parameter))
@@ -340,8 +339,11 @@ def simulate(kind: type[torch.optim.Optimizer], history: History) -> torch.Tenso
     accepted = set(inspect.signature(kind).parameters)
     first = {key: _plain(value) for key, value in history[0].settings.items() if key in accepted - _NO_CAUSE}
     parameter = torch.nn.Parameter(history[0].value.clone())
+    if "foreach" in accepted:
+        first["foreach"] = False
+    make: Callable[..., torch.optim.Optimizer] = kind
     with operator_errors():
-        optimizer = kind([parameter], foreach=False, **first) if "foreach" in accepted else kind([parameter], **first)  # type: ignore[call-arg]
+        optimizer = make([parameter], **first)
     (group,) = optimizer.param_groups
     for seen in history:
         with torch.no_grad():
@@ -353,5 +355,5 @@ def simulate(kind: type[torch.optim.Optimizer], history: History) -> torch.Tenso
     return parameter.detach()
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value

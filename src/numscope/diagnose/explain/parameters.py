@@ -96,5 +96,5 @@ def _optimized(graph: StepGraph) -> dict[str, int]:
         if call.kind == "optimizer":
             for slot, number in graph.slots(call.order, "parameters").items():
                 if number is not None and graph.tensors[number].hash is not None:
-                    found.setdefault(slot.partition(".")[2], number)
+                    found.setdefault(slot.removeprefix("parameters."), number)
     return found

@@ -21,4 +21,4 @@ def relation(pairs: PairedStep, target: int, reference: int) -> str | None:
     ours = Subgraph(pairs.target, (), (target,), target)
     theirs = Subgraph(pairs.reference, (), (reference,), reference)
     found = fitting(Case(ours, theirs, {}, {}, roundoff, roundoff))
-    return str(found).replace(" on the output", "").replace(" of the output", " of it") if found else None
+    return str(found) if found else None

@@ -15,8 +15,8 @@ from numscope.diagnose.recorded.invocation import CannotReplay, Invocation
 from numscope.diagnose.recorded.subgraph import Subgraph, UnmatchedCalls, matched_calls, unmatched_calls
 from numscope.diagnose.replay.measures import relative_error
 
-# A hypothesis replays calls, and computes with tensors whose shapes it does not know to go together.
-NOT_APPLICABLE = (CannotReplay, NotKeptError, RuntimeError, IndexError)
+# A hypothesis replays calls, and combines tensors whose shapes may not fit: torch raises RuntimeError for these.
+NOT_APPLICABLE = (CannotReplay, NotKeptError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,16 @@ class Case:
     floor: float  # relative error that rounding explains natively
     floor64: float
     counterpart: Mapping[int, int] = field(default_factory=dict)  # the target's tensors → the reference's
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether no calls lead to the outputs: then the tensors themselves are compared."""
+        return not self.target.calls and not self.reference.calls
+
+    @property
+    def output_words(self) -> str:
+        """The words for the output in a repair: `it` where there is nothing but the tensor."""
+        return "it" if self.is_bare else "the output"
 
     @cached_property
     def target_output(self) -> torch.Tensor:

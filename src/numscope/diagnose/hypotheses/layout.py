@@ -32,7 +32,7 @@ def transposed_output(case: Case) -> Iterator[Repair]:
     for first in range(rank):
         for second in range(first + 1, rank):
             yield Repair(
-                f"axes {first} and {second} of the output transposed",
+                f"axes {first} and {second} of {case.output_words} transposed",
                 partial(torch.transpose, case.target_output, first, second),
             )
 
@@ -88,7 +88,7 @@ def permutation(case: Case) -> Iterator[Repair]:
         if case.involves("repeat", "repeat_interleave", "expand", "tile"):
             kind = "permuted: each copied in its place (interleaved), not all copied after another"
         yield Repair(
-            f"axis {axis} of the output {kind}, as {_ranges(order)}",
+            f"axis {axis} of {case.output_words} {kind}, as {_ranges(order)}",
             partial(torch.index_select, case.target_output, axis, torch.tensor(order)),
         )
 

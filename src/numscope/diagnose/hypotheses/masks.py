@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -16,13 +17,23 @@ def band(case: Case) -> Iterator[Repair]:
     if now is None or then is None or now == then:
         return
     yield Repair(
-        f"the mask's window {_spoken(then)} (now {_spoken(now)}), i the query and j the key",
+        f"the mask's window {then} (now {now}), i the query and j the key",
         lambda: case.reference_output,
     )
 
 
-def allowed_band(mask: torch.Tensor) -> tuple[int, int] | None:
-    """Return the first and last diagonal (i - j) that a mask lets through; None where the mask is no band."""
+class Band(NamedTuple):
+    """The diagonals i - j that a mask lets through, for query i and key j; both ends are included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first} <= i-j <= {self.last}"
+
+
+def allowed_band(mask: torch.Tensor) -> Band | None:
+    """Return the diagonals that a mask lets through; None where the mask is no band."""
     if mask.dim() < 2:
         return None
     plain = mask.reshape(-1, *mask.shape[-2:])
@@ -33,12 +44,8 @@ def allowed_band(mask: torch.Tensor) -> tuple[int, int] | None:
     if values.numel() != 2:
         return None
     passed = grid.bool() if grid.dtype == torch.bool else grid == values.max()
-    rows = torch.arange(grid.shape[0]).unsqueeze(1)
-    distance = (rows - torch.arange(grid.shape[1])).masked_fill(~passed, 10**6)
-    low, high = int(distance.min()), int(distance.masked_fill(~passed, -(10**6)).max())
-    inside = (rows - torch.arange(grid.shape[1]) >= low) & (rows - torch.arange(grid.shape[1]) <= high)
-    return (low, high) if torch.equal(inside, passed) else None
-
-
-def _spoken(limits: tuple[int, int]) -> str:
-    return f"{limits[0]} <= i-j <= {limits[1]}"
+    queries, keys = grid.shape
+    diagonal = torch.arange(queries).unsqueeze(1) - torch.arange(keys)
+    low, high = int(diagonal[passed].min()), int(diagonal[passed].max())
+    inside = (diagonal >= low) & (diagonal <= high)
+    return Band(low, high) if torch.equal(inside, passed) else None

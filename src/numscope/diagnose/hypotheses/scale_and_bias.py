@@ -19,7 +19,7 @@ def bias(case: Case) -> Iterator[Repair]:
     """Add or subtract a vector among the parameters."""
     if case.target_output.shape != case.reference_output.shape or not case.target_output.dim():
         return
-    if not case.target.calls and not case.reference.calls:
+    if case.is_bare:
         return  # the tensors themselves would be the vectors that are tried
     width = case.target_output.shape[-1]
     for graph, number, tensor in _vectors(case, width):
@@ -67,7 +67,8 @@ def scale(case: Case) -> Iterator[Repair]:
         yield Repair("the opposite sign", lambda: -case.target_output)
     said = spoken(found)
     more = "" if recognise(found) else f"; the target is {spoken(1 / found)} times the reference"
-    yield Repair(f"a scale factor of {said} on the output{more}", lambda: case.target_output * found, is_vague=True)
+    where = "" if case.is_bare else " on the output"
+    yield Repair(f"a scale factor of {said}{where}{more}", lambda: case.target_output * found, is_vague=True)
 
 
 @hypothesis("scale of an input")
@@ -88,8 +89,8 @@ def scale_of_input(case: Case) -> Iterator[Repair]:
 @hypothesis("scale and shift")
 def scale_and_shift(case: Case) -> Iterator[Repair]:
     """The reference is the target times a number plus a number, for each place of one axis: normalised data."""
-    if case.target.calls or case.reference.calls:
-        return  # what calls do is said by calls
+    if not case.is_bare:
+        return  # hypotheses about the calls explain more
     given, wanted = case.target_output, case.reference_output
     if given.shape != wanted.shape or not given.is_floating_point() or given.dim() < 2:
         return

@@ -171,11 +171,12 @@ class Graft:
         nested = isinstance(result, (tuple, list, dict))
         return self._replaced(result, call, "output" if nested else "output.0")
 
-    def _replaced(self, value: Any, order: int, slot: str) -> Any:
+    def _replaced(self, value: object, order: int, slot: str) -> object:
         """Return a value with its tensors replaced by the reference's of a slot; the value itself where that can't be."""
         if isinstance(value, (tuple, list)):
             items = [self._replaced(item, order, f"{slot}.{index}") for index, item in enumerate(value)]
-            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+            make: Callable[..., object] = type(value)
+            return make(*items) if hasattr(value, "_fields") else make(items)
         if isinstance(value, dict):
             put = {name: self._replaced(item, order, f"{slot}.{name}") for name, item in value.items()}
             return type(value)(**put) if type(value) is not dict else put
@@ -187,16 +188,17 @@ class Graft:
         if number is None:
             self.not_replaced[name] = "the reference has no such tensor"
             return value
-        if tuple(value.shape) != graph.tensors[number].shape:
-            self.not_replaced[name] = f"shape {list(graph.tensors[number].shape)} there, {list(value.shape)} here"
+        here, there = self._backend.shape(value), graph.tensors[number].shape
+        if here != there:
+            self.not_replaced[name] = f"shape {list(there)} there, {list(here)} here"
             return value
         try:
-            new = self._backend.replaced(value, graph, number)
+            replacement: object = self._backend.replaced(value, graph, number)
         except NotKeptError as why:
             self.not_replaced[name] = f"{why}: capture it with keep='tensors'"
             return value
         self.replaced.append(name)
-        return new
+        return replacement
 
     def _reference(self) -> StepGraph | None:
         """Return the reference's step that belongs to the one that runs now."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeGuard, TypeVar
 
 from numscope.diagnose.recorded.step_graph import StepGraph
 
@@ -25,8 +25,11 @@ class Backend(Protocol[M, T]):
     def hook(self, module: M, before: ReplaceInputs, after: ReplaceResult) -> Undo:
         """Call `before` with a module's arguments and `after` with its result; what they return takes their place."""
 
-    def is_tensor(self, value: object) -> bool:
+    def is_tensor(self, value: object) -> TypeGuard[T]:
         """Tell whether a value is a tensor."""
+
+    def shape(self, tensor: T) -> tuple[int, ...]:
+        """Return a tensor's shape."""
 
     def replaced(self, value: T, graph: StepGraph, number: int) -> T:
         """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TypeGuard
 
 import paddle
 
@@ -15,12 +15,11 @@ from numscope.diagnose.recorded.step_graph import StepGraph
 class PaddleBackend:
     """Hooks of paddle layers."""
 
-    def modules(self, model: Any) -> Iterable[tuple[str, Any]]:
+    def modules(self, model: paddle.nn.Layer) -> Iterable[tuple[str, paddle.nn.Layer]]:
         """Yield path and layer."""
-        found: Iterable[tuple[str, Any]] = model.named_sublayers(include_self=True)
-        return found
+        yield from model.named_sublayers(include_self=True)
 
-    def hook(self, module: Any, before: ReplaceInputs, after: ReplaceResult) -> Undo:
+    def hook(self, module: paddle.nn.Layer, before: ReplaceInputs, after: ReplaceResult) -> Undo:
         """Register both hooks; Paddle's see no keyword arguments."""
 
         def first(_: object, args: tuple[object, ...]) -> tuple[object, ...] | None:
@@ -41,11 +40,15 @@ class PaddleBackend:
 
         return undo
 
-    def is_tensor(self, value: object) -> bool:
+    def is_tensor(self, value: object) -> TypeGuard[paddle.Tensor]:
         """Tell whether a value is a tensor."""
         return isinstance(value, paddle.Tensor)
 
-    def replaced(self, value: Any, graph: StepGraph, number: int) -> Any:
+    def shape(self, tensor: paddle.Tensor) -> tuple[int, ...]:
+        """Return a tensor's shape."""
+        return tuple(tensor.shape)
+
+    def replaced(self, value: paddle.Tensor, graph: StepGraph, number: int) -> paddle.Tensor:
         """Return the recorded tensor in the value's dtype, with the value's gradient."""
         data = graph.array(number)
         if data.dtype.kind not in "biu" and data.dtype.itemsize < 4:
@@ -72,7 +75,7 @@ class _Replace(paddle.autograd.PyLayer):  # type: ignore[misc]
     """Gives another value forward, to the bit, and hands the gradient on backward."""
 
     @staticmethod
-    def forward(ctx: object, value: object, other: Any) -> Any:
+    def forward(ctx: object, value: paddle.Tensor, other: paddle.Tensor) -> paddle.Tensor:
         return other.clone()
 
     @staticmethod

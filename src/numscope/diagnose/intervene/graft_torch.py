@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -38,7 +38,7 @@ class _Calls(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
@@ -68,9 +68,13 @@ class TorchBackend:
 
         return undo
 
-    def is_tensor(self, value: object) -> bool:
+    def is_tensor(self, value: object) -> TypeGuard[torch.Tensor]:
         """Tell whether a value is a tensor."""
         return isinstance(value, torch.Tensor)
+
+    def shape(self, tensor: torch.Tensor) -> tuple[int, ...]:
+        """Return a tensor's shape."""
+        return tuple(tensor.shape)
 
     def replaced(self, value: torch.Tensor, graph: StepGraph, number: int) -> torch.Tensor:
         """Return the recorded tensor on the value's device and in its dtype, with the value's gradient."""

@@ -24,7 +24,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
@@ -39,7 +39,10 @@ Undo = Callable[[], None]
 
 
 def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
-    """Return a reroute of a function, a module, a name or a pattern: call it, decorate with it, or enter it."""
+    """Return a reroute of a function, a module, a name or a pattern: call it, decorate with it, or enter it.
+
+    Typed as `Any`: to the caller it is a function of his own, or a context manager.
+    """
     chosen = _dtype(dtype)
     if what is None:
         return functools.partial(to_cpu, dtype=chosen)
@@ -64,12 +67,13 @@ class Reroute:
         if self._callable is not None and not isinstance(what, torch.nn.Module):
             functools.update_wrapper(self, self._callable, updated=())
 
-    def __call__(self, *args: Any, **kwargs: Any) -> object:
+    def __call__(self, *args: object, **kwargs: object) -> object:
         """Call the callable on the CPU; a reroute of names decorates a function, inside which they are rerouted."""
         if self._callable is None:
-            if len(args) != 1 or kwargs or not callable(args[0]):
+            function = args[0] if len(args) == 1 and not kwargs else None
+            if not callable(function):
                 raise SettingsError("to_cpu of a name is a decorator or a context manager: `with ns.to_cpu(name): …`")
-            return self._around(args[0])
+            return self._around(function)
         if self._undo:  # entered: the callable reroutes by itself
             return self._callable(*args, **kwargs)
         return self.run(self._callable, args, kwargs)
@@ -121,10 +125,10 @@ class Reroute:
 
     def bind(self, binding: Binding) -> None:
         """Bind a rerouted function in the place of a Python function."""
-        original: Any = binding.value
+        original = binding.value
         is_wrapped = isinstance(original, (staticmethod, classmethod))
-        function: Callable[..., Any] = original.__func__ if is_wrapped else original
-
+        function: object = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
+        assert callable(function)
         is_method = isinstance(binding.owner, type) and not is_wrapped
 
         @functools.wraps(function)
@@ -133,7 +137,8 @@ class Reroute:
                 return self.run_method(function, *args, **kwargs)
             return self.run(function, args, kwargs)
 
-        replacement: object = type(original)(rerouted) if is_wrapped else rerouted
+        wrap: Callable[..., object] = type(original)
+        replacement = wrap(rerouted) if is_wrapped else rerouted
         setattr(binding.owner, binding.name, replacement)
 
         def undo() -> None:
@@ -154,7 +159,7 @@ class FunctionReroute(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
@@ -175,10 +180,17 @@ class FunctionReroute(TorchFunctionMode):
                     self._reroute.bind(binding)
 
 
-def install(order: dict[str, Any]) -> None:
+class RerouteOrder(TypedDict):
+    """The order of `numscope run --to-cpu` to the processes of the job, as JSON carries it."""
+
+    names: list[str]
+    dtype: str | None
+
+
+def install(order: RerouteOrder) -> None:
     """Reroute in this process until it ends, for `numscope run --to-cpu`."""
     try:
-        reroute = to_cpu(list(order["names"]), dtype=order["dtype"])
+        reroute = Reroute(order["names"], _dtype(order["dtype"]))
         reroute.__enter__()
     except SettingsError as error:  # the job has not begun: torch is just being imported
         print(f"numscope: {error}", file=sys.stderr)

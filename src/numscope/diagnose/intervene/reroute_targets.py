@@ -9,7 +9,6 @@ import sys
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -49,7 +48,7 @@ class Binding:
 class Targets:
     """All that one `to_cpu` reroutes."""
 
-    functions: set[Callable[..., Any]] = field(default_factory=set)  # torch functions
+    functions: set[Callable[..., object]] = field(default_factory=set)  # torch functions
     modules: list[torch.nn.Module] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)  # module paths and patterns of them
     bindings: list[Binding] = field(default_factory=list)
@@ -72,7 +71,7 @@ def find(what: object) -> Targets:
     return targets
 
 
-def torch_functions(head: str) -> list[Callable[..., Any]]:
+def torch_functions(head: str) -> list[Callable[..., object]]:
     """Return the torch functions that a call's head names: `Functional.softmax`."""
     prefix, _, op = head.partition(".")
     found = []
@@ -83,7 +82,7 @@ def torch_functions(head: str) -> list[Callable[..., Any]]:
     return found
 
 
-def _find_callable(function: Callable[..., Any], targets: Targets) -> None:
+def _find_callable(function: Callable[..., object], targets: Targets) -> None:
     if _is_torch(function):
         targets.functions.add(function)
         return
@@ -133,7 +132,7 @@ def _near(name: str) -> str:
     return f": did you mean {home}.{near[0]}?" if near and near[0] != last else ""
 
 
-def _matching(pattern: str) -> Iterable[Callable[..., Any]]:
+def _matching(pattern: str) -> Iterable[Callable[..., object]]:
     """Yield the torch functions whose dotted name, or whose calls' name, matches a pattern."""
     for prefix, namespaces in _NAMESPACES.items():
         if pattern.startswith(f"{prefix}."):
@@ -146,21 +145,21 @@ def _matching(pattern: str) -> Iterable[Callable[..., Any]]:
             return
 
 
-def _members(namespace: object, pattern: str) -> Iterable[Callable[..., Any]]:
+def _members(namespace: object, pattern: str) -> Iterable[Callable[..., object]]:
     for name in fnmatch.filter(dir(namespace), pattern):
         value = getattr(namespace, name, None)
         if not name.startswith("_") and callable(value) and not isinstance(value, type) and _is_torch(value):
             yield value
 
 
-def _resolve(name: str) -> Callable[..., Any] | None:
+def _resolve(name: str) -> Callable[..., object] | None:
     """Return the callable that a dotted name leads to, importing the longest part of it that is a module."""
     parts = name.split(".")
     for length in range(len(parts), 0, -1):
         module = _module(".".join(parts[:length]))
         if module is None:
             continue
-        value: Any = module
+        value: object = module
         for part in parts[length:]:
             value = getattr(value, part, None)
             if value is None:

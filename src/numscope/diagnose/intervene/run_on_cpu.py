@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.utils.checkpoint
@@ -139,10 +139,10 @@ class CpuMode(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., object],
         types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
@@ -151,6 +151,7 @@ class CpuMode(TorchFunctionMode):
         dtype = self._outer.dtype
         if dtype is not None and name in _CASTS and len(args) == 1 and not kwargs:
             (tensor,) = args
+            assert isinstance(tensor, torch.Tensor)
             return tensor if tensor.dtype == dtype else tensor.to(dtype)
         copies = CpuCopies(dtype)
         with OwnCode():
@@ -201,7 +202,7 @@ def run_on_cpu(
 @contextlib.contextmanager
 def _checkpoints(copies: CpuCopies) -> Iterator[None]:
     """Make the recomputation of a checkpoint inside, which comes in backward, run on the CPU, too."""
-    home: Any = torch.utils.checkpoint
+    home = torch.utils.checkpoint
     names = [name for name in ("_checkpoint_without_reentrant_generator", "CheckpointFunction") if hasattr(home, name)]
     before = {name: getattr(home, name) for name in names}
 

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 
@@ -15,7 +14,7 @@ from numscope.capture.arguments import LONGEST
 from numscope.core.errors import NumscopeError
 from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
 
-Function = Callable[..., Any]
+Function = Callable[..., object]
 
 _NAMESPACES: dict[str, tuple[object, ...]] = {
     "Functional": (torch.nn.functional, torch._C._nn),
@@ -144,9 +143,9 @@ def invocation_of(graph: StepGraph, call: RecordedCall, allow_random: bool = Fal
 def arguments_of(graph: StepGraph, call: RecordedCall) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return the positional and named arguments of a call, with recorded tensors as `TensorRef`, or raise CannotReplay."""
     plain = call.plain_arguments()
-    places = {f"input.{key}": value for key, value in plain.args.items()}
-    places |= {f"kwargs.{key}": value for key, value in plain.kwargs.items()}
-    places = {key: _parsed(value, key) for key, value in places.items()}
+    recorded = {f"input.{key}": value for key, value in plain.args.items()}
+    recorded |= {f"kwargs.{key}": value for key, value in plain.kwargs.items()}
+    places = {place: _parsed(value, place) for place, value in recorded.items()}
     for slot, number in graph.slots(call.order, "input", "kwargs").items():
         if number is None:
             raise CannotReplay(f"{slot} was not measured ({graph.note(call.order, slot)})")
@@ -209,14 +208,15 @@ def _refuse_random(call: RecordedCall, args: tuple[object, ...], kwargs: dict[st
 
 def _nested(places: Mapping[str, object]) -> dict[str, object]:
     """Return arguments by dotted path as nested dictionaries and lists."""
-    root: dict[str, Any] = {}
+    root: dict[str, object] = {}
     for path, value in places.items():
         here = root
         *parents, last = path.split(".")
         for part in parents:
-            here = here.setdefault(part, {})
-            if not isinstance(here, dict):
+            inner = here.setdefault(part, {})
+            if not isinstance(inner, dict):
                 raise CannotReplay(f"argument {path} was recorded twice")
+            here = inner
         here[last] = value
     return {key: _with_lists(value, key == "kwargs") for key, value in root.items()}
 

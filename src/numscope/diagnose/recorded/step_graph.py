@@ -6,17 +6,20 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from numscope.core.errors import NotKeptError
+from numscope.core.json_value import Json
 from numscope.core.operators import canonical
 from numscope.store.reader import Run
 
 if TYPE_CHECKING:  # a run can be read, and grafted into paddle, where there is no torch
     import torch
+
+Array = npt.NDArray[np.generic]  # of whatever dtype was recorded
 
 _TENSOR = ["tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled"]
 _USER_CODE = ("Function", "Custom")  # prefixes of calls whose inside is the user's
@@ -26,8 +29,8 @@ _THIN = 4  # a call with more calls inside is no mere wrapper of them
 class PlainArguments(NamedTuple):
     """The arguments of a call that are no tensors, in their recorded form."""
 
-    args: dict[str, Any]  # by position
-    kwargs: dict[str, Any]
+    args: dict[str, Json]  # by position
+    kwargs: dict[str, Json]
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class RecordedCall:
     @property
     def op(self) -> str:
         """The operator alone: `linear`, `__add__`."""
-        return self.head.partition(".")[2]
+        return self.head.removeprefix(f"{self.prefix}.")
 
     @property
     def operator(self) -> str:
@@ -192,7 +195,7 @@ class StepGraph:
             found = self._data[number] = to_torch(self.array(number), self.tensors[number].dtype)
         return found
 
-    def array(self, number: int) -> NDArray[Any]:
+    def array(self, number: int) -> Array:
         """Return a tensor's data as a numpy array."""
         tensor = self.tensors[number]
         if tensor.stored is None:
@@ -306,7 +309,7 @@ _WITHOUT_NUMPY_FORM = {
 }
 
 
-def to_torch(array: NDArray[Any], dtype: str) -> torch.Tensor:
+def to_torch(array: Array, dtype: str) -> torch.Tensor:
     """Return an array of a run as a torch tensor, bit for bit."""
     import torch
 

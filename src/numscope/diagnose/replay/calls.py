@@ -91,11 +91,10 @@ def _call(made: Invocation, args: tuple[object, ...], kwargs: dict[str, object],
     wanted = [graph.tensors[number].shape for number in graph.outputs(made.call.order).values()]
     try:
         result = made.function(*args)
-        if [tuple(result.shape)] == wanted:
-            return result
-    except (IndexError, TypeError):
-        pass
-    return made.function(args[0], list(index))
+    except (IndexError, TypeError):  # torch's own, of an index that is none as a tuple
+        return made.function(args[0], list(index))
+    is_recorded = isinstance(result, torch.Tensor) and [tuple(result.shape)] == wanted
+    return result if is_recorded else made.function(args[0], list(index))
 
 
 @contextlib.contextmanager

@@ -17,15 +17,26 @@ import importlib
 import io
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.replay.calls import first_line
 
 _HARMLESS = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Pass)
+
+
+@dataclass(frozen=True)
+class CodeOrigin:
+    """Where a class of the job comes from."""
+
+    place: str  # a module, or the script's file
+    is_imported: bool  # else only the definitions of the script were executed
+
+    def __str__(self) -> str:
+        return f"{'imported from' if self.is_imported else 'from the definitions of'} {self.place}"
 
 
 class JobCode:
@@ -35,25 +46,25 @@ class JobCode:
         self._script = script
         self._argv = tuple(argv)
 
-    def find(self, name: str, file: str | None) -> Any:
+    def find(self, name: str, file: str | None) -> object:
         """Return the class or function `package.module:Outer.Inner`, or raise CannotReplay."""
         module, _, path = name.partition(":")
         if "<locals>" in path:
             raise CannotReplay(f"{path} is defined inside a function: it can't be imported")
-        found: Any = self._main(file) if module in ("__main__", "__mp_main__") else self._imported(module, file)
+        found: object = self._main(file) if module in ("__main__", "__mp_main__") else self._imported(module, file)
         for part in path.split("."):
             if not hasattr(found, part):
                 raise CannotReplay(f"{module if module != '__main__' else file} has no {path}{_left_out(found)}")
             found = getattr(found, part)
         return found
 
-    def words_for(self, name: str, file: str | None) -> str:
-        """Return in words where a class comes from."""
+    def origin_of(self, name: str, file: str | None) -> CodeOrigin:
+        """Return where a class comes from."""
         module = name.partition(":")[0]
         if module not in ("__main__", "__mp_main__"):
-            return f"imported from {module}"
+            return CodeOrigin(module, is_imported=True)
         path = file or self._script
-        return f"{'imported from' if is_guarded(path) else 'from the definitions of'} {Path(path).name}"
+        return CodeOrigin(Path(path).name, is_guarded(path))
 
     def _main(self, file: str | None) -> ModuleType:
         path = file or self._script
@@ -119,7 +130,7 @@ def _guard(tree: ast.Module) -> bool:
     )
 
 
-def _define(tree: ast.Module, path: str, namespace: dict[str, Any]) -> list[str]:
+def _define(tree: ast.Module, path: str, namespace: dict[str, object]) -> list[str]:
     """Execute the definitions of a script that has no guard; return what was left out, in words."""
     left_out = []
     for node in tree.body:
@@ -128,7 +139,7 @@ def _define(tree: ast.Module, path: str, namespace: dict[str, Any]) -> list[str]
             continue
         try:
             exec(compile(ast.Module([node], []), path, "exec"), namespace)
-        except (NameError, AttributeError, ImportError) as error:  # stands on something that was left out
+        except (NameError, AttributeError, ImportError) as error:  # it needs something that was left out
             left_out.append(f"line {node.lineno} ({first_line(error)})")
     return left_out
 

@@ -150,10 +150,11 @@ class ModuleReplay:
             raise
         except Exception as error:
             text = first_line(error)
-            for path in self.modules.tree(self.forward.module):
-                for name, kind in lost_attributes(self.modules.modules[path]).items():
-                    if f"'{name}'" in text:
-                        text = f"its attribute {name} is a {kind}, which can't be recorded"
+            if isinstance(error, AttributeError):
+                for path in self.modules.tree(self.forward.module):
+                    kind = lost_attributes(self.modules.modules[path]).get(error.name or "")
+                    if kind is not None:
+                        text = f"its attribute {error.name} is a {kind}, which can't be recorded"
             raise CannotReplay(f"calling it again raised {type(error).__name__}: {text}") from error
 
     def incoming(self, result: object, fetch: Fetch) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
@@ -217,7 +218,7 @@ def module_replay(graph: StepGraph, order: int, output: int) -> ModuleReplay:
     if error <= 64 * unit_roundoff(graph.data(output).dtype):
         return found  # other threads, or another machine
     raise CannotReplay(
-        f"built again from {modules.class_words(forward.module).partition(' from ')[2] or 'the run'}, {call.name} does "
+        f"built again from {modules.code_origin(forward.module).place}, {call.name} does "
         f"not give its recorded output (off by {error:.1e}): it draws numbers, has state of its own, or its code has "
         "changed"
     )
@@ -254,5 +255,5 @@ def lift_modules(pairs: PairedStep, orders: MatchedOrders, tensor: DifferingTens
         if a.shape == b.shape:
             values[number], reference_values[partner] = narrower(a, b)
     figures = lift(target, reference, values, reference_values)
-    words = dict.fromkeys(side.modules.class_words(side.forward.module) for side in (target, reference))
-    return ModuleLift(target, reference, values, reference_values, figures, tuple(unlike), ", ".join(words))
+    origins = dict.fromkeys(str(side.modules.code_origin(side.forward.module)) for side in (target, reference))
+    return ModuleLift(target, reference, values, reference_values, figures, tuple(unlike), ", ".join(origins))

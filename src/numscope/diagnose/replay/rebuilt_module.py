@@ -7,6 +7,7 @@ on trust: a replay of it counts only where it gives its own recorded output agai
 
 from __future__ import annotations
 
+import enum
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,11 +15,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from numscope.core.description import FILE, FORMAT
+from numscope.core.description import FILE, FORMAT, ModuleEntry, ObjectEntry
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.replay.calls import operator_errors
-from numscope.diagnose.replay.job_code import JobCode
+from numscope.diagnose.replay.job_code import CodeOrigin, JobCode
 from numscope.store.reader import Run
 
 T = TypeVar("T")
@@ -41,8 +42,8 @@ class RecordedModules:
             raise CannotReplay("the run does not say what its modules are made of") from error
         if document.get("format") != FORMAT:
             raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
-        self.modules: dict[str, dict[str, Any]] = document["modules"]
-        self.objects: list[dict[str, Any]] = document["objects"]
+        self.modules: dict[str, ModuleEntry] = document["modules"]
+        self.objects: list[ObjectEntry] = document["objects"]
         self.code = JobCode(document["script"], run.manifest.get("argv") or ())
 
     def tree(self, path: str) -> Iterator[str]:
@@ -54,14 +55,15 @@ class RecordedModules:
                 continue
             seen.add(here)
             yield here
-            waiting += [child for child in self._entry(here)["children"].values() if child is not None]
+            waiting += [child for child in self.entry(here)["children"].values() if child is not None]
 
-    def class_words(self, path: str) -> str:
-        """Return in words where a module's class comes from."""
-        entry = self._entry(path)
-        return self.code.words_for(entry["class"], entry["file"])
+    def code_origin(self, path: str) -> CodeOrigin:
+        """Return where a module's class comes from."""
+        entry = self.entry(path)
+        return self.code.origin_of(entry["class"], entry["file"])
 
-    def _entry(self, path: str) -> dict[str, Any]:
+    def entry(self, path: str) -> ModuleEntry:
+        """Return the description of a module, or raise CannotReplay."""
         if path not in self.modules:
             raise CannotReplay(f"the run does not say what {path or 'the model'} is made of")
         return self.modules[path]
@@ -76,13 +78,13 @@ class _Builder:
         self._recorded = recorded
         self._tensor = tensor
         self._modules: dict[str, torch.nn.Module] = {}
-        self._objects: dict[int, Any] = {}
+        self._objects: dict[int, object] = {}
         self._parameters: dict[int, torch.nn.Parameter] = {}  # by the id of the tensor: tied ones stay one
 
     def module(self, path: str) -> torch.nn.Module:
         if path in self._modules:
             return self._modules[path]
-        entry = self._recorded._entry(path)
+        entry = self._recorded.entry(path)
         kind = self._recorded.code.find(entry["class"], entry["file"])
         if not (isinstance(kind, type) and issubclass(kind, torch.nn.Module)):
             raise CannotReplay(f"{entry['class']} is no module class")
@@ -106,7 +108,7 @@ class _Builder:
             self._parameters[id(value)] = torch.nn.Parameter(value, value.is_floating_point())
         return self._parameters[id(value)]
 
-    def value(self, value: object) -> Any:
+    def value(self, value: object) -> object:
         """Return a value from its description."""
         if not isinstance(value, dict):
             return value
@@ -127,17 +129,24 @@ class _Builder:
             return self._recorded.code.find(content, value.get("file"))
         if kind == "enum":
             members = self._recorded.code.find(content, None)
-            with operator_errors():
-                return members[value["name"]]
+            if (
+                not (isinstance(members, type) and issubclass(members, enum.Enum))
+                or value["name"] not in members.__members__
+            ):
+                raise CannotReplay(f"{content} has no {value['name']}")
+            return members.__members__[value["name"]]
         if kind == "object":
             return self._object(content)
         raise CannotReplay(f"a {content} has no plain form")
 
-    def _object(self, number: int) -> Any:
+    def _object(self, number: int) -> object:
         if number not in self._objects:
             entry = self._recorded.objects[number]
             kind = self._recorded.code.find(entry["class"], entry["file"])
-            made = self._objects[number] = _new(kind)
+            if not isinstance(kind, type):
+                raise CannotReplay(f"{entry['class']} is no class")
+            made: object = _new(kind)
+            self._objects[number] = made
             for name, value in entry["state"].items():
                 if not _is_lost(value):
                     vars(made)[name] = self.value(value)
@@ -150,14 +159,14 @@ def _new(kind: type[T]) -> T:
         return kind.__new__(kind)
 
 
-_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {
+_SEQUENCES: dict[str, Callable[[list[Any]], object]] = {
     "list": list,
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
     "size": torch.Size,
 }
-_PLAIN: dict[str, Callable[[Any], Any]] = {
+_PLAIN: dict[str, Callable[[str], object]] = {
     "float": float,
     "dtype": lambda name: getattr(torch, name),
     "device": lambda name: torch.device("cpu"),
@@ -171,7 +180,7 @@ def _is_lost(value: object) -> bool:
     return isinstance(value, list) and any(map(_is_lost, value))
 
 
-def lost_attributes(entry: dict[str, Any]) -> dict[str, str]:
+def lost_attributes(entry: ModuleEntry) -> dict[str, str]:
     """Return the attributes of a module that could not be recorded, with their kinds in words."""
     return {name: _word(value) for name, value in entry["attributes"].items() if _is_lost(value)}
 
@@ -188,7 +197,8 @@ def state_numbers(graph: StepGraph, paths: list[str], order: int) -> dict[StateN
     for call in graph.calls.values():
         if call.kind == "module" and call.phase == "forward" and call.module in wanted and not call.recompute:
             for slot, number in graph.slots(call.order, "parameters", "buffers").items():
-                key = StateName(call.module, slot.partition(".")[2])
+                _, _, name = slot.partition(".")
+                key = StateName(call.module, name)
                 # The first call that is not before this one; where there is none, the last before it.
                 if number is not None and key not in found_after:
                     found[key] = number
@@ -197,7 +207,7 @@ def state_numbers(graph: StepGraph, paths: list[str], order: int) -> dict[StateN
     for call in graph.calls.values():
         if call.kind == "optimizer":  # parameters of modules that are never called themselves
             for slot, number in graph.slots(call.order, "parameters").items():
-                path, _, name = slot.partition(".")[2].rpartition(".")
+                path, _, name = slot.removeprefix("parameters.").rpartition(".")
                 if number is not None and path in wanted:
                     found.setdefault(StateName(path, name), number)
     return found

@@ -56,7 +56,7 @@ def test_a_script_without_a_guard_is_never_run_but_gives_its_definitions(tmp_pat
     assert not script.with_suffix(".ran").exists()
     with pytest.raises(CannotReplay, match="only its definitions are taken"):
         sources.find("__main__:VALUE", str(script))
-    assert sources.words_for("__main__:Config", str(script)) == "from the definitions of train.py"
+    assert str(sources.origin_of("__main__:Config", str(script))) == "from the definitions of train.py"
 
 
 @pytest.mark.parametrize("guard", ["if __name__ == '__main__':", 'if "__main__" == __name__:'])
@@ -67,7 +67,7 @@ def test_a_script_with_a_guard_is_imported_with_the_runs_arguments(tmp_path: Pat
     assert sources.find("__main__:VALUE", str(script))
     assert script.with_suffix(".ran").read_text() == "--fast"
     assert sys.argv == before
-    assert sources.words_for("__main__:Config", str(script)) == "imported from train.py"
+    assert str(sources.origin_of("__main__:Config", str(script))) == "imported from train.py"
 
 
 def test_what_lies_beside_the_script_is_imported_and_another_file_of_that_name_is_refused(tmp_path: Path) -> None:
