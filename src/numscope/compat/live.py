@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from numscope.capture.torch.frontend import TorchFrontend
 from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.watch import Watch
+from numscope.compat.measures import Array
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.json_value import Json, holds_non_finite
 from numscope.core.settings import CaptureSettings
@@ -45,8 +46,8 @@ class LiveTensor:
         """The tensor's shape."""
         return tuple(self.data.shape)
 
-    def numpy(self) -> NDArray[Any]:
-        """Return the data, bit for bit; ml_dtypes where numpy has no such dtype."""
+    def numpy(self) -> Array:
+        """Return the data, bit for bit; of a dtype of ml_dtypes where numpy has none."""
         return to_numpy(self.data)
 
     def is_finite(self) -> bool:
@@ -87,7 +88,7 @@ def _by_number(tail: str) -> list[tuple[int, int, str]]:
 
 
 class Listener(Protocol):
-    """A facade, which gets the calls."""
+    """A facade that is told of each call."""
 
     def forward(self, call: LiveCall) -> None:
         """Take a forward call, which has its outputs."""
@@ -157,7 +158,7 @@ class LiveRecorder(Recorder):
         call.slots[name] = held
 
     def tensor(self, tensor: torch.Tensor, dtype: int, shape: int, device: int, placement: int = -1) -> int:
-        """Number a tensor; its data comes by `keep`."""
+        """Give a tensor a number; `keep` brings its data."""
         number = next(self.tensor_numbers)
         self._layouts[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
         return number
@@ -193,12 +194,12 @@ class LiveRecorder(Recorder):
         for order in calls:
             del self._open[order]
         if calls:
-            with OwnComputation(self.watch):  # what the listener computes is none of the job's calls
+            with OwnComputation(self.watch):  # the listener's own computation is not the job's
                 parents: dict[int, int | None] = {order: call.parent for order, call in calls.items()}
                 self._listener.backward([calls[order] for order in orders_by_end(parents)])
 
     def drain(self) -> None:
-        """Report the calls that are left, and hold nothing any more."""
+        """Report the calls that are left, and drop all tensors."""
         self._report()
         self.backward_ended()
         self._open.clear()
@@ -207,7 +208,7 @@ class LiveRecorder(Recorder):
         self._layouts.clear()
 
     def _make_room(self) -> None:
-        """Let go of the older half of the held tensors; one that is shown again is copied again."""
+        """Drop the older half of the held tensors; one that appears again is copied again."""
         self._held_before, self._held, self._held_bytes = self._held, {}, 0
         self._layouts.clear()
         self.watch.tensors.new_step()
@@ -269,7 +270,7 @@ class LiveSession:
             self._frontend.new_step()
 
     def end(self) -> None:
-        """Listen no more, from inside a call; the patches, which cannot be undone there, are undone by the next `stop`."""
+        """Stop listening from inside a call; patches cannot be undone there, so the next `stop` does that."""
         self._frontend.watch.on = False
 
     def end_step(self) -> None:
@@ -279,7 +280,7 @@ class LiveSession:
         self._recorder.begin_step(self._recorder.step + 1)
 
 
-def flat_float32(array: NDArray[Any]) -> NDArray[np.float32]:
+def flat_float32(array: Array) -> NDArray[np.float32]:
     """Return an array's elements as one row of float32."""
     with np.errstate(over="ignore", invalid="ignore"):
         if array.dtype.kind == "c":
@@ -298,7 +299,7 @@ def is_overflow(call: LiveCall) -> bool:
     return not holds_non_finite(call.arguments)
 
 
-def statistics(array: NDArray[Any]) -> tuple[float, float, float]:
+def statistics(array: Array) -> tuple[float, float, float]:
     """Return (max, min, mean) over all elements in float64; NaN where there are none."""
     if not array.size:
         return float("nan"), float("nan"), float("nan")

@@ -7,15 +7,17 @@ is 0 there is none, and those elements are left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]  # of whatever dtype was dumped
+Row = npt.NDArray[np.float64]  # the elements of an array, in one dimension
 
 
 @dataclass(frozen=True)
 class Measures:
-    """How far a target is from its reference; NaN where it cannot be said."""
+    """How far a target is from its reference; a measure that is not defined is NaN."""
 
     cosine: float
     rmse: float
@@ -28,7 +30,7 @@ class Measures:
     mse: float
 
 
-def wide(array: NDArray[Any]) -> NDArray[np.float64]:
+def wide(array: Array) -> Row:
     """Return the elements as one row of float64, a complex number as two."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
@@ -36,8 +38,8 @@ def wide(array: NDArray[Any]) -> NDArray[np.float64]:
     return flat.astype(np.float64)
 
 
-def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
-    """Return the cosine of two rows: 1 for two of zeros only, NaN where only one of them is."""
+def cosine(a: Row, b: Row) -> float:
+    """Return the cosine of two rows: 1 where both are zero, NaN where only one is."""
     scale_a, scale_b = (float(np.max(np.abs(row), initial=0.0)) for row in (a, b))
     if not a.size or not (np.isfinite(scale_a) and np.isfinite(scale_b)):
         return float("nan")
@@ -50,7 +52,7 @@ def cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
     return min(1.0, max(-1.0, value))
 
 
-def measure(target: NDArray[Any], reference: NDArray[Any]) -> Measures:
+def measure(target: Array, reference: Array) -> Measures:
     """Measure a target against its reference; both have the same number of elements."""
     a, b = wide(target), wide(reference)
     if not a.size:

@@ -8,7 +8,7 @@ from numscope.core.errors import SettingsError
 
 
 class Token:
-    """One such name."""
+    """A name that selects a kind of hook."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -84,13 +84,15 @@ class Comparer:
             return
         if self._mode == 1:
             options = section(self._settings, "compare_file_options")
-            lists = [[options.get(f"compared_file_{side}")] for side in (1, 2)]
+            first, second = ([options.get(f"compared_file_{side}")] for side in (1, 2))
         else:
             options = section(self._settings, "compare_file_list_options")
-            lists = [listed(options.get(f"compared_file_list_{side}")) for side in (1, 2)]
-        if not lists[0] or len(lists[0]) != len(lists[1]) or not all((*lists[0], *lists[1])):
-            raise SettingsError(f"compare_mode {self._mode} needs as many files on one side as on the other: {lists}")
-        yield from ((Path(str(a)), Path(str(b))) for a, b in zip(*lists))
+            first, second = (listed(options.get(f"compared_file_list_{side}")) for side in (1, 2))
+        if not first or len(first) != len(second) or not all((*first, *second)):
+            raise SettingsError(
+                f"compare_mode {self._mode} needs as many files on one side as on the other: {[first, second]}"
+            )
+        yield from ((Path(str(a)), Path(str(b))) for a, b in zip(first, second))
 
     def _directories(self) -> Iterator[Pair]:
         options = self._directory
@@ -98,30 +100,30 @@ class Comparer:
             if not options.get(f"compared_directory_{side}"):
                 raise SettingsError(f"compare_directory_options: compared_directory_{side} is missing")
         kind = str(options.get("compare_folder_name") or "forward")
-        sides = [records.step_folders(Path(str(options[f"compared_directory_{side}"])), kind) for side in (1, 2)]
         epochs, steps = (in_range(str(options.get(key) or "")) for key in ("compare_epochs", "compare_steps"))
-        by_step = [
-            {(folder.epoch, folder.step): folder for folder in side if epochs(folder.epoch) and steps(folder.step)}
-            for side in sides
-        ]
-        self.missing += [
-            str(side[key].path) for side, other in (by_step, by_step[::-1]) for key in side if key not in other
-        ]
-        for key in sorted(set(by_step[0]) & set(by_step[1])):
-            yield from self._step(by_step[0][key].files(), by_step[1][key].files())
+
+        def by_step(root: object) -> dict[tuple[int, int], records.StepFolder]:
+            folders = records.step_folders(Path(str(root)), kind)
+            return {(one.epoch, one.step): one for one in folders if epochs(one.epoch) and steps(one.step)}
+
+        first, second = (by_step(options[f"compared_directory_{side}"]) for side in (1, 2))
+        self.missing += [str(folder.path) for key, folder in first.items() if key not in second]
+        self.missing += [str(folder.path) for key, folder in second.items() if key not in first]
+        for key in sorted(first.keys() & second.keys()):
+            yield from self._step(first[key].files(), second[key].files())
 
     def _step(self, first: Sequence[Path], second: Sequence[Path]) -> Iterator[Pair]:
         if self._settings.get("compare_by_order", True):
             yield from zip(first, second)
             self.missing += [str(file) for file in [*first[len(second) :], *second[len(first) :]]]
             return
-        sides = [self._by_name(files) for files in (first, second)]
-        for key, file in sides[0].items():
-            if key in sides[1]:
-                yield file, sides[1][key]
+        here, there = self._by_name(first), self._by_name(second)
+        for key, file in here.items():
+            if key in there:
+                yield file, there[key]
         if not self._settings.get("compare_both_file", True):
-            for side, other in (sides, sides[::-1]):
-                self.missing += [str(file) for key, file in side.items() if key not in other]
+            self.missing += [str(file) for key, file in here.items() if key not in there]
+            self.missing += [str(file) for key, file in there.items() if key not in here]
 
     def _by_name(self, files: Sequence[Path]) -> dict[tuple[str, int], Path]:
         found: dict[tuple[str, int], Path] = {}
@@ -172,24 +174,24 @@ def entries_of(first: Path, second: Path, metric: str, trust_pickle: bool = Fals
     if metric not in METRICS:
         raise SettingsError(f"there is no metric {metric!r}: give one of {', '.join(METRICS)}")
     one, other = records.read(first, trust_pickle), records.read(second, trust_pickle)
-    others = {(place, index): array for place, index, array in records.values(other)}
+    others = {(value.place, value.index): value.array for value in records.values(other)}
     epoch, step = (_number(part) for part in first.parts[-3:-1]) if len(first.parts) > 3 else (None, None)
-    for place, index, array in records.values(one):
-        against = others.get((place, index))
+    for value in records.values(one):
+        against = others.get((value.place, value.index))
         if against is None:
             continue
         yield Entry(
             folder=first.parts[-4] if len(first.parts) > 3 else "",
             epoch=epoch,
             step=step,
-            place=place,
-            index=index,
+            place=value.place,
+            index=value.index,
             first_path=str(first),
             second_path=str(second),
             metric=metric,
-            error=records.error_of(array, against, metric),
+            error=records.error_of(value.array, against, metric),
             module=str(one.get("module_name")),
-            first_value=records.describe(array),
+            first_value=records.describe(value.array),
             second_value=records.describe(against),
         )
 
@@ -200,7 +202,7 @@ def _number(part: str) -> int | None:
 
 
 def rank(entry: Entry) -> float:
-    """Return a number that is smaller for a worse entry; entries whose error is unknown come first."""
+    """Return the key that sorts the worst entry first; an unknown error counts as the worst."""
     if entry.error is None or math.isnan(entry.error):
         return -math.inf
     return entry.error if entry.metric == "CS" else -entry.error

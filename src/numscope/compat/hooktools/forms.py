@@ -1,4 +1,4 @@
-"""The two forms of hooktools' page over its own folders and files: what the viewer's pages ask."""
+"""The two forms of hooktools' page, answered from its own folders and files for the viewer's pages."""
 
 from __future__ import annotations
 

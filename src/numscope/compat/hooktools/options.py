@@ -49,7 +49,7 @@ def section(settings: Settings, key: str) -> dict[str, object]:
 
 
 def listed(value: object) -> list[object]:
-    """Return a value of the settings as a list: one of its own, one of its text, or an empty one."""
+    """Return a value of the settings as a list; a text is its only item, and None gives an empty list."""
     if isinstance(value, str):
         return [value]
     return list(value) if isinstance(value, Iterable) else []

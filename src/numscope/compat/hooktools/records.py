@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from numscope.compat.measures import measure
+from numscope.compat.measures import Array, measure
 from numscope.core.errors import RunError, SettingsError
 from numscope.store.formats import torch_file
 
 KINDS = ("forward", "backward", "gradient")
-_FILE = re.compile(r"(forward|backward|gradient)_(\d+)\.pt")
-_NUMBER = re.compile(r"(?:epoch|step)(-?\d+)")
+_FILE = re.compile(r"(?P<kind>forward|backward|gradient)_(?P<number>\d+)\.pt")
+_FOLDER = re.compile(r"(?:epoch|step)(?P<number>-?\d+)")
 
 Record = dict[str, object]
 
@@ -34,7 +32,7 @@ class StepFolder:
 
     def files(self) -> list[Path]:
         """Return its files, in order."""
-        found = [(int(match[2]), file) for file in self.path.iterdir() if (match := _FILE.fullmatch(file.name))]
+        found = [(int(match["number"]), file) for file in self.path.iterdir() if (match := _FILE.fullmatch(file.name))]
         return [file for _, file in sorted(found)]
 
 
@@ -49,9 +47,9 @@ def step_folders(root: Path, kind: str) -> list[StepFolder]:
         raise RunError(f"{root} has no folder {kind}: was it traced with a trace_mode that writes it? (found: {found})")
     found_steps = []
     for path in (root / kind).glob("epoch*/step*"):
-        epoch, step = (_NUMBER.fullmatch(part) for part in path.parts[-2:])
+        epoch, step = (_FOLDER.fullmatch(part) for part in path.parts[-2:])
         if epoch and step:
-            found_steps.append(StepFolder(kind, int(epoch[1]), int(step[1]), path))
+            found_steps.append(StepFolder(kind, int(epoch["number"]), int(step["number"]), path))
     return sorted(found_steps, key=lambda folder: (folder.epoch, folder.step))
 
 
@@ -70,14 +68,23 @@ def read(path: Path, trust_pickle: bool = False) -> Record:
     return _read(str(path), path.stat().st_mtime_ns, trust_pickle)
 
 
-def values(record: Record) -> Iterator[tuple[str, str, NDArray[Any]]]:
-    """Return (place, index, array) of the tensors of a record."""
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a record."""
+
+    place: str  # "input", "output", "gradient" or "gradient_grad"
+    index: str  # its path there, such as `0.weight`
+    array: Array
+
+
+def values(record: Record) -> Iterator[Value]:
+    """Yield the tensors of a record."""
     for place in ("input", "output", "gradient", "gradient_grad"):
         for path, array in torch_file.arrays_in(record.get(place)):
-            yield place, path or "0", array
+            yield Value(place, path or "0", array)
 
 
-def error_of(first: NDArray[Any], second: NDArray[Any], metric: str) -> float | None:
+def error_of(first: Array, second: Array, metric: str) -> float | None:
     """Return one metric of two values, or None where their sizes differ."""
     if first.size != second.size:
         return None
@@ -93,7 +100,7 @@ def error_of(first: NDArray[Any], second: NDArray[Any], metric: str) -> float | 
     }[metric]
 
 
-def describe(array: NDArray[Any]) -> str:
+def describe(array: Array) -> str:
     """Return a value as one line: dtype, shape, and its first elements."""
     flat = np.ascontiguousarray(array).reshape(-1)[:6]
     shown = ", ".join(f"{value:.6g}" if flat.dtype.kind not in "bc" else str(value) for value in flat.tolist())
@@ -106,8 +113,8 @@ def neighbour(path: Path, direction: int) -> Path:
     match = _FILE.fullmatch(path.name)
     if match is None or len(path.parts) < 4:
         raise SettingsError(f"{path} is not a file of the Tracer's")
-    root, kind = path.parents[3], match[1]
-    every = [file for folder in step_folders(root, kind) for file in folder.files()]
+    _step, _epoch, _kind, root, *_ = path.parents
+    every = [file for folder in step_folders(root, match["kind"]) for file in folder.files()]
     if path not in every:
         raise RunError(f"{path} does not exist: give a .pt file that the Tracer wrote")
     place = every.index(path) + (1 if direction > 0 else -1)

@@ -8,15 +8,14 @@ import time
 import warnings
 import weakref
 from pathlib import Path
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
 from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.compat.hooktools.options import NameFilter, Settings, check_keys, listed, load, one_of, section
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor
+from numscope.compat.measures import Array
 from numscope.core.errors import SettingsError
 from numscope.core.names import parse_call
 from numscope.store.formats import torch_file
@@ -40,7 +39,7 @@ _NAMESPACES = {
 
 
 class Tracer:
-    """Traces a model while it is between `trace` and `untrace`."""
+    """Traces a model between `trace` and `untrace`."""
 
     def __init__(self, config: str | Path | Settings, model: torch.nn.Module) -> None:
         settings = load(config)
@@ -107,10 +106,8 @@ class Tracer:
         with OwnComputation():
             for name, parameter in self._model.named_parameters():
                 if self._wants(name):
-                    gradient = parameter.grad
-                    self._save(
-                        "gradient", name, "", {}, {}, _array(parameter), None if gradient is None else _array(gradient)
-                    )
+                    gradient = _array(parameter.grad) if parameter.grad is not None else None
+                    self._save("gradient", name, "", {}, {}, _array(parameter), gradient)
 
     # The listener of the session ----------------------------------------------------------------------------------------
 
@@ -149,8 +146,8 @@ class Tracer:
         source: str,
         inputs: dict[str, LiveTensor],
         outputs: dict[str, LiveTensor],
-        gradient: NDArray[Any] | None = None,
-        gradient_grad: NDArray[Any] | None = None,
+        gradient: Array | None = None,
+        gradient_grad: Array | None = None,
     ) -> None:
         folder = self.folder / kind / f"epoch{self.epoch}" / f"step{self.step}"
         number = self._counts.get(folder, 0)
@@ -173,7 +170,7 @@ class Tracer:
 
 
 class _Functions:
-    """Selects the functions that are traced beside modules."""
+    """Selects the functions that are traced in addition to modules."""
 
     def __init__(self, settings: Settings) -> None:
         self.on = bool(settings.get("hacker_non_nn_modules", False))
@@ -235,7 +232,7 @@ def _nested(flat: dict[str, LiveTensor]) -> list[object] | dict[str, object]:
     return [numbered.get(index) for index in range(max(numbered) + 1)] + ([named] if named else [])
 
 
-def _array(tensor: torch.Tensor) -> NDArray[Any]:
+def _array(tensor: torch.Tensor) -> Array:
     return to_numpy(tensor.detach().contiguous().clone())
 
 

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 import warnings
+from collections.abc import Sequence
 
 from numscope.compat.msprobe.options import Options
 from numscope.core.json_value import holds_non_finite
@@ -51,17 +52,18 @@ def _range(scope: tuple[str, ...], calls: list[StepCall]) -> list[StepCall]:
 
 def _test(entry: str) -> re.Pattern[str]:
     """Return the pattern of an entry: a regular expression where it looks like one, a part of the name otherwise."""
-    named = re.fullmatch(r"name-regex\((.*)\)", entry)
+    named = re.fullmatch(r"name-regex\((?P<pattern>.*)\)", entry)
     if named or re.search(r"[\\^$*+?|\[\](){}]", entry):
-        return re.compile(named[1] if named else entry)
+        return re.compile(named["pattern"] if named else entry)
     return re.compile(re.escape(entry), re.IGNORECASE)
 
 
-def _warn(wanted: object, calls: list[StepCall]) -> None:
+def _warn(wanted: Sequence[str], calls: list[StepCall]) -> None:
     names = [call.name for call in calls]
-    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [str(wanted)]
-    near = [match for entry in listed for match in difflib.get_close_matches(entry, names, 2, 0.3)]
-    warnings.warn(f"{listed} matched none of {len(names)} calls; nearest: {', '.join(near) or 'none'}", stacklevel=6)
+    near = [match for entry in wanted for match in difflib.get_close_matches(entry, names, 2, 0.3)]
+    warnings.warn(
+        f"{list(wanted)} matched none of {len(names)} calls; nearest: {', '.join(near) or 'none'}", stacklevel=6
+    )
 
 
 def is_overflow(call: StepCall) -> bool:

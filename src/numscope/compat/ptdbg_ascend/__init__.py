@@ -19,11 +19,11 @@ from numscope.compat.ptdbg_ascend.dump import (
     acc_cmp_dump,
     overflow_check,
     register_hook,
-    seed_all,
     set_dump_path,
     set_dump_switch,
 )
 from numscope.compat.ptdbg_ascend.parsing import parse
+from numscope.diagnose.seeds import seed_all
 
 __all__ = [
     "acc_cmp_dump",

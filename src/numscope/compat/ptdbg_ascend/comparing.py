@@ -7,14 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from numscope.compat.measures import measure
+from numscope.compat.measures import Array, measure
+from numscope.compat.ptdbg_ascend.names import unused
 from numscope.compat.sequences import paired
-from numscope.compat.stamps import unused
 from numscope.core.errors import SettingsError
 from numscope.core.json_value import Json
 from numscope.store.formats.ptdbg import Line, data_folder, is_json_lines, lines_of
@@ -36,7 +35,7 @@ class Operator:
     lines: tuple[Line, ...]
 
     def key(self, with_shapes: bool) -> tuple[object, ...]:
-        """Return all but the leading number: equal keys name the same operator."""
+        """Return the names without their leading number, which pair the operator with the same one of another dump."""
         if not with_shapes:
             return tuple(line.text for line in self.lines)
         return tuple((line.text, line.dtype, line.shape) for line in self.lines)
@@ -111,31 +110,43 @@ def three_statistics(line: Line) -> list[Json]:
     return [*line.statistics, None, None, None][:3]
 
 
-def _data(line: Line, folder: Path) -> NDArray[Any] | None:
+def _data(line: Line, folder: Path) -> Array | None:
     file = folder / f"{line.name}.npy"
     return np.load(file) if file.is_file() else None
 
 
 def compare_distributed(npu_dump_dir: str, bench_dump_dir: str, output_path: str, **options: object) -> None:
     """Compare the dumps of several ranks: folders rank0, rank1 … of two folders, each with a .pkl and its data."""
-    sides = [_ranks(Path(folder)) for folder in (npu_dump_dir, bench_dump_dir)]
-    if not sides[0] or set(sides[0]) != set(sides[1]):
-        have = " and ".join(str(sorted(side)) for side in sides)
+    npu_ranks, bench_ranks = _ranks(Path(npu_dump_dir)), _ranks(Path(bench_dump_dir))
+    if not npu_ranks or npu_ranks.keys() != bench_ranks.keys():
+        have = f"{sorted(npu_ranks)} and {sorted(bench_ranks)}"
         raise SettingsError(f"compare_distributed: the ranks of the two folders differ: {have}")
-    for rank in sorted(sides[0]):
-        (npu, npu_data), (bench, bench_data) = sides[0][rank], sides[1][rank]
-        parameters = dict(zip(KEYS, map(str, (npu, bench, npu_data, bench_data))))
+    for rank in sorted(npu_ranks):
+        npu, bench = npu_ranks[rank], bench_ranks[rank]
+        parameters = {
+            "npu_pkl_path": str(npu.lines),
+            "bench_pkl_path": str(bench.lines),
+            "npu_dump_data_dir": str(npu.data),
+            "bench_dump_data_dir": str(bench.data),
+        }
         _compare(parameters, Path(output_path), bool(options.get("shape_flag", True)), f"rank{rank}-rank{rank}_")
 
 
-def _ranks(folder: Path) -> dict[int, tuple[Path, Path]]:
+class _RankDump(NamedTuple):
+    """The dump of one rank."""
+
+    lines: Path  # the .pkl file
+    data: Path  # the folder of .npy files
+
+
+def _ranks(folder: Path) -> dict[int, _RankDump]:
     if not folder.is_dir():
         raise SettingsError(f"compare_distributed: {folder} is not a folder")
-    found: dict[int, tuple[Path, Path]] = {}
+    found: dict[int, _RankDump] = {}
     for entry in sorted(folder.iterdir()):
-        match = re.fullmatch(r"rank_?(\d*)", entry.name)
+        match = re.fullmatch(r"rank_?(?P<rank>\d*)", entry.name)
         for file in sorted(entry.glob("*.pkl")) if match and entry.is_dir() else []:
             data = data_folder(file)
             if match and data is not None and is_json_lines(file):
-                found[int(match[1] or 0)] = (file, data)
+                found[int(match["rank"] or 0)] = _RankDump(file, data)
     return found

@@ -9,19 +9,18 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from numscope.compat.live import LiveCall, LiveSession, LiveTensor, flat_float32, rank_and_world, statistics
+from numscope.compat.live import LiveCall, LiveSession, flat_float32, rank_and_world, statistics
+from numscope.compat.measures import Array
+from numscope.compat.ptdbg_ascend.names import head_of, role_names, unused
 from numscope.compat.ptdbg_ascend.overflow import OverflowWatch
 from numscope.compat.ptdbg_ascend.scopes import Scope, scope_of
-from numscope.compat.stamps import unused
 from numscope.compat.tokens import Token, chosen
 from numscope.core.errors import SettingsError
-from numscope.core.names import parse_call
 from numscope.store.formats.npy_export import widened
 
 acc_cmp_dump = Token("acc_cmp_dump")
@@ -42,21 +41,14 @@ class _State:
     scope: Scope = field(default_factory=Scope)
     session: LiveSession | None = None
     overflow: LiveSession | None = None
-    names: list[str] = field(default_factory=list)  # of the calls seen while on, for an error's hint
+    names: list[str] = field(default_factory=list)  # of the calls since the switch was on, for the hint of a warning
 
 
 _state = _State()
 
 
-def seed_all(seed: int = 1234) -> None:
-    """Fix every random number generator that the job may use."""
-    from numscope.diagnose.seeds import seed_all as seed_everything
-
-    seed_everything(seed)
-
-
 def set_dump_path(fpath: str) -> None:
-    """Set the file to dump to; one that is there is replaced, and the numbering begins anew."""
+    """Set the file to dump to; an existing file is replaced, and calls are numbered from 0 again."""
     path = Path(fpath)
     if not path.parent.is_dir():
         raise SettingsError(f"set_dump_path({str(fpath)!r}): the folder {path.parent} does not exist: make it first")
@@ -125,7 +117,7 @@ def _watch_overflow(model: torch.nn.Module, count: object) -> None:
         raise SettingsError(f"overflow_nums={count!r}: give a whole number from 1 on")
     if _state.overflow is not None:
         _state.overflow.stop()
-    watch = OverflowWatch(count, head_of, role_names, _stop_overflow)
+    watch = OverflowWatch(count, _stop_overflow)
     _state.overflow = LiveSession([model], watch, on_error="raise")
     _state.overflow.start()
 
@@ -136,7 +128,7 @@ def _stop_overflow() -> None:
 
 
 class _Dump:
-    """The listener that writes."""
+    """Writes the calls that the scope selects."""
 
     def forward(self, call: LiveCall) -> None:
         self._write([call])
@@ -162,31 +154,6 @@ class _Dump:
                 stream.write("".join(lines))
 
 
-def head_of(call: LiveCall) -> str | None:
-    """Return `Torch_norm_forward` for a call that this system would have hooked, or None."""
-    parts = parse_call(call.name)
-    if parts is None or call.kind not in ("api", "collective") or call.recompute:
-        return None
-    is_factory = parts.op.endswith("_like") or not (call.group("input") or call.group("kwargs"))
-    if call.phase == "forward" and is_factory:
-        return None  # a factory, whose result depends on no other tensor's values: random numbers, constants
-    return f"{parts.prefix}_{parts.op}_{call.phase}"
-
-
-def role_names(call: LiveCall) -> list[tuple[str, LiveTensor]]:
-    """Return the tensors of a call, each with the end of its name.
-
-    In backward, `input` is torch's grad_input, the gradient that goes out, and `output` the one that comes in.
-    """
-    groups = ("output", "input") if call.phase == "backward" else ("input", "output")
-    found = [(f"input.{tail}", tensor) for tail, tensor in call.group(groups[0]).items()]
-    if call.phase == "forward":
-        found += [(f"input.{tail}", tensor) for tail, tensor in call.group("kwargs").items()]
-    outputs = call.group(groups[1])
-    single = call.phase == "forward" and list(outputs) == ["0"]
-    return found + [("output" if single else f"output.{tail}", tensor) for tail, tensor in outputs.items()]
-
-
 def _lines(name: str, call: LiveCall) -> list[str]:
     scope = _state.scope
     lines = []
@@ -204,8 +171,8 @@ def _lines(name: str, call: LiveCall) -> list[str]:
     return lines
 
 
-def sampled(array: NDArray[Any], step: int) -> NDArray[np.float32]:
-    """Return the elements that are kept: all of up to 512; above, both ends and every step-th of the middle."""
+def sampled(array: Array, step: int) -> NDArray[np.float32]:
+    """Return the elements that are kept: all of them up to 512; beyond, both ends and every step-th of the middle."""
     flat = flat_float32(widened(array))
     if flat.size <= 2 * HEAD:
         return flat

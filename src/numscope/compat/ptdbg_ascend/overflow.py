@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from numscope.compat.live import LiveCall, LiveTensor, is_overflow
+from numscope.compat.live import LiveCall, is_overflow
+from numscope.compat.ptdbg_ascend.names import head_of, overflow_stem, role_names
 from numscope.store.formats.npy_export import widened
-
-Roles = Callable[[LiveCall], list[tuple[str, LiveTensor]]]
 
 
 class OverflowWatch:
     """Writes Overflow_info_{time}.pkl and a folder of the same name for each overflow, in the working directory."""
 
-    def __init__(
-        self, limit: int, head: Callable[[LiveCall], str | None], roles: Roles, stop: Callable[[], None]
-    ) -> None:
+    def __init__(self, limit: int, stop: Callable[[], None]) -> None:
         self._limit = limit
-        self._head = head
-        self._roles = roles
         self._stop = stop
         self._seen = 0
         self._counter = 0
 
     def forward(self, call: LiveCall) -> None:
         """Look at a forward call."""
-        head = self._head(call)
+        head = head_of(call)
         if head is None:
             return
         name = f"{self._counter}_{head}"
@@ -45,10 +39,10 @@ class OverflowWatch:
 
     def _write(self, name: str, call: LiveCall) -> None:
         self._seen += 1
-        stem = Path(f"Overflow_info_{time.strftime('%Y%m%d%H%M%S')}{time.time_ns() // 1000 % 1_000_000:06d}")
+        stem = Path(overflow_stem())
         stem.mkdir()
         with stem.with_suffix(".pkl").open("w", encoding="utf-8") as stream:
-            for role, tensor in self._roles(call):
+            for role, tensor in role_names(call):
                 full = f"{name}_{role}"
                 np.save(stem / f"{full}.npy", widened(tensor.numpy()))
                 stream.write(json.dumps([full, 1, [], tensor.dtype, list(tensor.shape), []]) + "\n")

@@ -49,7 +49,8 @@ class Scope:
 
     def _hit(self, name: str, entry: str) -> bool:
         if self.mode == "api_list":
-            return entry.lower() in name.partition("_")[2].lower()
+            _, _, operator = name.partition("_")
+            return entry.lower() in operator.lower()
         return name.startswith(entry) and not name[len(entry) : len(entry) + 1].isdigit()
 
     def unmatched(self) -> list[str]:

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numscope.capture import ranks
+from numscope.compat.measures import Array
 from numscope.core.errors import SettingsError
 from numscope.store.formats.npy_export import widened
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Model = TypeVar("Model")
 _Listener = Callable[[object], None]
+ToArrays = Callable[[object], Iterator[Array]]  # the tensors in a layer's outputs, as numpy
 
 
 class _Parameter(NamedTuple):
@@ -46,7 +47,7 @@ class _Framework(NamedTuple):
     """The parts that differ between Paddle and torch."""
 
     leaves: list[_Leaf]
-    arrays: Callable[[object], Iterator[NDArray[Any]]]  # the tensors in a layer's outputs, as numpy
+    arrays: ToArrays
 
 
 def _hook(listener: _Listener, _layer: object, _inputs: object, outputs: object) -> None:
@@ -81,7 +82,7 @@ def _on_output(register: Callable[[Callable[..., None]], object], listener: _Lis
     register(partial(_hook, listener))
 
 
-def _paddle_arrays(value: object) -> Iterator[NDArray[Any]]:
+def _paddle_arrays(value: object) -> Iterator[Array]:
     import paddle
 
     from numscope.capture.paddle.tensors import to_numpy
@@ -91,7 +92,7 @@ def _paddle_arrays(value: object) -> Iterator[NDArray[Any]]:
             yield to_numpy(item)
 
 
-def _torch_arrays(value: object) -> Iterator[NDArray[Any]]:
+def _torch_arrays(value: object) -> Iterator[Array]:
     import torch
 
     from numscope.capture.torch.identity.subclasses import to_numpy
@@ -168,7 +169,7 @@ def _framework(model: object) -> _Framework:
 
 
 class _Cap:
-    """Counts the files of a kind that may still be written."""
+    """Limits how many files of a kind are written, in all or in each micro-step."""
 
     def __init__(self, in_all: int, per_step: int | None) -> None:
         self._limit = in_all if per_step is None else per_step
@@ -187,9 +188,9 @@ class _Cap:
 
 
 class _Saver:
-    """Counts, and writes files."""
+    """Writes the files, up to their caps."""
 
-    def __init__(self, path: Path, arrays: Callable[[object], Iterator[NDArray[Any]]], limits: dict[str, _Cap]) -> None:
+    def __init__(self, path: Path, arrays: ToArrays, limits: dict[str, _Cap]) -> None:
         self._path = path
         self._arrays = arrays
         self._limits = limits
@@ -215,7 +216,7 @@ class _Saver:
 
         parameter.on_gradient(save_gradient)
 
-    def _save(self, kind: str, word: str, head: str, array: NDArray[Any]) -> None:
+    def _save(self, kind: str, word: str, head: str, array: Array) -> None:
         if not self._limits[kind].has_room():
             return
         self._limits[kind].count()

@@ -11,12 +11,10 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from numscope.compat.measures import cosine, wide
+from numscope.compat.measures import Array, cosine, wide
 from numscope.core.errors import NumscopeError, SettingsError
 
 COLUMNS = tuple(
@@ -34,10 +32,10 @@ def check(path_a: Path, path_b: Path) -> list[Path]:
             raise SettingsError(f"{path} does not exist: give a folder that register_saving_hook wrote")
     written = []
     for kind in ("tensors", "grads"):
-        sides = [_ranks(path / kind) for path in (path_a, path_b)]
-        for rank in sorted(set(sides[0]) & set(sides[1]), key=_index):
-            written.append(_rank(kind, rank, sides[0][rank], sides[1][rank], path_a / kind / "compare_rst"))
-        for rank in sorted(set(sides[0]) ^ set(sides[1])):
+        ranks_a, ranks_b = _ranks(path_a / kind), _ranks(path_b / kind)
+        for rank in sorted(ranks_a.keys() & ranks_b.keys(), key=_index):
+            written.append(_rank(kind, rank, ranks_a[rank], ranks_b[rank], path_a / kind / "compare_rst"))
+        for rank in sorted(ranks_a.keys() ^ ranks_b.keys()):
             print(f"{kind}/{rank} is on one side only")
     if not written:
         raise SettingsError(f"{path_a} and {path_b} have no tensors/rank_R or grads/rank_R in common")
@@ -51,8 +49,8 @@ def _ranks(folder: Path) -> dict[str, Path]:
 
 
 def _index(name: str) -> int:
-    match = re.search(r"(?:idx_|rank_)(\d+)", name)
-    return int(match[1]) if match else 0
+    match = re.search(r"(?:idx_|rank_)(?P<index>\d+)", name)
+    return int(match["index"]) if match else 0
 
 
 def _rank(kind: str, rank: str, folder_a: Path, folder_b: Path, results: Path) -> Path:
@@ -70,7 +68,7 @@ def _rank(kind: str, rank: str, folder_a: Path, folder_b: Path, results: Path) -
     return file
 
 
-def _numbers(array_a: NDArray[Any], array_b: NDArray[Any]) -> list[object]:
+def _numbers(array_a: Array, array_b: Array) -> list[object]:
     a, b = wide(array_a), wide(array_b)
     similar = cosine(a, b) if array_a.shape == array_b.shape else ""  # of different shapes there is none
     numbers: list[object] = [similar]

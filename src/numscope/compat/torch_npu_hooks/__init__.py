@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from numscope.compat.torch_npu_hooks.hooks import (
     register_hook,
-    seed_all,
     set_dump_path,
     wrap_acc_cmp_hook,
     wrap_async_datadump_hook,
     wrap_checkoverflow_hook,
 )
 from numscope.compat.torch_npu_hooks.schedules import schedule, step_schedule
+from numscope.diagnose.seeds import seed_all
 
 __all__ = [
     "register_hook",

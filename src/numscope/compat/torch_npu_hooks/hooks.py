@@ -6,21 +6,21 @@ import atexit
 import json
 import queue
 import threading
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor, is_overflow, rank_and_world, statistics
-from numscope.compat.ptdbg_ascend.dump import head_of, role_names
+from numscope.compat.measures import Array
+from numscope.compat.ptdbg_ascend.names import head_of, overflow_stem, role_names
 from numscope.compat.tokens import Token, chosen
 from numscope.compat.torch_npu_hooks.schedules import schedule, step_schedule
 from numscope.core.errors import SettingsError
+from numscope.diagnose.seeds import seed_all
 from numscope.store.formats.npy_export import widened
 
 wrap_acc_cmp_hook = Token("wrap_acc_cmp_hook")
@@ -45,15 +45,8 @@ class _State:
 _state = _State()
 
 
-def seed_all(seed: int = 1234) -> None:
-    """Fix every random number generator that the job may use."""
-    from numscope.diagnose.seeds import seed_all as seed_everything
-
-    seed_everything(seed)
-
-
 def set_dump_path(fpath: str | None = None) -> None:
-    """Set the file to dump to from here on; one that is there is replaced."""
+    """Set the file to dump to from here on; an existing file is replaced."""
     if fpath is None:
         raise SettingsError("set_dump_path needs a file name, such as './npu_module_op.pkl'")
     path = Path(fpath)
@@ -72,7 +65,7 @@ def set_dump_path(fpath: str | None = None) -> None:
 
 
 def register_hook(model: torch.nn.Module, hook: Token, **options: object) -> None:
-    """Listen to the operators that run from here on, by the hook that is named.
+    """Register a hook on the operators that run from here on.
 
     seed: fix the random numbers first (nothing is seeded without it) · sample: ten elements and the statistics (default),
     or all elements · path: the folder of wrap_async_datadump_hook · schedule: which steps.
@@ -128,12 +121,12 @@ class _Scheduled(ABC):
 
 
 def _tensors(call: LiveCall) -> list[tuple[str, LiveTensor]]:
-    """Return the tensors of a call, with `input` or `output`."""
+    """Return the tensors of a call, each with `input` or `output`."""
     return [(role.partition(".")[0], tensor) for role, tensor in role_names(call)]
 
 
-def elements(array: NDArray[Any], count: int | None = None) -> list[float]:
-    """Return the first elements, or all, as JSON can hold them."""
+def elements(array: Array, count: int | None = None) -> list[float]:
+    """Return the first elements, or all, as numbers that JSON can hold."""
     flat = widened(np.ascontiguousarray(array)).reshape(-1)[:count]
     return [float(value) for value in (np.abs(flat) if flat.dtype.kind == "c" else flat)]
 
@@ -171,7 +164,7 @@ class _Overflow(_Scheduled):
         first, self._counter = self._counter, self._counter + len(tensors)
         if not is_overflow(call):
             return
-        file = Path(f"Overflow_info_{time.strftime('%Y%m%d%H%M%S')}{time.time_ns() // 1000 % 1_000_000:06d}.pkl")
+        file = Path(f"{overflow_stem()}.pkl")
         with file.open("w", encoding="utf-8") as stream:
             for number, (role, tensor) in enumerate(tensors, first):
                 values = elements(tensor.numpy())
@@ -212,12 +205,12 @@ class _AsyncFiles(_Scheduled):
                 self._waiting.task_done()
 
     def finish(self) -> None:
-        """Wait until all is written."""
+        """Wait until all files are written."""
         self._waiting.join()
 
 
 def flush() -> None:
-    """Write everything that is known so far."""
+    """Write all calls so far."""
     if _state.session is not None and _state.session.running:
         _state.session.end_step()
     if isinstance(_state.listener, _AsyncFiles):
