@@ -5,7 +5,7 @@
     report.origin.repair        # "equal to the reference with eps=1e-06 (now 1e-05) in Functional.layer_norm.3.forward"
 
 The suspects of the comparison are replayed from their recorded inputs and arguments, on the CPU, in native precision,
-float32 and float64, on both sides. What could not be replayed is said in the suspect's details.
+float32 and float64, on both sides. The details of a suspect say why it could not be replayed, where it could not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numscope.diagnose.explain.suspect import explain, explain_call
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.store.reader import Run
 
-SUSPECTS = 3  # how many are replayed
+SUSPECTS = 3  # that are replayed
 
 
 def diagnose(
@@ -46,12 +46,12 @@ def diagnose(
 
 
 def _diagnose_inside(target: Path, reference: Path) -> Report:
-    """Diagnose the captures of two modules' insides: all calls are recorded there, there is nothing more to look into."""
+    """Diagnose two captures of a module's inside, where every call is recorded: no module in there is replayed."""
     return _explained(compare(target, reference), SUSPECTS, None)
 
 
 class _Suspect(NamedTuple):
-    """What tells one suspect from another."""
+    """The key of a suspect."""
 
     call: str
     step: int
@@ -86,5 +86,5 @@ def _key(suspect: Origin) -> _Suspect:
 def _explain(pairs: PairedStep, suspect: Origin, diagnose_inside: DiagnoseRuns | None) -> Explanation:
     try:
         return explain(pairs, suspect, diagnose_inside)
-    except MemoryError as error:  # of a run on a larger machine: what compare says is still to be had
+    except MemoryError as error:  # the run is of a larger machine: the answer of the comparison still holds
         return Explanation.could_not(f"the replay failed: {type(error).__name__}: {error}")

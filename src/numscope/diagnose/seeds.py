@@ -15,9 +15,9 @@ from types import ModuleType
 
 
 def seed_all(seed: int = 1234, deterministic: bool = True) -> None:
-    """Seed Python, numpy, torch (all devices) and paddle; with `deterministic`, forbid kernels that don't repeat."""
+    """Seed Python, numpy, torch (all devices) and paddle; with `deterministic`, forbid nondeterministic kernels."""
     random.seed(seed)
-    # Read by child processes only: this process has drawn its hash seed already.
+    # For child processes only: this process drew its hash seed when it started.
     os.environ["PYTHONHASHSEED"] = str(seed % 2**32)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed % 2**32)

@@ -1,8 +1,8 @@
 """`ns.copy_weights`: copies one framework's weights into the other's model, by rules of names and layouts.
 
-A parameter goes to the one of the same path. Paddle's Linear holds its weight as [in, out] and torch's as [out, in]: it is
-turned. A norm's `running_mean` and `running_var` are `_mean` and `_variance`. Torch's attention has one matrix for query,
-key and value, `in_proj_weight`; Paddle's has a Linear for each.
+A parameter is copied to the parameter of the same path. Paddle's Linear holds its weight as [in, out] and torch's as
+[out, in], so it is transposed. A norm's `running_mean` and `running_var` are `_mean` and `_variance` in Paddle. Torch's
+attention has one matrix `in_proj_weight` for query, key and value; Paddle's has a Linear for each.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _model(model: object) -> _Torch | _Paddle:
 
 
 def _aliases(state: Mapping[str, object]) -> set[str]:
-    """Return the second names of tensors that have one already: Paddle's LSTM has its weights again in its cells."""
+    """Return the names of tensors that have an earlier name too: Paddle's LSTM lists its weights again in its cells."""
     first = {id(tensor): name for name, tensor in reversed(list(state.items()))}
     return {name for name, tensor in state.items() if first[id(tensor)] != name}
 
@@ -144,7 +144,7 @@ class _Paddle:
 
 
 def _to_paddle(values: Values, torch_side: _Torch, paddle_side: _Paddle) -> Values:
-    turned = torch_side.linear_weights() | paddle_side.linear_weights()
+    transposed = torch_side.linear_weights() | paddle_side.linear_weights()
     found: Values = {}
     for name, value in values.items():
         path, dot, last = name.rpartition(".")
@@ -153,18 +153,18 @@ def _to_paddle(values: Values, torch_side: _Torch, paddle_side: _Paddle) -> Valu
             for part, piece in zip(("q", "k", "v"), np.split(value, 3)):
                 found[f"{path}{dot}{part}_proj.{kind}"] = piece.T if kind == "weight" else piece
         else:
-            found[f"{path}{dot}{_STATISTICS.get(last, last)}"] = value.T if name in turned else value
+            found[f"{path}{dot}{_STATISTICS.get(last, last)}"] = value.T if name in transposed else value
     return found
 
 
 def _to_torch(values: Values, paddle_side: _Paddle, torch_side: _Torch) -> Values:
     back = {paddle: torch for torch, paddle in _STATISTICS.items()}
-    turned = paddle_side.linear_weights()
+    transposed = paddle_side.linear_weights()
     wanted = torch_side.names()
     found: Values = {}
     for name, value in values.items():
         path, dot, last = name.rpartition(".")
-        found[f"{path}{dot}{back.get(last, last)}"] = value.T if name in turned else value
+        found[f"{path}{dot}{back.get(last, last)}"] = value.T if name in transposed else value
     for name in wanted:
         path, dot, last = name.rpartition(".")
         if last in ("in_proj_weight", "in_proj_bias"):

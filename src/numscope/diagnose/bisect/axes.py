@@ -1,6 +1,7 @@
 """Axes of a bisection: how the reference's job is derived from the target's.
 
-An axis says what environment variables the two jobs have, and what is done in their processes before the script runs.
+An axis gives the environment variables of the two jobs, and the change that is made in their processes before the script
+runs.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Side:
     """The environment of one of the two jobs."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    install: str = ""  # the change that `install` below makes in its processes
+    install: str = ""  # the change that `install` makes in its processes
     words: str = ""
 
 

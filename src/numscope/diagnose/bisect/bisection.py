@@ -1,10 +1,10 @@
-"""Bisect: fingerprints of everything, then the tensors of the suspects alone, then the diagnosis; with no hand work.
+"""Bisect: fingerprints of everything, then the tensors of the suspects alone, then the diagnosis, in one command.
 
 DIR/target, DIR/reference                 first pass: fingerprints
 DIR/target-again, DIR/reference-again     does each command repeat itself?
 DIR/target-tensors, DIR/reference-tensors second pass: the suspects' tensors, in the step where they are
 DIR/report.json, DIR/test_origin.py       the answer, and a test that shows it
-DIR/bisect.json                           what is done already: a second call goes on from there
+DIR/bisect.json                           the passes that are done: a second call goes on from there
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Job:
 
 
 def job(name: str, command: str, side: Side | None = None) -> Job:
-    """Return a job from a command line; `python` in front of the script may be there or not."""
+    """Return a job from a command line, with or without `python` in front of the script."""
     words = shlex.split(command)
     if words and Path(words[0]).name.startswith("python"):
         words = words[1:]
@@ -61,7 +61,7 @@ def job(name: str, command: str, side: Side | None = None) -> Job:
 
 
 class Bisection:
-    """Runs the passes, each once, and remembers in DIR/bisect.json which are done."""
+    """Runs each pass once, and records in DIR/bisect.json which are done."""
 
     def __init__(self, target: Job, reference: Job, out: Path, tell: Tell, options: tuple[str, ...] = ()) -> None:
         self._jobs = (target, reference)
@@ -74,7 +74,7 @@ class Bisection:
         self._state = self._load()
 
     def run(self, check: bool = True) -> tuple[Report, Comparison]:
-        """Run what is not done yet; return the diagnosed report and the comparison it rests on."""
+        """Run the passes that are not done yet; return the diagnosed report and its comparison."""
         self._passes = 2 + 2 * check + 2
         for item in self._jobs:
             self._pass(item, item.name, ("--keep", "stats"), "fingerprints of everything")
@@ -96,12 +96,12 @@ class Bisection:
             self._pass(item, f"{item.name}-tensors", tuple(options), f"{len(wanted)} tensors of the suspects")
         fine = compare(self._out / "target-tensors", self._out / "reference-tensors")
         if fine.report.origin is None:
-            fine = coarse  # the second run did not show it: say so through what could not be replayed
+            fine = coarse  # the second run does not show the fault: the report says what could not be replayed
         self._tell("     replaying the suspects")
         return diagnose(fine), fine
 
     def repeats(self, item: Job) -> str:
-        """Return whether a command repeats itself, with the first call that does not."""
+        """Return in words whether a command repeats itself, with the first call that does not."""
         again = compare(self._out / f"{item.name}-again", self._out / item.name)
         moved = again.calls.filter(pc.greater(pc.fill_null(again.calls["error_out"], 0.0), 0.0))
         if again.verdict == "identical" or not moved.num_rows:
@@ -131,7 +131,7 @@ class Bisection:
             f", about {spoken_time(left * sum(self._seconds) / len(self._seconds))} left" if self._seconds else ""
         )
         self._tell(f"{place}  {folder}: {what} ({shlex.join(item.command)}{estimate})")
-        # A folder of that name that is no run is not ours to remove.
+        # Refuses a folder of that name that is not a run: it is the user's.
         rundir.check(self._out / folder, 0, overwrite=True)
         shutil.rmtree(self._out / folder, ignore_errors=True)
         also = ["--also", f"numscope.diagnose.bisect.axes:install={item.side.install}"] if item.side.install else []
@@ -160,7 +160,7 @@ class Bisection:
 
 
 def spoken_time(seconds: float) -> str:
-    """Return a time as one says it: `40 s`, `3 min`, `2 h 10 min`."""
+    """Return a time in words: `40 s`, `3 min`, `2 h 10 min`."""
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"
@@ -206,7 +206,7 @@ def _around(graph: StepGraph, order: int) -> Iterable[str]:
 
 
 def _slots_of(graph: StepGraph, numbers: set[int]) -> Iterable[str]:
-    """Yield the names of tensors in the first slots that hold them: there their data must be kept."""
+    """Yield the name of the first slot that holds each tensor: a capture keeps a tensor's data there."""
     waiting = set(numbers)
     for order, call in graph.calls.items():
         for slot, number in graph.slots(order).items():
@@ -216,11 +216,11 @@ def _slots_of(graph: StepGraph, numbers: set[int]) -> Iterable[str]:
 
 
 def _edition(item: Job) -> str:
-    """Return what changes with the script's text: a pass of another one is not done."""
+    """Return a hash of the script's text: a pass of another text must be run again."""
     try:
         return hashlib.sha256(Path(item.command[0]).read_bytes()).hexdigest()[:16]
     except OSError:
-        return ""  # a module, or a command that is found on the way
+        return ""  # a module, or a command on the PATH
 
 
 def _size(path: Path) -> int:
@@ -228,7 +228,7 @@ def _size(path: Path) -> int:
 
 
 def require(target: str | None, reference: str | None, axis: str | None) -> None:
-    """Refuse a bisection that has no second side, or two."""
+    """Raise unless there is a target, and either a reference or an axis that derives it."""
     if not target:
         raise SettingsError("give the command that is wrong: --target 'train.py …'")
     if bool(reference) == bool(axis):

@@ -1,1 +1,1 @@
-"""Explanations of suspects, an explainer per kind; `suspect` knows which explainer to ask."""
+"""Explanations of suspects: one module per kind of suspect, and `suspect`, which chooses among them."""

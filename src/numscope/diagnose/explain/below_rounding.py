@@ -1,7 +1,7 @@
 """Finds faults that hide in rounding: in bf16 a wrong GELU differs less than a benign order of sums.
 
 No threshold tells the two apart, so a comparison calls both equivalent. But where two paired calls have different
-arguments, the lift test can be made of them, and it does tell.
+arguments, the lift test tells.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.paired_step import CallPair, MatchedOrders, PairedStep, call_pairs
 from numscope.diagnose.replay.lift import Lift
 
-_MOST = 20  # calls that are lifted
+_MOST = 20  # calls that are lift-tested
 _KINDS = pa.array(["api", "aten"])
-_FLOORS = 8.0  # a difference of more floors than this would have been seen
+_FLOORS = 8.0  # noise floors: a larger difference does not hide in rounding
 
 
 def reveal(
@@ -43,7 +43,7 @@ def reveal(
     )
     for pair in call_pairs(chosen.slice(0, _MOST)):
         if not pair.error_out or pair.expected is None or pair.error_out > pair.expected:
-            continue  # equal, or so far apart that the two calls were not meant to do the same
+            continue  # equal, or so far apart that the two calls do different things
         pairs = paired(pair.step, pair.rank)
         if pair.matched is None or not _same_inputs(pairs, pair.matched):
             continue
@@ -63,7 +63,7 @@ def reveal(
 
 
 def _hides(lift: Lift) -> bool:
-    """Tell whether the two calls, on the same inputs, differ by no more than rounding does: else nothing is hidden."""
+    """Tell whether the two calls differ by no more than rounding on the same inputs."""
     return lift.native is not None and lift.native <= _FLOORS * lift.floor
 
 

@@ -38,8 +38,8 @@ def explain(pairs: PairedStep, origin: Origin) -> Explanation:
             found.append(Explanation.could_not(why))
     if not found:
         return Explanation.could_not("no tensor of this call differs between the two runs")
-    # The narrow view may pair calls that do not belong together; where the wider one sees no difference in meaning,
-    # there is none.
+    # The subgraph of one tensor may pair calls that do not belong together. Where that of another one, which holds
+    # more calls, shows no difference in meaning, there is none.
     pair = pairs.call(origin.call, origin.kind)
     is_matched = pair is not None and pair.matched is not None
     if not is_matched and any(item.mechanism in ("precision", "order") for item in found):
@@ -84,7 +84,7 @@ def _explain_lift(
         repair = relation(pairs, tensor.target, tensor.reference) or _ratio(pairs, tensor)
         return Explanation("input", repair, details={"note": note})
     if not figures.native and not figures.float64:
-        # On this machine both do the same: there is nothing to change in the calls.
+        # Both sides compute the same on this machine: no change of the calls is needed.
         return Explanation(
             mechanism, details={"note": "replayed here, both sides give the same: " + _on_device(figures)}
         )
@@ -108,7 +108,7 @@ def _has_no_recorded_inputs(graph: StepGraph, subgraph: Subgraph) -> bool:
 
 
 def _relation_of_inputs(pairs: PairedStep, target: Subgraph, reference: Subgraph) -> str | None:
-    """Return how the target's inputs follow from the reference's, where all do so in the same way."""
+    """Return how the target's inputs follow from the reference's, if all follow in the same way."""
     inputs = list(inputs_in_same_argument(pairs, target, reference))[:8]
     found = {relation(pairs, mine, other) for mine, other in inputs}
     only = found.pop() if len(found) == 1 else None
@@ -116,7 +116,7 @@ def _relation_of_inputs(pairs: PairedStep, target: Subgraph, reference: Subgraph
 
 
 def _ratio(pairs: PairedStep, tensor: DifferingTensor) -> str | None:
-    """Return the factor between all outputs of a call, where each is one number and the factor is one for all."""
+    """Return the factor between the outputs of a call, if each is a single number and all have the same factor."""
     if tensor.target_maker is None or tensor.reference_maker is None:
         return None
     ours, theirs = pairs.target.outputs(tensor.target_maker), pairs.reference.outputs(tensor.reference_maker)
@@ -138,7 +138,7 @@ def _on_device(figures: Lift) -> str:
 
 
 def _from_outside(pairs: PairedStep, tensor: DifferingTensor, target: Subgraph, reference: Subgraph) -> Explanation:
-    """Explain a tensor that no recorded call made: it came in from outside, or was drawn, or is a parameter."""
+    """Explain a tensor that no recorded call made: data, a parameter, or random numbers."""
     details: dict[str, object] = {
         "target": pairs.target.name_of(target.output),
         "reference": pairs.reference.name_of(reference.output),
@@ -157,14 +157,14 @@ def _from_outside(pairs: PairedStep, tensor: DifferingTensor, target: Subgraph, 
         )
         return Explanation("unknown", repair, details=details)
     if tensor.slot.startswith("parameters_grad.") and tensor.target_maker is not None:
-        # The suspect's own inputs agree, or it would be none: what else adds to this gradient is not the same.
+        # A suspect's own inputs agree, so something else that adds to this gradient differs.
         details["note"] = "the gradients that come in are the same: another path adds to this one, in one run alone"
         return Explanation("semantic", repair, details=details)
     return Explanation(_mechanism_of_inputs(pairs, target), repair, details=details)
 
 
 def _mechanism_of_inputs(pairs: PairedStep, target: Subgraph) -> Mechanism:
-    """Return the mechanism of a difference that came in: by a parameter, or by the data that the model was fed."""
+    """Return the mechanism of a difference that came in from outside: a parameter, or the model's input data."""
     for number in target.inputs:
         if number in pairs.target_to_reference:
             continue

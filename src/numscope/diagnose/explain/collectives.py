@@ -17,8 +17,8 @@ from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
 from numscope.diagnose.replay.measures import relative_error, to_double, unit_roundoff
 from numscope.store.reader import Run
 
-_STEPS = 8  # calls between a collective and the tensor that shows it
-_NOT_COMPARED = ("group_rank", "group_size", "async_op")  # where a rank stands is no fault of the call
+_STEPS = 8  # calls between a collective and a tensor that shows its fault
+_NOT_COMPARED = ("group_rank", "group_size", "async_op")  # these differ between layouts of the same job
 
 
 def explain(pairs: PairedStep, origin: Origin) -> Explanation | None:
@@ -34,10 +34,10 @@ def explain(pairs: PairedStep, origin: Origin) -> Explanation | None:
 
 
 def across_ranks(pairs: PairedStep, tensor: DifferingTensor, of_itself: bool = False) -> Explanation | None:
-    """Explain a tensor that differs by the tensors of all ranks of the target; None where that can't be.
+    """Explain a tensor that differs by the tensors of all ranks of the target; None where they don't explain it.
 
-    These are the inputs of the nearest collective before it on each rank; with `of_itself` the ranks' tensors in its
-    own slot: so a reduction that no capture sees (in a compiled extension, in a wrapper) is still found.
+    These are the inputs of the nearest collective before the tensor. With `of_itself` they are the ranks' tensors in the
+    same slot, which shows a reduction that no capture sees: in a compiled extension, or in a wrapper.
     """
     if len(pairs.target.run.ranks) < 2:
         return None
@@ -59,7 +59,7 @@ def across_ranks(pairs: PairedStep, tensor: DifferingTensor, of_itself: bool = F
 
 
 def _nearest(graph: StepGraph, number: int) -> RecordedCall | None:
-    """Return the nearest collective from which a tensor was made, a few calls away at most."""
+    """Return the nearest collective that a tensor was made from, at most `_STEPS` calls away."""
     waiting, seen = [number], {number}
     for _ in range(_STEPS):
         following: list[int] = []
@@ -92,7 +92,7 @@ def _in_both(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> Exp
 
 
 def _missing(pairs: PairedStep, call: RecordedCall) -> Explanation:
-    """Explain a collective that only the reference has, with the proof where the target's ranks give it."""
+    """Explain a collective that only the reference has, with a proof if the tensors of the target's ranks give one."""
     try:
         proof = _proof_of_missing(pairs, call)
     except NotKeptError:
@@ -102,7 +102,7 @@ def _missing(pairs: PairedStep, call: RecordedCall) -> Explanation:
 
 
 def _proof_of_missing(pairs: PairedStep, call: RecordedCall) -> str:
-    """Return in words how the target's ranks together give the outputs of a collective that it lacks."""
+    """Return in words how the target's ranks together give the outputs of the missing collective; empty if they don't."""
     inputs = [number for number in pairs.reference.slots(call.order, "input").values() if number is not None]
     own = pairs.reference_to_target.get(inputs[0]) if inputs else None
     parts = _same_slot(pairs.target, own) if own is not None else None
@@ -121,7 +121,7 @@ def _proof_of_missing(pairs: PairedStep, call: RecordedCall) -> str:
 
 
 def _extra(pairs: PairedStep, call: RecordedCall, origin: Origin) -> Explanation:
-    """Explain a collective that only the target has: done twice, where its inputs were reduced already."""
+    """Explain a collective that only the target has: it may reduce inputs that were reduced before."""
     repair = f"equal to the reference without the {_operation(call)} {call.name}"
     differing = differing_tensors(pairs, origin)
     for number in pairs.target.outputs(call.order).values():
@@ -176,7 +176,7 @@ def _case(
 
 
 def _same_slot(graph: StepGraph, number: int) -> list[torch.Tensor] | None:
-    """Return the tensors of all ranks in the slot of a call that holds a tensor of this one."""
+    """Return the tensors that all ranks have in the slot that holds a tensor on this rank."""
     for order, call in graph.calls.items():
         for slot, found in graph.slots(order).items():
             if found == number:

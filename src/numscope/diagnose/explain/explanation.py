@@ -19,7 +19,7 @@ class Explanation:
 
     mechanism: Mechanism
     repair: str | None = None
-    reason: str = ""  # empty: the comparison's own reason stays
+    reason: str = ""  # replaces the comparison's reason, unless empty
     details: Mapping[str, object] = field(default_factory=dict)
     lift: Lift | None = None
 

@@ -1,4 +1,4 @@
-"""Explains gradients that are not zeroed, not asked for, or that don't flow."""
+"""Explains gradients that were not zeroed, parameters that are frozen, and gradients that do not flow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def explain(pairs: PairedStep, origin: Origin, explain_call: Callable[[Origin], 
 
 
 def _left_over(pairs: PairedStep, origin: Origin) -> Explanation | None:
-    """Explain a parameter's gradient that holds, in one run alone, that of the step before: it was not zeroed."""
+    """Explain a parameter's gradient that was not zeroed: in one run alone it contains that of the step before."""
     slot, here, there = (origin.details.get(key) for key in ("slot", "target_order", "reference_order"))
     if not isinstance(slot, str) or not slot.startswith("parameters_grad.") or here is None or there is None:
         return None
@@ -51,7 +51,7 @@ def _left_over(pairs: PairedStep, origin: Origin) -> Explanation | None:
 
 
 def _frozen(pairs: PairedStep, origin: Origin) -> Explanation | None:
-    """Explain a backward call that makes the gradient of a parameter in one run alone: in the other it is frozen."""
+    """Explain a parameter that is frozen: its gradient is made in one run alone."""
     pair = pairs.call(origin.call, origin.kind)
     orders = pair.matched if pair is not None else None
     if orders is None:
@@ -69,7 +69,7 @@ def _frozen(pairs: PairedStep, origin: Origin) -> Explanation | None:
 
 
 def _parameter_with_gradient(graph: StepGraph, backward: int, others: dict[str, int]) -> str | None:
-    """Return the parameter whose gradient a backward call gives, and its counterpart, with the outputs `others`, not."""
+    """Return the parameter whose gradient a backward call makes and its counterpart, with the outputs `others`, does not."""
     forward = graph.calls[backward].forward
     if forward is None:
         return None
@@ -83,7 +83,7 @@ def _parameter_with_gradient(graph: StepGraph, backward: int, others: dict[str, 
 
 
 def _parameter_name(graph: StepGraph, number: int, call: int) -> str | None:
-    """Return the name of the parameter that a tensor is to a module around a call, None for none."""
+    """Return the name of a tensor as a parameter of a module around a call; None where it is not a parameter."""
     outer = graph.calls[call].parent
     while outer is not None:
         for slot, held in graph.slots(outer, "parameters").items():
@@ -97,7 +97,7 @@ def _parameter_name(graph: StepGraph, number: int, call: int) -> str | None:
 def _cut_off(pairs: PairedStep, origin: Origin, explain_call: Callable[[Origin], Explanation]) -> Explanation | None:
     """Explain a backward call that one run alone has, though both have its forward call.
 
-    A gradient that is missing shows in the calls after it: the one at fault is the first in its module that is missing.
+    A missing gradient shows in later calls too, so the first backward call in the module that one run lacks is at fault.
     """
     pair = pairs.call(origin.call, origin.kind)
     if pair is not None and pair.matched is not None:
@@ -118,7 +118,7 @@ def _cut_off(pairs: PairedStep, origin: Origin, explain_call: Callable[[Origin],
     if forward_pair is None:
         return None
     orders = forward_pair.matched
-    if orders is None:  # the forward call itself is missing, or too much
+    if orders is None:  # the forward call itself is missing or extra
         return explain_call(replace(origin, call=forward.name, kind=kind, phase="forward", relative=None))
     if kind == "missing":
         counterpart = pairs.target.calls[orders.target]
@@ -132,7 +132,7 @@ def _cut_off(pairs: PairedStep, origin: Origin, explain_call: Callable[[Origin],
 
 
 def _first_lone_backward(pairs: PairedStep, pair: CallPair) -> CallPair | None:
-    """Return the first backward call in the module of a pair that one run alone has, up to the pair itself."""
+    """Return the first backward call, in the module of a pair and up to the pair, that one run alone has."""
     last = len(pairs.calls) if pair.kind == "module" else pairs.calls.index(pair) + 1
     return next(
         (

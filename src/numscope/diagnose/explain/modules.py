@@ -32,12 +32,12 @@ _MOST_ENCLOSING = 4  # modules around a suspect that are replayed
 
 
 def explain(pairs: PairedStep, origin: Origin, found: Explanation, diagnose_inside: DiagnoseRuns | None) -> Explanation:
-    """Return the explanation that the recorded calls gave, with that of the suspect's module.
+    """Return the explanation `found` by the recorded calls, with that of the suspect's module added.
 
-    A module that is the suspect itself is always replayed. For a call inside one it is done where the call itself could
-    not be explained: it is random, or no torch function, or was not recorded. Where a module is right for its inputs,
-    and no recorded call made them differ, the module around it is replayed. `diagnose_inside` is None where the calls
-    inside were all recorded.
+    A suspect that is a module is always replayed. The module around a suspect is replayed where the call itself could
+    not be explained: it is random, or not a function of torch's, or was not recorded. Where a module is right for its
+    inputs, but its inputs differ, the module around it is replayed. `diagnose_inside` is None where all calls inside
+    were recorded.
     """
     suspect = pairs.call(origin.call, origin.kind)
     if suspect is None or not (suspect.kind == "module" or found.mechanism == "unknown"):
@@ -66,7 +66,7 @@ def explain(pairs: PairedStep, origin: Origin, found: Explanation, diagnose_insi
 
 
 def _lift(pairs: PairedStep, pair: CallPair) -> ModuleLift:
-    """Lift a module by the output that shows most: one that differs in meaning, else the first."""
+    """Lift-test a module by an output that differs in meaning, else by its first output."""
     why: Exception = CannotReplay("no output of it differs")
     first = None
     module = Origin(pair.target_name or "", "module", pair.phase, pair.step, pair.rank, "")
@@ -121,7 +121,7 @@ def _joined(
     is_suspect: bool,
     diagnose_inside: DiagnoseRuns | None,
 ) -> Explanation:
-    """Return an explanation with that of the module; a repair that is proven already stays."""
+    """Return an explanation with that of the module added; a repair that was found before stays."""
     told = _told(lifted, pair)
     mechanism, repair = lifted.figures.mechanism(), found.repair
     if repair is None and diagnose_inside is not None and mechanism in ("semantic", "precision"):
@@ -138,14 +138,14 @@ def _joined(
 
 
 def _origin_inside(lifted: ModuleLift, diagnose_inside: DiagnoseRuns) -> Origin | None:
-    """Return the origin of the difference inside two modules, diagnosed; None where it can't be had."""
+    """Return the diagnosed origin of the difference inside two modules; None where there is none."""
     with tempfile.TemporaryDirectory(prefix="numscope-inside-") as folder:
         target, reference = Path(folder) / "target", Path(folder) / "reference"
         try:
             _capture(lifted.target, lifted.values, target)
             _capture(lifted.reference, lifted.reference_values, reference)
             report = diagnose_inside(target, reference)
-        except NumscopeError:  # the modules' own code fails, or their runs can't be compared
+        except NumscopeError:  # the modules' own code fails, or the two captures can't be compared
             return None
     return report.origin if report.verdict == "diverged" else None
 

@@ -1,4 +1,4 @@
-"""Explains a difference that lies in a call which can't be replayed: random, collective, or the user's own code."""
+"""Explains a difference in a call that can't be replayed: random, a collective, or the user's own code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 
 
 def explain(pairs: PairedStep, target: Subgraph, reference: Subgraph) -> Explanation | None:
-    """Explain a difference that lies in a call which can't be replayed; None where it may lie elsewhere."""
+    """Explain a difference in a call that can't be replayed; None where another call may be at fault."""
     ours, theirs = _call_not_replayed(target), _call_not_replayed(reference)
     if theirs is not None and theirs.kind == "collective" and (ours is None or ours.kind != "collective"):
         return Explanation("semantic", f"equal to the reference with the {theirs.op} that is missing, {theirs.name}")
@@ -35,7 +35,7 @@ def explain(pairs: PairedStep, target: Subgraph, reference: Subgraph) -> Explana
 
 
 def _call_not_replayed(subgraph: Subgraph) -> RecordedCall | None:
-    """Return the first call at which a subgraph ends because it can't be replayed."""
+    """Return the first call that can't be replayed and therefore ends a subgraph."""
     for number in subgraph.not_replayable:
         maker = subgraph.graph.producer.get(number)
         if maker is not None:
@@ -49,7 +49,7 @@ def _same_inputs(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) ->
 
 
 def _random(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall | None) -> Explanation:
-    """Explain a call that draws random numbers: different arguments, or only different numbers."""
+    """Explain a call that draws random numbers: its arguments differ, or only the numbers do."""
     pair = pairs.call(ours.name)
     if pair is not None and pair.reference_order is not None:
         theirs = pairs.reference.calls.get(pair.reference_order)

@@ -1,4 +1,4 @@
-"""Explains optimizer steps, replayed: one parameter at a time, its state rebuilt from the gradients of earlier steps."""
+"""Explains optimizer steps by a replay of each parameter, with its state rebuilt from the gradients of earlier steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NO_CAUSE = {
     "params",
     "decoupled_weight_decay",
     "parameters",
-}  # settings that say how an optimizer computes, not what
+}  # settings that change how an optimizer computes, not its result
 _MOST = 8  # parameters that are replayed
 
 
@@ -69,7 +69,7 @@ class OptimizerStep:
         return self.graph.data(number) if number is not None and self.graph.kept(number) else None
 
     def history(self, parameter: str, group: str, fresh: bool = False) -> History:
-        """Return what all steps up to this one saw of a parameter; with `fresh` this one alone."""
+        """Return the inputs that all steps up to this one had for a parameter; with `fresh` those of this step alone."""
         seen = []
         steps = [self.graph.step]
         if not fresh:
@@ -97,7 +97,7 @@ _LAST_EARLIER: dict[tuple[str, int, int], StepGraph] = {}
 def _earlier(run: Run, step: int, rank: int) -> StepGraph:
     key = (str(run.path), step, rank)
     if key not in _LAST_EARLIER:
-        _LAST_EARLIER.clear()  # one at a time is enough, and a run may be large
+        _LAST_EARLIER.clear()  # steps are asked for in order, and may be large: one is kept
         _LAST_EARLIER[key] = StepGraph(run, step, rank)
     return _LAST_EARLIER[key]
 
@@ -120,7 +120,7 @@ class OptimizerStepPair:
         self.reference = OptimizerStep(pairs.reference, reference)
 
     def explain(self) -> Explanation:
-        """Explain parameters that come out differently: settings, gradients, state, or another computation."""
+        """Explain parameters that differ after the step: by settings, gradients, state, or another computation."""
         details: dict[str, object] = {}
         changes = self._changes()
         for change in changes:
@@ -185,8 +185,8 @@ class OptimizerStepPair:
     def _fits(self, change: Change) -> bool:
         """Tell whether a change gives the reference's parameters.
 
-        It is made over what the target saw, in this step or in all; or, where rounding parts what the two saw, over
-        what the reference saw.
+        It is applied to the target's inputs, in this step or in all steps. The last attempt applies it to the
+        reference's inputs, because rounding may have set the inputs of the two runs apart.
         """
         parameters = self._parameters()
         if not parameters:
@@ -221,7 +221,7 @@ class OptimizerStepPair:
         return moved > 0
 
     def _parameters(self) -> list[str]:
-        """Return some parameters, those first that come out most differently."""
+        """Return some parameters, those that differ most first."""
         found: list[tuple[float, str]] = []
         for slot in self.target.graph.outputs(self.target.call.order):
             parameter = slot.removeprefix("output.")
@@ -229,11 +229,11 @@ class OptimizerStepPair:
             if ours is not None and theirs is not None:
                 found.append((-relative_error(ours, theirs), parameter))
         names = [parameter for _, parameter in sorted(found)]
-        # Those that agree, too: a change must not move them.
+        # A repair must leave those that agree as they are.
         return names[:_MOST] + names[_MOST:][-2:]
 
     def _group_of(self, parameter: str) -> str:
-        """Return the parameter group of a parameter: the one whose settings give what was recorded, in both runs."""
+        """Return the group of a parameter: the one whose settings give the recorded parameter, in both runs."""
         groups = [group for group in self.target.groups if group in self.reference.groups]
         if len(groups) == 1:
             return groups[0]
@@ -256,7 +256,7 @@ class OptimizerStepPair:
         return None
 
     def _other_history(self) -> Explanation | None:
-        """Explain a step by a fresh state on one side where the other one has its history."""
+        """Explain a step that starts from a fresh optimizer state in one run, and from earlier steps in the other."""
         try:
             for parameter in self._parameters()[:1]:
                 optimizer = _class(self.target.call.op)
@@ -302,10 +302,10 @@ class OptimizerStepPair:
         return f"equal to the reference with a scale factor of {spoken(round(factors[0], 6))} on the update"
 
     def _computes_otherwise(self) -> bool:
-        """Tell whether an optimizer without a history gives something else by far more than rounding."""
+        """Tell whether the first step of an optimizer differs by far more than rounding on the same inputs."""
         first = min(self.pairs.target.run.rank_steps(self.pairs.target.rank), default=0)
         if first != 0 or self.pairs.target.step != 0:
-            return False  # it has a state that was not recorded
+            return False  # the optimizer has a state that was not recorded
         theirs = self.pairs.reference.slots(self.reference.call.order, "parameters")
         for slot, number in self.pairs.target.slots(self.target.call.order, "parameters").items():
             partner = theirs.get(slot)
@@ -318,7 +318,7 @@ class OptimizerStepPair:
 
 
 def explain(pairs: PairedStep, origin: Origin) -> Explanation | None:
-    """Explain an optimizer step whose parameters come out differently."""
+    """Explain an optimizer step whose parameters differ after it."""
     pair = pairs.call(origin.call, origin.kind)
     orders = pair.matched if pair is not None else None
     if orders is None:
@@ -335,7 +335,7 @@ def _class(name: str) -> type[torch.optim.Optimizer]:
 
 
 def simulate(kind: type[torch.optim.Optimizer], history: History) -> torch.Tensor:
-    """Run an optimizer over what its steps saw of one parameter, and return the parameter after the last step."""
+    """Run an optimizer over the inputs of its steps for one parameter, and return the parameter after the last step."""
     accepted = set(inspect.signature(kind).parameters)
     first = {key: _plain(value) for key, value in history[0].settings.items() if key in accepted - _NO_CAUSE}
     parameter = torch.nn.Parameter(history[0].value.clone())

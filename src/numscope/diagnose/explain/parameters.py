@@ -1,4 +1,4 @@
-"""Explains data and parameters that differ before any call: how they follow from the reference's, and tied weights."""
+"""Explains data and parameters that differ before any call, and weights that are tied in one run alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def explain_parameter(pairs: PairedStep, origin: Origin) -> Explanation:
 
 
 def _orders(pairs: PairedStep, origin: Origin) -> tuple[int | None, int | None]:
-    """Return the orders of the calls in which the data or parameter is, in target and reference."""
+    """Return the orders of the calls that have the data or parameter, in target and reference."""
     pair = pairs.call(origin.call, origin.kind)
     if pair is not None:
         return pair.target_order, pair.reference_order
@@ -43,7 +43,7 @@ def _relation(pairs: PairedStep, origin: Origin) -> str | None:
 
 
 def _misplaced(pairs: PairedStep, origin: Origin) -> str | None:
-    """Return which other parameter of the reference a parameter holds: a layer that was loaded from the wrong place."""
+    """Return in words which other parameter of the reference a parameter holds: weights loaded under a wrong name."""
     slot, (here, _) = origin.details.get("slot"), _orders(pairs, origin)
     number = pairs.target.slots(here).get(slot) if here is not None and isinstance(slot, str) else None
     if number is None:
@@ -55,7 +55,7 @@ def _misplaced(pairs: PairedStep, origin: Origin) -> str | None:
 
 
 def explain_tied(pairs: PairedStep) -> Explanation | None:
-    """Explain a parameter that only one run has apart: a copy of another one, where the other run has one for both."""
+    """Explain weights that are tied in one run, and separate copies in the other."""
     ours, theirs = _optimized(pairs.target), _optimized(pairs.reference)
     if (found := _copy(pairs.target, ours, theirs)) is not None:
         copy, original = found
@@ -69,7 +69,7 @@ def explain_tied(pairs: PairedStep) -> Explanation | None:
 
 
 def _copy(graph: StepGraph, parameters: dict[str, int], others: dict[str, int]) -> tuple[str, str] | None:
-    """Return a parameter that the other run has not, and the one in its own run that has the same content."""
+    """Return a parameter that the other run lacks, and the parameter of its own run that it is a copy of."""
     for name, number in parameters.items():
         if not others or name in others:
             continue
@@ -81,7 +81,7 @@ def _copy(graph: StepGraph, parameters: dict[str, int], others: dict[str, int]) 
 
 
 def _is_constant(graph: StepGraph, number: int) -> bool:
-    """Tell whether all elements are equal, as those of all new norms are: then a twin means nothing."""
+    """Tell whether all elements are equal, as in every new norm: equal content is then a coincidence."""
     try:
         values = graph.data(number).reshape(-1)
     except NotKeptError:

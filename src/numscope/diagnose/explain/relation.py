@@ -10,7 +10,7 @@ from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 
 
 def relation(pairs: PairedStep, target: int, reference: int) -> str | None:
-    """Return the change that makes the target's tensor the reference's, in words; None where there is none."""
+    """Return in words the change that makes the target's tensor the reference's; None where there is none."""
     if not (pairs.target.kept(target) and pairs.reference.kept(reference)):
         return None
     if pairs.target.tensors[target].shape != pairs.reference.tensors[reference].shape:

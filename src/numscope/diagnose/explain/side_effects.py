@@ -1,4 +1,4 @@
-"""Explains calls whose outputs are right, but that write elsewhere: running statistics of a norm, an input in place."""
+"""Explains calls whose outputs are right, but whose side effects differ: running statistics, a write to an input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 
 
 def explain_state(pairs: PairedStep, orders: MatchedOrders) -> Explanation | None:
-    """Explain a call with different arguments and equal outputs by the state that the next step finds."""
+    """Explain a call with different arguments and equal outputs by the state that it leaves for the next step."""
     ours, theirs = pairs.target.calls[orders.target], pairs.reference.calls[orders.reference]
     try:
         mine, other = invocation_of(pairs.target, ours), invocation_of(pairs.reference, theirs)
@@ -60,7 +60,7 @@ def written(graph: StepGraph, made: Invocation) -> dict[int, torch.Tensor]:
 
 
 def _next_state(graph: StepGraph, name: str, made: Invocation) -> dict[int, torch.Tensor]:
-    """Return the inputs of the same call in the next step, where this one wrote to them."""
+    """Return the inputs of the same call in the next step that this call wrote to, by position."""
     later = [step for step in graph.run.rank_steps(graph.rank) if step > graph.step]
     if not later:
         return {}
@@ -78,7 +78,7 @@ def _next_state(graph: StepGraph, name: str, made: Invocation) -> dict[int, torc
 
 
 def explain_in_place(pairs: PairedStep, pair: CallPair) -> Explanation | None:
-    """Explain a call that gives the right result, but writes it into its input, which is read again later."""
+    """Explain a call with the right result that works in place in one run alone, on an input that is read again later."""
     orders = pair.matched
     if pair.kind != "api" or orders is None:
         return None

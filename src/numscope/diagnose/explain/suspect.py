@@ -13,7 +13,7 @@ from numscope.diagnose.recorded.paired_step import CallPair, PairedStep
 
 
 def explain(pairs: PairedStep, origin: Origin, diagnose_inside: DiagnoseRuns | None = None) -> Explanation:
-    """Explain a suspect; `diagnose_inside` diagnoses two captures of a module's inside, None where that was recorded."""
+    """Explain a suspect; `diagnose_inside` diagnoses two captures of a module's inside, None inside such a capture."""
     found = _explain_by_kind(pairs, origin, diagnose_inside)
     if found is not None:
         return found
@@ -29,7 +29,7 @@ def explain_call(pairs: PairedStep, origin: Origin, diagnose_inside: DiagnoseRun
 
 
 def _explain_by_kind(pairs: PairedStep, origin: Origin, diagnose_inside: DiagnoseRuns | None) -> Explanation | None:
-    """Explain a suspect of a kind that has an explainer of its own: data, a parameter, an optimizer's step …"""
+    """Explain a suspect of a kind with its own explainer: data, a parameter, an optimizer's step … or return None."""
 
     def explain_forward(suspect: Origin) -> Explanation:
         return explain_call(pairs, suspect, diagnose_inside)
@@ -42,7 +42,7 @@ def _explain_by_kind(pairs: PairedStep, origin: Origin, diagnose_inside: Diagnos
         if found is not None:
             return found
     if origin.phase == "forward" and _shows_in_backward(origin):
-        found = explain_forward(replace(origin, relative=None))  # the error is a gradient's, not of its output
+        found = explain_forward(replace(origin, relative=None))  # the error is that of a gradient, not of its output
         if found.repair or not is_detach:
             return found if found.repair else explain_forward(origin)
     if is_detach:
@@ -72,13 +72,13 @@ def _is_detach(name: CallName) -> bool:
 
 
 def _shows_in_backward(origin: Origin) -> bool:
-    """Tell whether a call that one run alone has shows in a call of the backward pass."""
+    """Tell whether a call that one run alone has makes a difference in the backward pass first."""
     shows_in = origin.details.get("shows_in")
     name = parse_call(shows_in) if isinstance(shows_in, str) else None
     return name is not None and name.phase == "backward"
 
 
 def _with_different_arguments(pairs: PairedStep, suspect: CallPair) -> list[CallPair]:
-    """Return a suspect, and the calls in it where it is a module, that have different arguments in the two runs."""
+    """Return the calls with different arguments among a suspect and, where it is a module, the calls in it."""
     inside = [pair for pair in pairs.calls if pair.kind == "api" and pair.module == suspect.module]
     return [pair for pair in (suspect, *(inside if suspect.kind == "module" else ())) if pair.arguments_differ]

@@ -14,7 +14,7 @@ import importlib
 
 from numscope.diagnose.hypotheses.case import NOT_APPLICABLE, Case, Repair, registered
 
-# In the order in which they are tried: the most specific first, and those that fit almost anything last.
+# In the order in which they are tried: the most specific first, those that fit almost anything last.
 FAMILIES = (
     "arguments",
     "rope",
@@ -34,11 +34,11 @@ def fitting(case: Case) -> Repair | None:
     """Return the first repair that makes the target reproduce the reference, or None."""
     for family in FAMILIES:
         importlib.import_module(f"numscope.diagnose.hypotheses.{family}")
-    for known in sorted(registered(), key=lambda known: FAMILIES.index(known.family)):
+    for entry in sorted(registered(), key=lambda entry: FAMILIES.index(entry.family)):
         try:
-            for repair in known.test(case):
+            for repair in entry.test(case):
                 if case.fits(repair):
                     return repair
         except NOT_APPLICABLE:
-            continue  # this hypothesis can't be asked here
+            continue  # this hypothesis does not apply to the case
     return None

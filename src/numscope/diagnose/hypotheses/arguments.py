@@ -1,4 +1,4 @@
-"""An argument or a tensor that the two calls don't share: the first thing to try."""
+"""An argument or a tensor that differs between two calls: the first thing to try."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def differing_arguments(
 ) -> list[ArgumentChange]:
     """Return the arguments that differ, defaults filled in.
 
-    A tensor that both runs have stands in them by the target's number; one that the reference alone has by its value.
+    A tensor of the reference is given by the target's number where both runs have it, else by its value.
     """
     in_target = {there: here for here, there in counterpart.items()}
     now, then = target.with_defaults(), reference.with_defaults()

@@ -1,4 +1,4 @@
-"""Whole calls that one side alone has: said when nothing more specific fits."""
+"""Calls that one side alone has, named where nothing more specific fits."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 from numscope.diagnose.hypotheses.wording import plain_argument_words
 from numscope.diagnose.recorded.step_graph import RecordedCall
 
-_MOST = 6  # more calls than this are no repair
+_MOST = 6  # more calls than this make no useful repair
 
 
 def removed_gives_target(case: Case, missing: Sequence[RecordedCall]) -> bool:
     """Tell whether the reference without these calls gives the target's output."""
-    if not case.target.calls:  # the target has nothing but its inputs
+    if not case.target.calls:  # the target's output is one of its inputs
         return len(missing) == len(case.reference.calls)
     error = case.error_of_reference({call.order: None for call in missing})
     return error is not None and error <= case.limit
@@ -54,7 +54,7 @@ def other_calls(case: Case) -> Iterator[Repair]:
 
 
 def _shared(case: Case) -> set[int]:
-    """Return the reference's tensors that the target has, too."""
+    """Return the reference's tensors that the target has too."""
     return set(case.counterpart.values())
 
 

@@ -1,4 +1,4 @@
-"""A case: two subgraphs that should compute the same. A repair: one change that would make them."""
+"""A case: two subgraphs that should compute the same. A repair: one change that makes the target do so."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Repair:
 
     change: str  # completes "equal to the reference with …"
     output: Callable[[], torch.Tensor]
-    lifted: bool = True  # computed in float64; else natively, to be held against the recorded output
+    lifted: bool = True  # computed in float64; else in native precision
     sentence: str = ""  # the whole sentence, where "with …" does not fit
-    is_vague: bool = False  # says what is off, not what is done wrong: a better one goes before it
+    is_vague: bool = False  # describes the error, not its cause: a more specific repair is preferred
 
     @classmethod
     def giving(cls, change: str, output: torch.Tensor, is_vague: bool = False) -> Repair:
@@ -39,7 +39,7 @@ class Repair:
 
 
 class MatchedCall(NamedTuple):
-    """A call of the target and its counterpart, as they can be made again."""
+    """A call of the target and its counterpart, ready to be replayed."""
 
     order: int  # of the target's call; for a backward call `target` is its forward call
     target: Invocation
@@ -116,16 +116,16 @@ class Case:
             before = self.native_error
         return after <= limit and (after < before / 20 or (after == 0 and before > 0) or math.isinf(before))
 
-    # The material of hypotheses --------------------------------------------------------------------------------------
+    # For hypotheses ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def target_calls(self) -> dict[int, Invocation]:
-        """The target's calls, by order, as they can be made again."""
+        """The target's calls, by order, ready to be replayed."""
         return self.target.invocations()
 
     @cached_property
     def reference_calls(self) -> dict[int, Invocation]:
-        """The reference's calls, by order, as they can be made again."""
+        """The reference's calls, by order, ready to be replayed."""
         return self.reference.invocations()
 
     def edited(self, edits: Mapping[int, Invocation | None], lifted: bool = True) -> torch.Tensor:
@@ -133,9 +133,9 @@ class Case:
         return self.target.run(self.values, torch.float64 if lifted else None, edits)
 
     def error_of_reference(self, edits: Mapping[int, Invocation | None]) -> float | None:
-        """Return the distance of the reference with some of its calls changed from the target's output.
+        """Return the error of the reference, with some of its calls changed, against the target's output.
 
-        It is None where the reference can't be run so.
+        None where the changed calls can't be replayed.
         """
         try:
             made = self.reference.run(self.reference_values, torch.float64, edits)
@@ -167,7 +167,7 @@ Hypothesis = Callable[[Case], Iterator[Repair]]
 
 @dataclass(frozen=True)
 class Registered:
-    """A hypothesis under its name."""
+    """A registered hypothesis."""
 
     name: str
     family: str  # the module that it is defined in

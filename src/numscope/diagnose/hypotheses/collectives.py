@@ -1,8 +1,8 @@
-"""Faults between ranks: a reduction that is missing, doubled or another one; parts joined in the wrong way.
+"""Faults between ranks: a missing, doubled or different reduction, or parts that are joined in the wrong way.
 
-A collective can't be replayed on one machine's CPU alone, but where every rank's tensor was kept its result can be
-computed: the sum, the mean, the concatenation of the ranks' tensors. A hypothesis takes the tensors that all ranks of
-the target have in one slot and yields repairs; the first whose result is the reference's tensor is the diagnosis.
+A collective can't be replayed in one process, but where every rank's tensor was kept its result can be computed: the
+sum, the mean, the concatenation of the ranks' tensors. A hypothesis takes the tensors that all ranks of the target have
+in one slot and yields repairs; the first whose result is the reference's tensor is the diagnosis.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numscope.diagnose.replay.measures import relative_error
 class Ranks:
     """The tensors of all ranks of the target in one slot, and the reference's tensor there on one of them."""
 
-    parts: tuple[torch.Tensor, ...]  # of each rank: its tensor, or its input to the collective
+    parts: tuple[torch.Tensor, ...]  # each rank's tensor, or its input to the collective
     target: torch.Tensor  # on this rank
     reference: torch.Tensor  # on this rank
     rank: int  # index of this rank in its group
@@ -97,7 +97,7 @@ def missing_all_reduce(case: Ranks) -> Iterator[Repair]:
 
 @between_ranks("doubled all-reduce")
 def doubled_all_reduce(case: Ranks) -> Iterator[Repair]:
-    """Reduce once, where the inputs of the reduction are the same on all ranks: they have been reduced before."""
+    """Reduce once, where the inputs of the reduction are equal on all ranks, because they were reduced before."""
     same = all(relative_error(part, case.parts[0]) <= case.limit for part in case.parts)
     if same and case.is_target(case.total):
         yield Repair(
@@ -108,7 +108,7 @@ def doubled_all_reduce(case: Ranks) -> Iterator[Repair]:
 
 @between_ranks("sum for mean")
 def sum_for_mean(case: Ranks) -> Iterator[Repair]:
-    """Take the mean in the place of the sum."""
+    """Take the mean instead of the sum."""
     if case.is_target(case.total):
         yield Repair(
             f"the mean over {case.size} ranks (now the sum: it is {case.size} times too large)",
@@ -118,14 +118,14 @@ def sum_for_mean(case: Ranks) -> Iterator[Repair]:
 
 @between_ranks("mean for sum")
 def mean_for_sum(case: Ranks) -> Iterator[Repair]:
-    """Take the sum in the place of the mean."""
+    """Take the sum instead of the mean."""
     if case.is_target(case.total / case.size):
         yield Repair(f"the sum over {case.size} ranks (now the mean: {case.size} times too small)", lambda: case.total)
 
 
 @between_ranks("times N")
 def times_n(case: Ranks) -> Iterator[Repair]:
-    """Multiply or divide by the number of ranks, wherever the factor came in."""
+    """Multiply or divide by the number of ranks, wherever the factor came from."""
     yield Repair(
         f"it divided by the number of ranks, {case.size} (now {case.size} times too large)",
         lambda: case.target / case.size,
@@ -157,7 +157,7 @@ def other_reduction(case: Ranks) -> Iterator[Repair]:
 
 @between_ranks("concatenation")
 def concatenation(case: Ranks) -> Iterator[Repair]:
-    """Join the ranks' parts along another axis, or in another order, or at all."""
+    """Concatenate the ranks' parts along another axis, or in another order, or where the target does not."""
     now = _concatenated(case.parts, case.target, case.limit)
     then = _concatenated(case.parts, case.reference, case.limit)
     if then is None or then == now:
@@ -190,14 +190,14 @@ def permutation(case: Ranks) -> Iterator[Repair]:
 
 
 class _Concatenation(NamedTuple):
-    """The axis along which, and the order in which, the ranks' parts are joined."""
+    """The axis and the order in which the ranks' parts are concatenated."""
 
     axis: int
     ranks: tuple[int, ...]
 
 
 def _concatenated(parts: Sequence[torch.Tensor], whole: torch.Tensor, limit: float) -> _Concatenation | None:
-    """Return how the parts are joined in a tensor; None where they are not."""
+    """Return how a tensor is a concatenation of the parts; None where it is not."""
     if any(part.dim() != whole.dim() for part in parts):
         return None
     for axis in range(whole.dim()):

@@ -11,7 +11,7 @@ from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 
 @hypothesis("dropout on")
 def dropout_on(case: Case) -> Iterator[Repair]:
-    """Turn dropout off, where the target is the reference with a share of zeros and the rest scaled up by 1/(1-p)."""
+    """Turn dropout off, where the target is the reference with some elements zero and the others scaled by 1/(1-p)."""
     given, wanted = case.target_output, case.reference_output
     if given.shape != wanted.shape or given.numel() < 16:
         return

@@ -1,4 +1,4 @@
-"""The right numbers in the wrong order: transposed, permuted, shifted, split otherwise."""
+"""The right numbers in the wrong order: transposed, permuted, shifted, or split in another way."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def transposed_output(case: Case) -> Iterator[Repair]:
 
 @hypothesis("shift")
 def shift(case: Case) -> Iterator[Repair]:
-    """Shift the output by one along an axis; the elements that enter at the border are not judged."""
+    """Shift the output by one along an axis; the elements at the border are not compared."""
     for axis in range(case.target_output.dim()):
         length = case.target_output.shape[axis]
         if length < 4 or case.target_output.shape != case.reference_output.shape:
@@ -55,11 +55,11 @@ def shift(case: Case) -> Iterator[Repair]:
 
 @hypothesis("selection")
 def selection(case: Case) -> Iterator[Repair]:
-    """Select other slices of the input that both outputs are slices of: split or interleaved otherwise."""
+    """Select other slices of an input that both outputs consist of: another split, or interleaved."""
     for number in case.target.inputs:
         source = case.input64(number)
         if not source.is_floating_point() or number == case.target.output:
-            continue  # the slices of a mask are not distinct; of itself, a permutation says it better
+            continue  # the slices of a mask are not distinct; the output itself is left to "permutation"
         for axis in range(source.dim()):
             now, then = (
                 _selected_slices(source, case.target_output, axis),
@@ -95,7 +95,7 @@ def permutation(case: Case) -> Iterator[Repair]:
 
 @hypothesis("same values")
 def same_values(case: Case) -> Iterator[Repair]:
-    """Permute the elements in any way."""
+    """Permute the elements in an unknown way: the sorted elements are equal."""
     a, b = case.target_output.flatten(), case.reference_output.flatten()
     if a.numel() == b.numel() and a.numel() > 4 and a.unique().numel() > a.numel() // 4 and not a.is_complex():
         same = torch.equal(a.sort().values, b.sort().values)
@@ -132,7 +132,7 @@ def _is_strided(places: list[int]) -> bool:
 
 
 def _ranges(places: list[int]) -> str:
-    """Return places in short: 0-31, 64-95."""
+    """Return places in words, as ranges: 0-31, 64-95."""
     parts: list[list[int]] = []
     for place in places:
         if parts and place == parts[-1][-1] + 1:

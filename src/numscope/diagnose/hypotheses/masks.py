@@ -1,4 +1,4 @@
-"""Masks and windows that are off by one."""
+"""Masks with a different window, often off by one."""
 
 from __future__ import annotations
 

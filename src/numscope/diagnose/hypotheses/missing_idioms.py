@@ -1,4 +1,4 @@
-"""Calls that only the reference has, by the names that people have for them: soft cap, normalisation, padding …"""
+"""Calls that only the reference has and that have a common name: soft cap, normalisation, padding …"""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def missing_factor(case: Case) -> Iterator[Repair]:
 
 @hypothesis("slice")
 def sliced(case: Case) -> Iterator[Repair]:
-    """Take a part, as only the reference does: padding is left out."""
+    """Take a slice, as only the reference does, to leave out padding."""
     missing = case.unmatched().missing
     if len(missing) != 1 or missing[0].operator not in ("getitem", "narrow", "slice"):
         return
     made = case.reference_calls[missing[0].order]
     if any(holds_tensor(value) for value in made.args[1:]):
-        return  # chosen by a tensor: that is no padding
+        return  # an index that is a tensor selects something else than padding
     shown = ", ".join(value_words(value).strip("[]") for value in made.args[1:])
     if removed_gives_target(case, missing):
         yield Repair(f"the slice [{shown}] that leaves the padding out", lambda: case.reference_output)

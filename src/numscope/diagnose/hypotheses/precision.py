@@ -1,4 +1,4 @@
-"""Casts: the same arithmetic in another dtype, or a cast at another place."""
+"""Casts: the same arithmetic in another dtype, or a cast in another place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 def wider(case: Case) -> Iterator[Repair]:
     """Compute the target in float32 (or float64) and cast after it."""
     if case.error > case.limit:
-        return  # a difference in meaning
+        return  # the difference is one of meaning
     made = getattr(torch, case.target.graph.tensors[case.target.output].dtype)
     wanted = case.native_reference_output.dtype
     out = wanted if wanted.is_floating_point else made
@@ -38,7 +38,7 @@ def _run_and_cast(case: Case, dtype: torch.dtype, out: torch.dtype) -> torch.Ten
 
 @hypothesis("rounded")
 def rounded(case: Case) -> Iterator[Repair]:
-    """Leave out a way through a narrower dtype: a weight that was saved in bf16."""
+    """Leave out a cast to a narrower dtype and back, as of a weight that was saved in bf16."""
     ours, theirs = case.native_target_output, case.native_reference_output
     if not (ours.is_floating_point() and ours.shape == theirs.shape and theirs.is_floating_point()):
         return

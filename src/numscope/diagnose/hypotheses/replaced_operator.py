@@ -21,7 +21,7 @@ _SYMBOLS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 @hypothesis("operator")
 def replaced(case: Case) -> Iterator[Repair]:
-    """Run the reference's operator in the place of the target's, where one call differs on each side."""
+    """Run the reference's operator instead of the target's, where a single call differs on each side."""
     extra, missing = case.unmatched()
     if len(extra) != 1 or len(missing) != 1:
         return

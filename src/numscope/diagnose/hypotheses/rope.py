@@ -1,4 +1,4 @@
-"""Rotary position embedding: halves turned against each other, or neighbours."""
+"""Rotary position embedding: rotation of halves or of neighbours, and its base."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _FORMS: tuple[tuple[str, Turn], ...] = (("halves", halves), ("neighbours (interl
 
 @hypothesis("rotary embedding")
 def rotary(case: Case) -> Iterator[Repair]:
-    """Turn an input in the other way: alone, or with its cosines and sines."""
+    """Rotate an input in the other form: the input alone, or combined with its cosines and sines."""
     inputs = [case.input64(number) for number in case.target.inputs]
     inputs = [tensor for tensor in inputs if tensor.is_floating_point() and tensor.dim() and tensor.shape[-1] % 2 == 0]
     for (now, turn), (then, other) in itertools.permutations(_FORMS):
@@ -60,14 +60,14 @@ def _turned(
 
 @hypothesis("rotary base")
 def base(case: Case) -> Iterator[Repair]:
-    """Take the reference's base, where both outputs are the frequencies of a rotary embedding."""
+    """Take the reference's base, where both outputs are frequencies of a rotary embedding."""
     now, then = rotary_base(case.target_output), rotary_base(case.reference_output)
     if now is not None and then is not None and round(now) != round(then):
         yield Repair(f"RoPE's base {then:.6g} (now {now:.6g})", lambda: case.reference_output)
 
 
 def rotary_base(frequencies: torch.Tensor) -> float | None:
-    """Return the base b of frequencies b^(-i/n), i = 0 … n-1; None where they are something else."""
+    """Return the base b of frequencies b^(-i/n), i = 0 … n-1; None where the tensor is something else."""
     x = frequencies.double().flatten()
     if x.numel() < 4 or frequencies.numel() != frequencies.shape[-1] or not bool((x > 0).all()) or float(x[0]) != 1.0:
         return None

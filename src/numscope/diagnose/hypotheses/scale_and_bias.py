@@ -1,4 +1,4 @@
-"""The target is the reference but for a factor or an added vector: a bias that is missing, or added twice."""
+"""The target differs by a factor or by an added vector: a scale, or a bias that is missing or added twice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numscope.diagnose.hypotheses.case import Case, Repair, hypothesis
 from numscope.diagnose.hypotheses.wording import recognise, spoken
 from numscope.diagnose.recorded.step_graph import StepGraph
 
-_CHANNELS = 64  # an axis that is longer is none of channels
+_CHANNELS = 64  # a longer axis is not one of channels
 
 
 @hypothesis("bias")
@@ -59,7 +59,7 @@ def factor(actual: torch.Tensor, expected: torch.Tensor) -> float | None:
 
 @hypothesis("scale factor")
 def scale(case: Case) -> Iterator[Repair]:
-    """Multiply the output by a factor, said as people know it: 1/√128, 2, -1."""
+    """Multiply the output by a factor, given in closed form where it has one: 1/√128, 2, -1."""
     found = factor(case.target_output, case.reference_output)
     if found is None or found == 0:
         return
@@ -73,7 +73,7 @@ def scale(case: Case) -> Iterator[Repair]:
 
 @hypothesis("scale of an input")
 def scale_of_input(case: Case) -> Iterator[Repair]:
-    """The factor belongs to an input: exp(x) for exp(x/2)."""
+    """Multiply an input by a factor: exp(x) instead of exp(x/2)."""
     for number in case.target.inputs:
         tensor = case.input64(number)
         if not tensor.is_floating_point():
@@ -88,7 +88,7 @@ def scale_of_input(case: Case) -> Iterator[Repair]:
 
 @hypothesis("scale and shift")
 def scale_and_shift(case: Case) -> Iterator[Repair]:
-    """The reference is the target times a number plus a number, for each place of one axis: normalised data."""
+    """Scale and shift each slice along one axis: data that were not normalised."""
     if not case.is_bare:
         return  # hypotheses about the calls explain more
     given, wanted = case.target_output, case.reference_output
@@ -103,7 +103,7 @@ def scale_and_shift(case: Case) -> Iterator[Repair]:
         slope = ((rows - centre) * there).sum(1, keepdim=True) / spread
         shift = there.mean(1, keepdim=True) - slope * centre
         if bool((((slope - 1).abs() < 1e-9) & (shift.abs() < 1e-9)).any()):
-            continue  # a place that is as it was: to normalise changes all
+            continue  # a slice that is unchanged: normalisation changes all
         made = (rows * slope + shift).reshape(given.movedim(axis, 0).shape).movedim(0, axis)
         words = f"x - {_few(-shift / slope)}"
         if bool(((slope - 1).abs() > 1e-6).any()):

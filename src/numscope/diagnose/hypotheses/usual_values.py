@@ -1,7 +1,7 @@
-"""The other usual values of an argument, tried where the other side has no such argument to compare with.
+"""The usual values of an argument, tried where the other run has no such argument to compare with.
 
-They are tried on the target and, the other way round, on the reference: where the reference with approximate='tanh'
-gives the target's output, the target computes the tanh form.
+They are tried on the target, and on the reference too: if the reference gives the target's output with
+approximate='tanh', the target computes the tanh form.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def usual_value_reversed(case: Case) -> Iterator[Repair]:
     """Change one argument of one of the reference's calls: if that gives the target, the target has that value."""
     for order, made in case.reference_calls.items():
         for variant in _variants(made):
-            # A constant that was written out by hand has fewer digits: 0.044715, √(2/π) as 0.7978845608.
+            # Constants in code written by hand have few digits, such as 0.044715, or 0.7978845608 for √(2/π).
             error = case.error_of_reference({order: variant.invocation})
             if error is None or error > max(1e-9, 25 * case.floor64) or error >= case.error / 20:
                 continue

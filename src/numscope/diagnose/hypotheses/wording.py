@@ -1,4 +1,4 @@
-"""The words of a repair: an argument's value as Python writes it, a number as people know it (0.35355339 is 1/√8)."""
+"""The words of a repair: an argument's value as Python writes it, a number in closed form (0.35355339 is 1/√8)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numscope.diagnose.recorded.invocation import Invocation, TensorRef, holds_t
 
 
 def value_words(value: object) -> str:
-    """Return an argument's value as the sentence shows it: `1e-06`, `'tanh'`, `float32`, `[:, 1:17]`, `a tensor`."""
+    """Return an argument's value as a repair shows it: `1e-06`, `'tanh'`, `float32`, `[:, 1:17]`, `a tensor`."""
     if isinstance(value, TensorRef):
         return "a tensor"
     if isinstance(value, torch.dtype):
@@ -28,14 +28,14 @@ def value_words(value: object) -> str:
 
 
 def plain_argument_words(made: Invocation) -> str:
-    """Return the arguments of a call that are no tensors: ` (0.5, dim=1)`; empty where there are none."""
+    """Return the arguments of a call that are not tensors: ` (0.5, dim=1)`; empty where there are none."""
     shown = [value_words(value) for value in made.args if not holds_tensor(value)]
     shown += [f"{name}={value_words(value)}" for name, value in made.kwargs.items() if not holds_tensor(value)]
     return f" ({', '.join(shown)})" if shown else ""
 
 
 def spoken(value: float) -> str:
-    """Return a number with its closed form, where it has one: `0.3535534 (1/√8)`."""
+    """Return a number, with its closed form where it has one: `0.3535534 (1/√8)`."""
     made = recognise(value)
     plain = f"{value:.7g}"
     return f"{plain} ({made})" if made and made != plain else plain

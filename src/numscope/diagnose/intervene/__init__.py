@@ -1,1 +1,1 @@
-"""Changes to a live job that prove a suspect: reroute to the CPU, graft the reference's tensor in."""
+"""Changes to a live job that prove a suspect: reroute it to the CPU, or graft the reference's tensors in."""

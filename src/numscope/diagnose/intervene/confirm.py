@@ -1,4 +1,4 @@
-"""Confirms a suspect: runs the target's script again with it rerouted, and tells whether the two runs now agree."""
+"""Confirms a suspect: runs the target's script again with the suspect rerouted to the CPU, and compares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numscope.core.report import Origin, Report
 
 
 def confirm(comparison: Comparison, report: Report, command: str, dtype: str | None = None) -> str:
-    """Run `command` (a script and its arguments) under capture with the origin rerouted; return what came of it."""
+    """Run `command` (a script and its arguments) under capture with the origin rerouted; return the result in words."""
     assert report.origin is not None
     name = reroutable(report.origin)
     words = shlex.split(command)

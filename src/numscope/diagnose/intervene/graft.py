@@ -9,10 +9,10 @@
     with ns.graft(model, "runs/gpu", single_step=True):                   # every module is given the reference's input
         train_step(batch)
 
-The error that a grafted module no longer adds goes away downstream: a run captured under a graft says so in its
-manifest, and `compare` then reports how much of the final error that removed. With single_step every module shows its
-own error alone, because nothing accumulates. Gradients flow as if nothing had been replaced. The reference may come from
-another device, dtype or framework: modules are found by path, and by how often they ran before in the step.
+A grafted module adds no error to what follows. A run that is captured under a graft says so in its manifest, and
+`compare` reports how much of the final error the graft removed. With single_step every module shows its own error alone,
+because nothing accumulates. Gradients flow as if nothing had been replaced. The reference may come from another device,
+dtype or framework: a call of a module is found by the module's path and the number of its earlier calls in the step.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def graft(
 ) -> Graft:
     """Return a graft of the reference's tensors into a model.
 
-    `names` are module paths, names of calls, or patterns of either. Their outputs are replaced, with `inputs` what goes
-    into the modules instead; `single_step` is that for every module.
+    `names` are module paths, names of calls, or patterns of either. Their outputs are replaced; with `inputs` the inputs
+    of the modules instead. `single_step` replaces the inputs of every module.
     """
     if names is None and not single_step:
         raise SettingsError("graft needs the names of the modules to replace, or single_step=True for all of them")
@@ -61,7 +61,7 @@ def graft(
 
 
 class Graft:
-    """Replaces outputs (or inputs) of modules and calls while it is entered."""
+    """Replaces outputs or inputs of modules and calls while it is entered."""
 
     def __init__(self, model: object, run: Run, names: Names, inputs: bool, rank: int = 0) -> None:
         self._model = model
@@ -116,7 +116,7 @@ class Graft:
             warnings.warn(f"numscope: not all was grafted: {detail}{more}", RuntimeWarning, stacklevel=2)
 
     def step(self) -> None:
-        """End one step and begin the next; without it an optimizer's step does."""
+        """End one step and begin the next; a job that never calls this ends a step with each optimizer step."""
         self._by_hand = True
         self._next_step()
 
@@ -145,7 +145,7 @@ class Graft:
     def _after(self, path: str) -> ReplaceResult:
         def after(result: object) -> object:
             if self._backend.is_recomputing():
-                return result  # a checkpoint's second execution is no call of its own
+                return result  # the recomputation of a checkpoint is not counted as a call
             call = self._call(path)
             self._counts[path] = self._counts.get(path, 0) + 1
             return result if self._inputs or call is None else self._outputs(result, call)
@@ -172,7 +172,7 @@ class Graft:
         return self._replaced(result, call, "output" if nested else "output.0")
 
     def _replaced(self, value: object, order: int, slot: str) -> object:
-        """Return a value with its tensors replaced by the reference's of a slot; the value itself where that can't be."""
+        """Return a value with its tensors replaced by those of the reference's slot; the value itself where there are none."""
         if isinstance(value, (tuple, list)):
             items = [self._replaced(item, order, f"{slot}.{index}") for index, item in enumerate(value)]
             make: Callable[..., object] = type(value)
@@ -201,7 +201,7 @@ class Graft:
         return replacement
 
     def _reference(self) -> StepGraph | None:
-        """Return the reference's step that belongs to the one that runs now."""
+        """Return the reference's step of the same number as the current one."""
         if self._graph is None and self._step_number in self._run.rank_steps(self._rank):
             self._graph = StepGraph(self._run, self._step_number, self._rank)
             self._orders = {}
@@ -211,7 +211,7 @@ class Graft:
         return self._graph
 
     def _call(self, path: str) -> int | None:
-        """Return the order of the reference's call of a module that belongs to the one that runs now."""
+        """Return the order of the reference's call that corresponds to the current call of a module."""
         if self._reference() is None:
             self.not_replaced[f"step {self._step_number}"] = "the reference has no such step"
             return None
@@ -245,7 +245,7 @@ def _without_wrappers(path: str) -> str:
 
 
 def _call_matcher(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a test for names of calls: a pattern, a name, or a head, which stands for all its calls."""
+    """Return a test for names of calls: a pattern, a name, or a head such as `Functional.softmax` for all its calls."""
     return path_matcher([*names, *(f"{name}.*" for name in names if not any(mark in name for mark in "*?["))])
 
 

@@ -1,4 +1,4 @@
-"""The part of a framework that grafting needs: its modules, hooks, calls and tensors."""
+"""The interface to a framework that grafting needs: modules, hooks, calls and tensors."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ReplaceCallResult = Callable[[str, object], object]
 
 
 class Backend(Protocol[M, T]):
-    """A framework, as far as grafting needs it; M is its module and T its tensor."""
+    """A framework as grafting uses it; M is its module and T its tensor."""
 
     def modules(self, model: M) -> Iterable[tuple[str, M]]:
         """Yield path and module."""
 
     def hook(self, module: M, before: ReplaceInputs, after: ReplaceResult) -> Undo:
-        """Call `before` with a module's arguments and `after` with its result; what they return takes their place."""
+        """Replace a module's arguments by what `before` returns for them, and its result by what `after` returns."""
 
     def is_tensor(self, value: object) -> TypeGuard[T]:
         """Tell whether a value is a tensor."""
@@ -32,13 +32,13 @@ class Backend(Protocol[M, T]):
         """Return a tensor's shape."""
 
     def replaced(self, value: T, graph: StepGraph, number: int) -> T:
-        """Return a recorded tensor in the place of one of the model's: same device and dtype, gradients flow through."""
+        """Return a recorded tensor on the device and in the dtype of a value, through which the value's gradient flows."""
 
     def watch_calls(self, after: ReplaceCallResult) -> Undo:
-        """Call `after` with the name of each call and its result; what it returns takes the result's place."""
+        """Replace the result of each call by what `after` returns for its name and result."""
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
         """Call back after each optimizer step."""
 
     def is_recomputing(self) -> bool:
-        """Tell whether a checkpoint recomputes, in backward, what ran before."""
+        """Tell whether a checkpoint is recomputing its forward pass."""

@@ -20,7 +20,7 @@ class PaddleBackend:
         yield from model.named_sublayers(include_self=True)
 
     def hook(self, module: paddle.nn.Layer, before: ReplaceInputs, after: ReplaceResult) -> Undo:
-        """Register both hooks; Paddle's see no keyword arguments."""
+        """Register both hooks; Paddle's hooks are not given keyword arguments."""
 
         def first(_: object, args: tuple[object, ...]) -> tuple[object, ...] | None:
             changed = before(args, {})
@@ -63,16 +63,16 @@ class PaddleBackend:
         raise SettingsError("in a paddle model whole layers can be grafted, by path; single calls can't")
 
     def on_step(self, callback: Callable[[], None]) -> Undo:
-        """Do nothing: Paddle tells of no optimizer's step, and `Graft.step()` ends one."""
+        """Do nothing: Paddle has no hook for optimizer steps; `Graft.step()` ends a step."""
         return lambda: None
 
     def is_recomputing(self) -> bool:
-        """Return False: Paddle does not tell."""
+        """Return False: Paddle does not show it."""
         return False
 
 
 class _Replace(paddle.autograd.PyLayer):  # type: ignore[misc]
-    """Gives another value forward, to the bit, and hands the gradient on backward."""
+    """Returns another value bit for bit in forward, and passes the gradient through in backward."""
 
     @staticmethod
     def forward(ctx: object, value: paddle.Tensor, other: paddle.Tensor) -> paddle.Tensor:

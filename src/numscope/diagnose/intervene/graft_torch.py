@@ -17,7 +17,7 @@ from numscope.diagnose.recorded.step_graph import StepGraph
 
 
 class _Replace(torch.autograd.Function):
-    """Gives another value forward, to the bit, and hands the gradient on backward."""
+    """Returns another value bit for bit in forward, and passes the gradient through in backward."""
 
     @staticmethod
     def forward(ctx: object, value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -29,7 +29,7 @@ class _Replace(torch.autograd.Function):
 
 
 class _Calls(TorchFunctionMode):
-    """Names torch functions as a capture does, and hands their results over."""
+    """Names torch functions as a capture does, and replaces their results."""
 
     def __init__(self, after: ReplaceCallResult) -> None:
         super().__init__()
@@ -93,5 +93,5 @@ class TorchBackend:
         return handle.remove
 
     def is_recomputing(self) -> bool:
-        """Tell whether the engine runs."""
+        """Tell whether the autograd engine runs: the forward calls it makes are recomputations."""
         return bool(torch._C._current_graph_task_id() != -1)

@@ -1,4 +1,4 @@
-"""Module paths and patterns of them."""
+"""Matches module paths against paths and patterns."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@
     @ns.to_cpu                                               # or on a function of your own
     def warp(input_ids, scores): ...
 
-If the fault goes away, it is proven where it was. Results come back on the source device, in the source dtype; autograd
-goes through; everything is undone on leaving.
+If the fault goes away, its place is proven. Results come back on the original device and in the original dtype, autograd
+goes through, and everything is undone on exit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Undo = Callable[[], None]
 def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
     """Return a reroute of a function, a module, a name or a pattern: call it, decorate with it, or enter it.
 
-    Typed as `Any`: to the caller it is a function of his own, or a context manager.
+    Typed as `Any`, because a decorated function keeps the type that its caller knows.
     """
     chosen = _dtype(dtype)
     if what is None:
@@ -74,12 +74,12 @@ class Reroute:
             if not callable(function):
                 raise SettingsError("to_cpu of a name is a decorator or a context manager: `with ns.to_cpu(name): …`")
             return self._around(function)
-        if self._undo:  # entered: the callable reroutes by itself
+        if self._undo:  # entered: the callable is rerouted wherever it is called
             return self._callable(*args, **kwargs)
         return self.run(self._callable, args, kwargs)
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
-        """Bind as a function does, so that methods can be decorated."""
+        """Bind to an instance as a function does, so that methods can be decorated."""
         if instance is None or self._callable is None:
             return self
         return functools.partial(self.run_method, self._callable, instance)
@@ -107,7 +107,7 @@ class Reroute:
             )
 
     def run_method(self, function: Callable[..., T], instance: object, *args: object, **kwargs: object) -> T:
-        """Run a method on the CPU: its object stays where it is, and the object's tensors are copied when they are used."""
+        """Run a method on the CPU: its object stays as it is, and the object's tensors are copied when they are used."""
         return self.run(functools.partial(function, instance), args, kwargs)
 
     def run(self, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> T:
@@ -124,7 +124,7 @@ class Reroute:
         return inside
 
     def bind(self, binding: Binding) -> None:
-        """Bind a rerouted function in the place of a Python function."""
+        """Replace a binding of a Python function by the rerouted function."""
         original = binding.value
         is_wrapped = isinstance(original, (staticmethod, classmethod))
         function: object = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
@@ -149,7 +149,7 @@ class Reroute:
 
 
 class FunctionReroute(TorchFunctionMode):
-    """Reroutes chosen torch functions, also where they were imported by name before."""
+    """Reroutes chosen torch functions, including those that were imported by name before."""
 
     def __init__(self, reroute: Reroute, targets: Targets) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class FunctionReroute(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _find_pending(self) -> None:
-        """Reroute functions of the script that runs, as soon as it has defined them."""
+        """Reroute functions of the running script as soon as it has defined them."""
         for name in list(self._pending):
             function = vars(sys.modules["__main__"]).get(name.partition(".")[2])
             if callable(function):
@@ -192,7 +192,7 @@ def install(order: RerouteOrder) -> None:
     try:
         reroute = Reroute(order["names"], _dtype(order["dtype"]))
         reroute.__enter__()
-    except SettingsError as error:  # the job has not begun: torch is just being imported
+    except SettingsError as error:  # torch is being imported: the job has not started
         print(f"numscope: {error}", file=sys.stderr)
         sys.exit(2)
 
@@ -209,7 +209,7 @@ def push(mode: TorchFunctionMode) -> Undo:
     _push_mode(mode)
 
     def undo() -> None:
-        """Take the mode off the stack, wherever on it others have put it."""
+        """Take the mode off the stack, whatever was pushed above it."""
         above = []
         for found in reversed(_get_current_function_mode_stack()):
             _pop_mode()
@@ -223,7 +223,7 @@ def push(mode: TorchFunctionMode) -> Undo:
 
 
 class _Inside(threading.local):
-    """The modules that this thread is inside of: a rerouted module's own calls are not rerouted again."""
+    """The modules that this thread is in: the calls in a rerouted module are not rerouted again."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -261,7 +261,7 @@ def _replace_module_call(reroute: Reroute, targets: Targets) -> Undo:
 
     def undo() -> None:
         nonlocal active
-        active = False  # where others have replaced it since, ours stays in the chain and does nothing
+        active = False  # where another patch was put on top since, ours stays below it and does nothing
         if torch.nn.Module.__call__ is __call__:
             torch.nn.Module.__call__ = original  # type: ignore[method-assign]
 

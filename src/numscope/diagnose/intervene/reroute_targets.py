@@ -52,7 +52,7 @@ class Targets:
     modules: list[torch.nn.Module] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)  # module paths and patterns of them
     bindings: list[Binding] = field(default_factory=list)
-    pending: list[str] = field(default_factory=list)  # names of the script's own, which is not run yet
+    pending: list[str] = field(default_factory=list)  # functions of the script, which has not defined them yet
 
 
 def find(what: object) -> Targets:
@@ -125,7 +125,7 @@ def _find_name(name: str, targets: Targets) -> None:
 
 
 def _near(name: str) -> str:
-    """Return a hint at the most similar name in the same namespace, for a name that is not there."""
+    """Return a hint at the most similar name in the namespace of a name that does not exist; empty where there is none."""
     home, _, last = name.rpartition(".")
     spaces = [space for dotted, space in _DOTTED if dotted == home] or list(_NAMESPACES.get(home, ()))
     near = difflib.get_close_matches(last, [item for space in spaces for item in dir(space)], 1)
@@ -195,7 +195,7 @@ def _is_torch(function: object) -> bool:
 
 
 def _bindings(function: object) -> Iterable[Binding]:
-    """Yield every binding of a Python function: module globals, and attributes of classes there."""
+    """Yield every binding of a Python function: globals of modules, and attributes of the classes among them."""
     seen: set[tuple[int, str]] = set()
     home = getattr(function, "__module__", None)
     for module in list(sys.modules.values()):

@@ -1,7 +1,7 @@
-"""Runs a callable on the CPU, or in another dtype, as if nothing had moved.
+"""Runs a callable on the CPU, or in another dtype, unnoticed by its caller.
 
-Its arguments are copied to the CPU, its results back; what the callable writes in place is written to the original;
-autograd goes through, because a copy is itself differentiable. Tensors that the callable reaches in other ways (a
+Arguments are copied to the CPU and results back. In-place writes are copied to the originals. Autograd goes through,
+because a copy is itself differentiable. Tensors that the callable reaches in other ways (a
 module's parameters, globals, closures) are copied when a torch function meets them.
 """
 
@@ -48,7 +48,7 @@ class _ContainerCopy:
 
 
 class CpuCopies:
-    """Copies of tensors on the CPU, in a dtype if one is given, with the originals that they stand for."""
+    """Copies of tensors on the CPU, in a dtype if one is given, and their originals."""
 
     def __init__(self, dtype: torch.dtype | None) -> None:
         self.dtype = dtype
@@ -92,7 +92,7 @@ class CpuCopies:
         return self.dtype if self.dtype is not None and dtype.is_floating_point else dtype
 
     def write_back(self, unversioned: bool = False) -> None:
-        """Write to the originals what was written to their copies; `unversioned`: a version does not tell of it."""
+        """Copy in-place writes to the originals; with `unversioned` by content, as a kernel may not raise the version."""
         for made in self._copies.values():
             is_written = made.is_written
             if unversioned and not is_written and not made.copy.requires_grad:
@@ -112,7 +112,7 @@ class CpuCopies:
                 container.original[:] = self.restored(list(container.copy))
 
     def with_written_originals(self, value: T) -> T:
-        """Return a result with the originals of what was written in place, so that they can be written again."""
+        """Return a result with originals in place of written copies, so that a later write reaches the original."""
         written = {id(made.copy) for made in self._copies.values() if made.is_written}
         return tree_map_tensors(value, lambda item: self._originals[id(item)] if id(item) in written else item)
 
@@ -180,7 +180,7 @@ class CpuMode(TorchFunctionMode):
 
 
 def _cpu_for_device(value: object) -> object:
-    """Replace the name of a device, where an argument is known to be one."""
+    """Replace an argument that is the name of a device."""
     return CPU if isinstance(value, str) and value.partition(":")[0] in _TO_DEVICE else value
 
 
@@ -201,7 +201,7 @@ def run_on_cpu(
 
 @contextlib.contextmanager
 def _checkpoints(copies: CpuCopies) -> Iterator[None]:
-    """Make the recomputation of a checkpoint inside, which comes in backward, run on the CPU, too."""
+    """Make checkpoints inside recompute on the CPU too, which they do later, in backward."""
     home = torch.utils.checkpoint
     names = [name for name in ("_checkpoint_without_reentrant_generator", "CheckpointFunction") if hasattr(home, name)]
     before = {name: getattr(home, name) for name in names}
@@ -232,7 +232,7 @@ def _checkpoints(copies: CpuCopies) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _autocast(copies: CpuCopies) -> Iterator[None]:
-    """Give the CPU the device's autocast, so that only the device changes; none where a dtype is asked for."""
+    """Run under the autocast of the original device, or under none where a dtype is given."""
     if copies.dtype is not None:
         with torch.autocast("cpu", enabled=False):
             yield

@@ -1,1 +1,1 @@
-"""A recorded step as a graph: its calls, their arguments, and the tensors that both runs share."""
+"""A recorded step as a graph: calls, their arguments, and the tensors that both runs have."""

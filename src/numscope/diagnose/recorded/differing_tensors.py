@@ -1,4 +1,4 @@
-"""The tensors in which a suspect shows: its own outputs or, where one run alone has it, what later calls were given."""
+"""The tensors that show a suspect: its outputs or, where one run alone has it, the inputs of later calls."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class DifferingTensor:
     slot: str
     target: int
     reference: int
-    target_maker: int | None = None  # order of the suspect, where it made the tensor itself
+    target_maker: int | None = None  # the order of the suspect, if it made the tensor
     reference_maker: int | None = None
 
 
 def differing_tensors(pairs: PairedStep, origin: Origin) -> list[DifferingTensor]:
-    """Return the tensors in which a suspect shows, the most telling first."""
+    """Return the tensors that show a suspect, the clearest first."""
     pair = pairs.call(origin.call, origin.kind)
     if pair is None:
         return []
@@ -41,14 +41,14 @@ def _differing_outputs(pairs: PairedStep, orders: MatchedOrders) -> list[Differi
         for slot, number in ours.items()
         if slot in theirs and not pairs.bitwise(number, theirs[slot])
     ]
-    # A fault can hide in rounding: tensors that differ at all are candidates, those beyond rounding come first.
+    # A fault can hide in rounding, so all tensors that differ are candidates; those beyond rounding come first.
     return sorted(found, key=lambda tensor: pairs.same(tensor.target, tensor.reference))
 
 
 def _shown_later(pairs: PairedStep, pair: CallPair, error: float | None) -> Iterator[DifferingTensor]:
-    """Yield where a call that one run alone has shows: in the inputs of a later call, and in its module's output.
+    """Yield the tensors that show a call of one run alone: inputs of a later call, and outputs of its module.
 
-    The comparison names an error: the tensor that has exactly this error is the one it means.
+    `error` is the error that the comparison gives for the call: the tensor with exactly this error comes first.
     """
     first: list[DifferingTensor] = []
     meant: list[DifferingTensor] = []
@@ -64,7 +64,7 @@ def _shown_later(pairs: PairedStep, pair: CallPair, error: float | None) -> Iter
         inputs = [tensor for tensor in differing if not tensor.slot.startswith("output")]
         inputs.sort(key=lambda tensor: not tensor.slot.startswith("parameters."))  # a weight that differs comes first
         if later.kind == "module":
-            differing = []  # a module's row stands where the module begins: its outputs are made later
+            differing = []  # a module's row is at the module's start: its outputs are made later
         if not first:
             first = (inputs or differing)[:2]
         meant = [t for t in differing if error and _close(pairs.error_of(later, t.slot), error)][:1]

@@ -1,4 +1,4 @@
-"""Reads a recorded call back: its torch function, its arguments in their places, and their names."""
+"""Turns a recorded call back into a torch function with its arguments."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def holds_tensor(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Invocation:
-    """A call that can be made again: recorded tensors stand in it by number."""
+    """A call that can be made again; recorded tensors are `TensorRef`s in it."""
 
     call: RecordedCall
     function: Function
@@ -86,13 +86,13 @@ class Invocation:
         return parameters(self.call.head, tuple(map(_kind, self.args)), frozenset(self.kwargs))
 
     def named(self) -> dict[str, object]:
-        """Return the arguments by name; one whose name is not known has its position for a name."""
+        """Return the arguments by name, or by position where the name is not known."""
         names = tuple(self.parameters())
         found = {names[index] if index < len(names) else str(index): value for index, value in enumerate(self.args)}
         return {**found, **self.kwargs}
 
     def with_defaults(self) -> dict[str, object]:
-        """Return the arguments by name, with the known defaults of those not given."""
+        """Return the arguments by name, with defaults filled in where they are known."""
         named = self.named()
         for name, default in self.parameters().items():
             if default is not NO_DEFAULT:
@@ -123,7 +123,7 @@ class Invocation:
 
 
 def invocation_of(graph: StepGraph, call: RecordedCall, allow_random: bool = False) -> Invocation:
-    """Return a recorded call as it can be made again, or raise CannotReplay."""
+    """Return a recorded call as an invocation, or raise CannotReplay."""
     if call.kind == "collective":
         raise CannotReplay("it is a collective: its result needs the other ranks")
     if graph.run.manifest.get("framework") == "paddle":
@@ -133,7 +133,7 @@ def invocation_of(graph: StepGraph, call: RecordedCall, allow_random: bool = Fal
     if not allow_random:
         _refuse_random(call, args, kwargs)
     if call.op in ("__getitem__", "__setitem__") and len(args) > 1 and isinstance(args[1], list):
-        # A tuple and a list are recorded alike; a list of plain numbers alone is tried as a tuple by `replay`.
+        # A tuple and a list are recorded alike. `replay` tries a tuple of numbers, and then a list.
         args = (args[0], tuple(args[1]), *args[2:])
     if call.op in _VARIADIC and len(args) > 2 and all(isinstance(item, int) for item in args[1:]):
         args = (args[0], list(args[1:]))
@@ -186,7 +186,7 @@ def _getter(name: str) -> Function:
 
 
 def is_random(call: RecordedCall) -> bool:
-    """Tell whether a call draws random numbers, as far as its name tells."""
+    """Tell from its name whether a call may draw random numbers."""
     return bool(_RANDOM.search(call.op)) or bool(_DROPOUT.search(call.op))
 
 
@@ -271,7 +271,7 @@ _TAKEN_BY = {
 
 
 def _kind(value: object) -> str:
-    """Return the kind of an argument, as far as it tells which overload of a function takes it."""
+    """Return the kind of an argument, by which an overload is chosen."""
     if isinstance(value, (list, tuple)):
         return "tensors" if any(isinstance(item, TensorRef) for item in value) else "list"
     if isinstance(value, TensorRef):
@@ -285,7 +285,8 @@ def _kind(value: object) -> str:
 def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> dict[str, object]:
     """Return the parameters of a torch function, by name in order, with their defaults; NO_DEFAULT where there is none.
 
-    Of its overloads the one that takes such arguments: `var(x, -1)` has an axis, `var(x, True)` is told to be unbiased.
+    They are those of the overload that takes such arguments: in `var(x, -1)` the number is `dim`, in `var(x, True)` the
+    flag is `unbiased`.
     """
     prefix, _, op = head.partition(".")
     for namespace in _NAMESPACES.get(prefix, ()):
@@ -316,7 +317,7 @@ def parameters(head: str, kinds: tuple[str, ...], keywords: frozenset[str]) -> d
 
 
 def _takes(schema: torch._C.FunctionSchema, kinds: tuple[str, ...], keywords: frozenset[str]) -> bool:
-    """Tell whether an overload takes positional arguments of these kinds, and these named ones."""
+    """Tell whether an overload takes positional arguments of these kinds and these keyword arguments."""
     rest = {argument.name for argument in schema.arguments[len(kinds) :]}
     missing = {a.name for a in schema.arguments[len(kinds) :] if not a.has_default_value()}
     if not missing <= keywords <= rest:

@@ -1,4 +1,4 @@
-"""One step of one rank of both runs: the calls that were paired, and the tensors that both runs have."""
+"""One step of one rank of both runs: pairs of calls, and the tensors that both runs have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numscope.core.words import Kind, Phase
 from numscope.diagnose.recorded.step_graph import StepGraph
 
 _AGREE = ("identical", "equivalent")
-_ROUNDED = 2.0**-7  # the largest error of a weight that was stored in another dtype
+_ROUNDED = 2.0**-7  # the largest error of a weight that was rounded to another dtype
 
 
 class MatchedOrders(NamedTuple):
@@ -73,7 +73,7 @@ class PairedStep:
     errors: Mapping[PairSlot, float | None]  # relative
 
     def call(self, name: str, kind: str = "") -> CallPair | None:
-        """Return the pair of a call by its name in either run; one that is missing has its name in the reference."""
+        """Return the pair of a call by its name in the target or the reference; a missing call has a name in the latter."""
         in_target = (pair for pair in self.calls if pair.target_name == name and kind != "missing")
         in_reference = (
             pair
@@ -92,7 +92,7 @@ class PairedStep:
         return ours.hash is not None and ours.content == theirs.content
 
     def same(self, target: int, reference: int) -> bool:
-        """Tell whether two tensors count as one: equal to the bit, or within rounding."""
+        """Tell whether two tensors are equal to the bit, or within rounding."""
         return self.bitwise(target, reference) or self.target_to_reference.get(target) == reference
 
 
@@ -102,7 +102,7 @@ def call_pairs(rows: pa.Table) -> list[CallPair]:
 
 
 def pair_step(comparison: Comparison, step: int, rank: int) -> PairedStep:
-    """Return what the two runs have in common in one step of one rank."""
+    """Return one step of one rank of both runs, with its pairs of calls and tensors."""
     target, reference = StepGraph(comparison.target, step, rank), StepGraph(comparison.reference, step, rank)
     table = comparison.calls
     chosen = table.filter(pc.and_(pc.equal(table["step"], step), pc.equal(table["rank"], rank)))
@@ -131,7 +131,7 @@ def pair_step(comparison: Comparison, step: int, rank: int) -> PairedStep:
 
 
 def _add_equal_tensors(mine: StepGraph, other: StepGraph, partners: dict[int, int]) -> None:
-    """Give all tensors of one content the same partner."""
+    """Give all tensors of equal content the same partner."""
     for number, tensor in mine.tensors.items():
         if tensor.hash is not None and number not in partners and _identifies(mine, number):
             partner = other.by_content.get(tensor.content)
@@ -140,16 +140,16 @@ def _add_equal_tensors(mine: StepGraph, other: StepGraph, partners: dict[int, in
 
 
 def _identifies(graph: StepGraph, number: int) -> bool:
-    """Tell whether equal content means the same tensor: single numbers may be equal by chance."""
+    """Tell whether equal content identifies a tensor: single numbers may be equal by chance."""
     return math.prod(graph.tensors[number].shape) > 1
 
 
 def _agreeing(
     comparison: Comparison, step: int, rank: int, calls: list[CallPair]
 ) -> tuple[set[PairSlot], dict[PairSlot, float | None]]:
-    """Return the slots whose tensors are no farther apart than rounding explains, and the errors of all slots.
+    """Return the slots whose tensors agree within rounding, and the errors of all slots.
 
-    The error expected of a call whose inputs differ includes that of the inputs: so its call must agree too.
+    The error that is expected of a slot includes the error of the call's inputs, so the call must agree too.
     """
     agree = {pair.pair for pair in calls if pair.verdict in _AGREE}
     pairs = comparison.pairs

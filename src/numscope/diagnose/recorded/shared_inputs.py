@@ -1,4 +1,4 @@
-"""The subgraphs of both runs that made a differing tensor, and the same values for the inputs of both."""
+"""The subgraphs that made a differing tensor in both runs, and common values for their inputs."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def subgraphs_of(pairs: PairedStep, tensor: DifferingTensor) -> tuple[Subgraph, 
 
 @dataclass(frozen=True)
 class SharedInputs:
-    """The same values for the inputs of two subgraphs, each side's by its own numbers."""
+    """Common values for the inputs of two subgraphs, by each side's own tensor numbers."""
 
     target: dict[int, torch.Tensor]
     reference: dict[int, torch.Tensor]
     counterpart: dict[int, int]  # the target's tensors → the reference's
-    unlike: list[str]  # names of the inputs that differ between the runs, or that one run alone has
+    unlike: list[str]  # names of inputs that differ between the runs, or that one run lacks
 
 
 def shared_inputs(pairs: PairedStep, target: Subgraph, reference: Subgraph) -> SharedInputs:
-    """Return the same values for the inputs of both subgraphs.
+    """Return common values for the inputs of both subgraphs.
 
-    Where the two sides have an input in different dtypes, both get the values of the narrower one: the wider one holds
-    digits that the other side never saw.
+    Where an input has different dtypes, both sides get the values of the narrower one, because the other side never
+    had the additional digits of the wider one.
     """
     counterpart = dict(pairs.target_to_reference)
     for mine, other in inputs_in_same_argument(pairs, target, reference):
@@ -81,7 +81,7 @@ def _data(graph: StepGraph, number: int) -> torch.Tensor | None:
 
 
 def inputs_in_same_argument(pairs: PairedStep, target: Subgraph, reference: Subgraph) -> Iterator[tuple[int, int]]:
-    """Yield inputs that stand in the same argument of matched calls, though their values differ."""
+    """Yield pairs of inputs that are the same argument of matched calls, though their values differ."""
     try:
         ours, theirs = target.invocations(), reference.invocations()
     except CannotReplay:
@@ -94,7 +94,7 @@ def inputs_in_same_argument(pairs: PairedStep, target: Subgraph, reference: Subg
 
 
 def _tensor_pairs(ours: object, theirs: object) -> Iterator[tuple[TensorRef, TensorRef]]:
-    """Yield the recorded tensors that stand in the same place of two calls' arguments, those in lists too."""
+    """Yield pairs of recorded tensors in the same place of two calls' arguments, lists included."""
     if isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)):
         for a, b in zip(ours, theirs):
             yield from _tensor_pairs(a, b)

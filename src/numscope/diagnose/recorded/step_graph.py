@@ -1,4 +1,4 @@
-"""One step of one rank of a run as a graph: which call made which tensor, and the data of those that were kept."""
+"""One step of one rank of a run as a graph: the call that made each tensor, and the data of kept tensors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from numscope.core.json_value import Json
 from numscope.core.operators import canonical
 from numscope.store.reader import Run
 
-if TYPE_CHECKING:  # a run can be read, and grafted into paddle, where there is no torch
+if TYPE_CHECKING:  # a run can be read, and grafted into a Paddle model, without torch
     import torch
 
 Array = npt.NDArray[np.generic]  # of whatever dtype was recorded
 
 _TENSOR = ["tensor", "dtype", "shape", "device", "hash", "shard", "key", "sampled"]
-_USER_CODE = ("Function", "Custom")  # prefixes of calls whose inside is the user's
-_THIN = 4  # a call with more calls inside is no mere wrapper of them
+_USER_CODE = ("Function", "Custom")  # prefixes of calls that run the user's code
+_THIN = 4  # a call with more calls inside is more than a wrapper
 
 
 class PlainArguments(NamedTuple):
-    """The arguments of a call that are no tensors, in their recorded form."""
+    """The arguments of a call that are not tensors, in their recorded form."""
 
     args: dict[str, Json]  # by position
     kwargs: dict[str, Json]
@@ -65,22 +65,22 @@ class RecordedCall:
 
     @property
     def operator(self) -> str:
-        """The operator without dialect, primed for backward: `Tensor.__mul__` and `Torch.mul` are both `mul`."""
+        """The canonical operator, with a prime for backward: `Tensor.__mul__` and `Torch.mul` are both `mul`."""
         return canonical(self.op) + ("'" if self.is_gradient else "")
 
     @property
     def is_gradient(self) -> bool:
-        """Whether this is the backward part of a call, not a call that ran while the engine did."""
+        """Whether this is the backward part of a call, not a call that ran during the backward pass."""
         return self.phase == "backward" and ".backward" in self.name
 
     def plain_arguments(self) -> PlainArguments:
-        """Return the arguments that are no tensors."""
+        """Return the arguments that are not tensors."""
         found = json.loads(self.arguments) if self.arguments else {}
         return PlainArguments(found.get("args") or {}, found.get("kwargs") or {})
 
 
 class Content(NamedTuple):
-    """What is equal for tensors that are equal to the bit."""
+    """The key of a tensor's content: equal for tensors that are equal to the bit."""
 
     hash: int | None
     dtype: str
@@ -88,7 +88,7 @@ class Content(NamedTuple):
 
 
 class ShardKey(NamedTuple):
-    """Where the data of a tensor lies."""
+    """The place of a tensor's data in the run."""
 
     shard: str
     key: str
@@ -103,11 +103,11 @@ class RecordedTensor:
     shape: tuple[int, ...]
     device: str
     hash: int | None
-    stored: ShardKey | None  # where the whole data was kept
+    stored: ShardKey | None  # None where not all data was kept
 
     @property
     def content(self) -> Content:
-        """What is equal for tensors that are equal to the bit."""
+        """The key of the tensor's content."""
         return Content(self.hash, self.dtype, self.shape)
 
 
@@ -146,8 +146,8 @@ class StepGraph:
     def _join_remeasured(self) -> None:
         """Give a tensor that no call made the number of an equal one that a call made.
 
-        A tensor that may have been written to unseen (by a collective, by a raw kernel) is measured anew, under another
-        number, though nothing was written; the link to the call that made it would be lost.
+        A tensor that may have been written to unseen (by a collective, by a raw kernel) is measured again under another
+        number, even if nothing was written, and its link to the call that made it is lost.
         """
         made = self.producer
         twins = {}
@@ -173,7 +173,7 @@ class StepGraph:
         return self._notes.get((order, slot), "not recorded")
 
     def inputs(self, order: int) -> list[int]:
-        """Return the numbers of a call's input tensors; a backward call has those of its forward call, too."""
+        """Return the numbers of a call's input tensors; those of a backward call include its forward call's."""
         call = self.calls[order]
         found = list(self.slots(order, "input", "kwargs", "parameters", "parameters_grad", "buffers").values())
         if call.is_gradient and call.forward is not None:
@@ -185,7 +185,7 @@ class StepGraph:
         return {slot: number for slot, number in self.slots(order, "output").items() if number is not None}
 
     def kept(self, number: int) -> bool:
-        """Tell whether the whole data of a tensor is there."""
+        """Tell whether all data of a tensor was kept."""
         return number in self.tensors and self.tensors[number].stored is not None
 
     def data(self, number: int) -> torch.Tensor:
@@ -203,7 +203,7 @@ class StepGraph:
         return self.run.array(self.rank, tensor.stored.shard, tensor.stored.key, tensor.dtype, tensor.shape)
 
     def name_of(self, number: int) -> str:
-        """Return a tensor's name: the parameter that it is, or its slot in the call that made it or first has it."""
+        """Return a tensor's name: that of the parameter, or of its slot in the call that made it or has it first."""
         if number in self._parameter_names:
             return self._parameter_names[number]
         maker = self.producer.get(number)
@@ -218,17 +218,17 @@ class StepGraph:
         return [name for number, name in self._parameter_names.items() if self.tensors[number].content == content]
 
     def replayable_calls(self) -> Iterator[RecordedCall]:
-        """Yield the calls that a replay consists of: no modules, and of a thin wrapper the wrapper alone."""
+        """Yield the calls that a replay makes: no modules, and for a thin wrapper the wrapper alone."""
         for call in self.calls.values():
             if call.kind not in ("api", "aten", "collective") or call.error is not None:
                 continue
             if call.prefix in _USER_CODE and self._children.get(call.order):
-                continue  # the user's own code: what it calls is replayed, not itself
+                continue  # the user's code: the calls that it makes are replayed
             if self.outermost_wrapper(call.order) == call.order:
                 yield call
 
     def outermost_wrapper(self, order: int) -> int:
-        """Return the outermost call that does nothing but this one: `Functional.softmax` for `Tensor.softmax`."""
+        """Return the outermost call that only wraps a call: `Functional.softmax` for the `Tensor.softmax` in it."""
         call = self.calls[order]
         parent = self.calls.get(call.parent) if call.parent is not None else None
         while (
@@ -262,7 +262,7 @@ class StepGraph:
 
     @cached_property
     def producer(self) -> dict[int, int]:
-        """Tensor number → order of the call that made it; a call that only hands on its inputs makes nothing."""
+        """Tensor number → order of the call that made it; a call that returns its input does not make it."""
         found: dict[int, int] = {}
         seen: set[int] = set()
         for call in self.replayable_calls():

@@ -1,8 +1,8 @@
 """A subgraph: the recorded calls between tensors that both runs have and one tensor that differs.
 
 The two runs may do the same thing by different calls, fused or written out. A subgraph is found by walking back from a
-tensor to the nearest tensors that the other run has too, and it can be run again from its inputs in any precision. A
-single call is the simplest subgraph.
+tensor to the nearest tensors that the other run has too, and can be replayed from its inputs in any precision. The
+simplest subgraph is a single call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Subgraph:
     calls: tuple[RecordedCall, ...]
     inputs: tuple[int, ...]
     output: int
-    not_replayable: dict[int, str] = field(default_factory=dict)  # inputs made by a call that can't be replayed: why
+    not_replayable: dict[int, str] = field(default_factory=dict)  # input made by a call that can't be replayed → why
 
     def call_names(self) -> list[str]:
         """Return the names of the calls."""
@@ -53,7 +53,7 @@ class Subgraph:
         return found if dtype is None or not found.is_floating_point() else found.to(dtype)
 
     def invocations(self) -> dict[int, Invocation]:
-        """Return the calls, by order, as they can be made again; for a backward call its forward call's."""
+        """Return the calls, by order, as invocations; for a backward call that of its forward call."""
         found = {}
         for call in self.calls:
             source = self.graph.calls[call.forward] if call.is_gradient and call.forward is not None else call
@@ -62,7 +62,7 @@ class Subgraph:
 
 
 def _passed_through(graph: StepGraph, call: RecordedCall, known: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Return a call's outputs as if it were the identity: its only input, or its first one of the same shape."""
+    """Return a call's outputs as if it were the identity: its only input, or its first input of the same shape."""
     found = {}
     for number in graph.outputs(call.order).values():
         inputs = graph.inputs(call.order)
@@ -78,7 +78,7 @@ def _passed_through(graph: StepGraph, call: RecordedCall, known: Mapping[int, to
 def upstream(graph: StepGraph, output: int, shared: Collection[int], include_maker: bool = False) -> Subgraph:
     """Return the subgraph that leads from shared tensors to `output`.
 
-    With `include_maker` the call that made the output belongs to it even where the output itself is shared.
+    With `include_maker` the call that made the output is included even if the output itself is shared.
     """
     calls: dict[int, RecordedCall] = {}
     inputs: dict[int, None] = {}

@@ -31,8 +31,8 @@ def replay(
 ) -> dict[int, torch.Tensor]:
     """Make a recorded call again and return its outputs by number.
 
-    Inputs are taken from `values` where they are there, else from the run. `dtype` None is native precision. An
-    `invocation` takes the place of the recorded one: the same call with an argument changed.
+    Inputs come from `values`, and from the run where `values` lacks them. `dtype` None is native precision. An
+    `invocation` replaces the recorded one: the same call with an argument changed.
     """
     if call.is_gradient:
         return _backward(graph, call, values or {}, dtype, invocation)
@@ -69,7 +69,7 @@ def invoke(graph: StepGraph, made: Invocation, values: Values, dtype: torch.dtyp
 
 @contextlib.contextmanager
 def operator_errors() -> Iterator[None]:
-    """Turn whatever an operator raises when it is called again into CannotReplay; nothing of ours runs in here."""
+    """Turn any error of an operator that is called again into CannotReplay; only foreign code may run in here."""
     try:
         yield
     except (CannotReplay, NotKeptError):
@@ -87,11 +87,11 @@ def _call(made: Invocation, args: tuple[object, ...], kwargs: dict[str, object],
     index = args[1] if made.call.op == "__getitem__" and len(args) == 2 else None
     if not (isinstance(index, tuple) and index and all(isinstance(item, int) for item in index)):
         return made.function(*args, **kwargs)
-    # x[1, 0] and x[[1, 0]] are recorded alike: the shape of the result tells which it was.
+    # x[1, 0] and x[[1, 0]] are recorded alike; the shape of the recorded result tells them apart.
     wanted = [graph.tensors[number].shape for number in graph.outputs(made.call.order).values()]
     try:
         result = made.function(*args)
-    except (IndexError, TypeError):  # torch's own, of an index that is none as a tuple
+    except (IndexError, TypeError):  # torch's: as a tuple the index does not fit
         return made.function(args[0], list(index))
     is_recorded = isinstance(result, torch.Tensor) and [tuple(result.shape)] == wanted
     return result if is_recorded else made.function(args[0], list(index))
@@ -99,7 +99,7 @@ def _call(made: Invocation, args: tuple[object, ...], kwargs: dict[str, object],
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Replay without warnings."""
+    """Silence warnings during a replay."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -143,7 +143,7 @@ def writes(made: Invocation) -> bool:
 def _autocast(
     graph: StepGraph, call: RecordedCall, args: tuple[object, ...], dtype: torch.dtype | None
 ) -> Iterator[None]:
-    """Replay under autocast where the recorded output has a narrower dtype than the inputs would give."""
+    """Replay under autocast where the recorded output is narrower than float32 inputs would give."""
     narrow = {torch.bfloat16, torch.float16}
     made = {getattr(torch, graph.tensors[n].dtype) for n in graph.outputs(call.order).values()}
     given = leaves(args)

@@ -1,11 +1,11 @@
 """Finds the classes and functions of a recorded job again, without running the job.
 
-A class of a package is imported, as the job did. One of the script itself is taken from the script:
+A class of a package is imported, as by the job. A class of the script itself is taken from the script:
 
-- a script with `if __name__ == "__main__":` is imported, under another name and with the run's arguments in `sys.argv`.
-  It says itself that this is safe; `torch.multiprocessing` does the same with it;
-- a script without it is never run. It is parsed, and of its top level only these statements are executed: imports,
-  `def`, `class`, and assignments whose right side calls nothing. What they need and is not there is left out.
+- A script with `if __name__ == "__main__":` is imported, under another name and with the run's arguments in `sys.argv`.
+  The guard says that this is safe; `torch.multiprocessing` does the same.
+- A script without a guard is never run. It is parsed, and of its top level only imports, `def`, `class`, and assignments
+  whose right side calls nothing are executed. A statement that needs something else is left out.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class JobCode:
 
 
 def _is_beside(file: str, script: str) -> bool:
-    """Tell whether a file is the job's own: a package may well be installed elsewhere."""
+    """Tell whether a file belongs to the job, and not to a package that may be installed elsewhere."""
     return bool(script) and Path(script).resolve().parent in Path(file).resolve().parents
 
 
@@ -131,7 +131,7 @@ def _guard(tree: ast.Module) -> bool:
 
 
 def _define(tree: ast.Module, path: str, namespace: dict[str, object]) -> list[str]:
-    """Execute the definitions of a script that has no guard; return what was left out, in words."""
+    """Execute the definitions of a script without a guard; return the lines that were left out, in words."""
     left_out = []
     for node in tree.body:
         if not _defines(node):
@@ -162,7 +162,7 @@ def _defines(node: ast.stmt) -> bool:
 
 
 def _calls(node: ast.expr) -> bool:
-    """Tell whether evaluating an expression calls something; the body of a lambda is not evaluated."""
+    """Tell whether the evaluation of an expression calls something; the body of a lambda is not evaluated."""
     if isinstance(node, ast.Lambda):
         return False
     return isinstance(node, (ast.Call, ast.Await, ast.comprehension, ast.ListComp, ast.GeneratorExp)) or any(
@@ -181,7 +181,7 @@ def _left_out(module: object) -> str:
 
 @contextlib.contextmanager
 def _as_script(script: str, argv: Sequence[str]) -> Iterator[None]:
-    """Let imports find what lies beside the script, with its arguments, and keep what they print."""
+    """Import as the script would: with its folder in `sys.path` and its arguments; hide what the import prints."""
     before, path = sys.argv, list(sys.path)
     sys.argv = list(argv) or before
     if script:

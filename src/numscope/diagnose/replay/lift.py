@@ -1,7 +1,7 @@
 """The lift test: the two runs' subgraphs on the same inputs, in native precision, float32 and float64.
 
-A difference that stays in float64 is a difference in meaning. One that shrinks with the precision is the order of sums.
-One that is gone as soon as both sides compute in the same precision comes from where the casts stand.
+A difference that stays in float64 is one of meaning. A difference that shrinks with the precision comes from the order
+of sums. A difference that vanishes as soon as both sides compute in the same precision comes from the place of casts.
 
     GELU tanh against erf     bf16 1.1e-03   fp32 2.0e-04   fp64 2.0e-04    semantic
     RMSNorm cast order        bf16 2.8e-03   fp32 0         fp64 0          precision
@@ -28,7 +28,7 @@ _FLOORS = 25.0  # … how many times the measured floor
 
 
 class Replayable(Protocol):
-    """A computation that can be lifted: a subgraph of calls, or a module as a whole."""
+    """A computation that can be replayed in another precision: a subgraph of calls, or a whole module."""
 
     @property
     def graph(self) -> StepGraph: ...
@@ -79,13 +79,13 @@ class Lift:
         if self.float64 > max(_SEMANTIC, _FLOORS * self.floor64):
             return "semantic"
         if self.native:
-            # Both sides lifted to float32 do the very same: only their dtypes were different.
+            # Equal in float32: only the dtypes of the two sides differ.
             exact = self.float32 is not None and self.float32 <= SINGLE / 4
             return "precision" if exact or not self.same_dtypes else "order"
         return self._of_the_device()
 
     def _of_the_device(self) -> Mechanism:
-        """Judge from the recorded outputs alone: on this machine both sides compute the same."""
+        """Return the mechanism by the recorded outputs alone, where both sides compute the same on this machine."""
         if self.target_error is None:
             return "unknown"
         if self.target_error <= 4 * max(self.floor, unit_roundoff(torch.float64)):
@@ -96,7 +96,7 @@ class Lift:
 
 
 def lift(target: Replayable, reference: Replayable, values: Values, reference_values: Values) -> Lift:
-    """Run both sides on the same input values, which `values` and `reference_values` have by each side's numbers."""
+    """Run both sides on the same input values, given by each side's own tensor numbers."""
     native, float32, float64 = (
         relative_error(target.run(values, dtype), reference.run(reference_values, dtype))
         for dtype in (None, torch.float32, torch.float64)
@@ -123,7 +123,7 @@ def _floor(side: Replayable, values: Values, dtype: torch.dtype | None) -> float
     if dtype is not None:
         inputs = {n: t.to(dtype) if t.is_floating_point() else t for n, t in inputs.items()}
     measured = noise_floor(lambda moved: side.run(moved, dtype), inputs)
-    # The output itself is rounded too.
+    # The output is rounded too.
     made = getattr(torch, side.graph.tensors[side.output].dtype)
     return max(measured, unit_roundoff(dtype or made) / 2)
 

@@ -1,8 +1,8 @@
-"""A module replayed as a whole: built again from the run and the job's own code, and called with its recorded inputs.
+"""Replays a whole module: builds it from the run and the job's own code, and calls it with its recorded inputs.
 
-The recorded calls inside it are not needed, so a run of modules alone can be replayed, and code between the calls that
-is not torch's. The two sides' modules get the same inputs and parameters, and are lifted as a subgraph of calls is. A
-replay counts only where it gives its own recorded output; else the reason is said, and the recorded calls are replayed.
+This does not need the recorded calls inside, so it also works for a run of modules alone, and for code between the calls
+that is not torch's. Both sides' modules get the same inputs and parameters, and are lift-tested like a subgraph of calls.
+A replay is used only if it gives the module's recorded output.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from numscope.diagnose.replay.rebuilt_module import RecordedModules, StateName, 
 class InputName(NamedTuple):
     """The name of a tensor that goes into a module's call."""
 
-    is_forward: bool  # else it is a gradient that comes into the backward call
+    is_forward: bool  # False for an incoming gradient of the backward call
     slot: str
 
 
 @dataclass(frozen=True)
 class ModuleReplay:
-    """One call of a module, forward or backward, that can be made again; it can be lifted as a subgraph can."""
+    """One call of a module, forward or backward, that can be made again; a `Replayable` as a subgraph is."""
 
     graph: StepGraph
     calls: tuple[RecordedCall, ...]  # the module's call alone
     output: int
     modules: RecordedModules
     state: Mapping[StateName, int]  # parameters and buffers
-    autocast: torch.dtype | None = None  # under which the module ran
+    autocast: torch.dtype | None = None  # the dtype of the autocast that the module ran under
 
     @property
     def call(self) -> RecordedCall:
@@ -62,7 +62,7 @@ class ModuleReplay:
 
     @property
     def forward(self) -> RecordedCall:
-        """The forward call: itself, or that of a backward call."""
+        """The forward call: the call itself, or the forward call of a backward call."""
         return self.graph.calls[self.call.forward] if self.call.forward is not None else self.call
 
     @property
@@ -82,7 +82,7 @@ class ModuleReplay:
                     yield InputName(order == self.forward.order, slot), number
 
     def run(self, values: Values | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Call the module again and return the output in question."""
+        """Call the module again and return `output`."""
         found = self.outputs(values or {}, dtype)
         if self.output not in found:
             raise CannotReplay(f"{self.call.name} gives no such output when it is called again")
@@ -135,7 +135,7 @@ class ModuleReplay:
 
     @contextmanager
     def on_cpu(self, dtype: torch.dtype | None) -> Iterator[None]:
-        """Run on the CPU, under the autocast that the module ran under, or in a dtype."""
+        """Run on the CPU: in a dtype, or under the autocast that the module ran under."""
         autocast = self.autocast if dtype is None else None
         cast = torch.autocast("cpu", dtype=autocast or torch.bfloat16, enabled=autocast is not None)
         with cast, quiet(), CpuMode(CpuCopies(dtype)):
@@ -143,7 +143,7 @@ class ModuleReplay:
 
     @contextmanager
     def module_errors(self) -> Iterator[None]:
-        """Turn whatever the module's own code raises into CannotReplay, and name an attribute that was not recorded."""
+        """Turn any error of the module's code into CannotReplay, which names an attribute that was not recorded."""
         try:
             yield
         except (CannotReplay, NotKeptError):
@@ -194,7 +194,7 @@ class ModuleReplay:
 
 
 def module_replay(graph: StepGraph, order: int, output: int) -> ModuleReplay:
-    """Return a module's call as a replay that gives its recorded output again, or raise CannotReplay."""
+    """Return a replay of a module's call that gives the recorded output, or raise CannotReplay."""
     call = graph.calls[order]
     if call.kind != "module" or call.error is not None:
         raise CannotReplay("it is no module's call")
@@ -214,9 +214,9 @@ def module_replay(graph: StepGraph, order: int, output: int) -> ModuleReplay:
         if error == 0.0:
             return found
     if graph.tensors[output].device not in ("", "cpu"):
-        return plain  # the device computes otherwise: that may be the fault itself
+        return plain  # the device computes something else: that may be the fault
     if error <= 64 * unit_roundoff(graph.data(output).dtype):
-        return found  # other threads, or another machine
+        return found  # rounding: other threads, or another machine
     raise CannotReplay(
         f"built again from {modules.code_origin(forward.module).place}, {call.name} does "
         f"not give its recorded output (off by {error:.1e}): it draws numbers, has state of its own, or its code has "
@@ -238,7 +238,7 @@ class ModuleLift:
 
 
 def lift_modules(pairs: PairedStep, orders: MatchedOrders, tensor: DifferingTensor) -> ModuleLift:
-    """Lift the two calls of a module on the same inputs and parameters, or raise CannotReplay."""
+    """Lift-test the two calls of a module on the same inputs and parameters, or raise CannotReplay."""
     target = module_replay(pairs.target, orders.target, tensor.target)
     reference = module_replay(pairs.reference, orders.reference, tensor.reference)
     theirs = dict(reference.named_inputs())

@@ -1,4 +1,4 @@
-"""The noise floor, measured: the effect of an ulp in the inputs of a subgraph on its output."""
+"""The noise floor: the measured effect of an ulp in the inputs of a subgraph on its output."""
 
 from __future__ import annotations
 

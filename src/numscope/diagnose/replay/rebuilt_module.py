@@ -1,8 +1,8 @@
-"""Builds a recorded module again: its class from the job's code, everything else from the run.
+"""Builds a recorded module again: its class comes from the job's code, everything else from the run.
 
-The constructor is not called: what it was given is not known, and it may load files or draw numbers. The module gets the
-children, attributes, parameters and buffers that the run says it had. Whether that is the module that ran is not taken
-on trust: a replay of it counts only where it gives its own recorded output again (see `module_replay`).
+The constructor is not called, because its arguments are not known, and it may load files or draw numbers. The module gets
+the children, attributes, parameters and buffers that the run recorded. `module_replay` uses it only if it gives the
+recorded output.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ _PLAIN: dict[str, Callable[[str], object]] = {
 
 
 def _is_lost(value: object) -> bool:
-    """Tell whether a value, or a part of it, has no plain form: the attribute is then not there."""
+    """Tell whether a value, or a part of it, could not be recorded; the rebuilt module then lacks the attribute."""
     if isinstance(value, dict):
         return "not" in value or any(map(_is_lost, value.values()))
     return isinstance(value, list) and any(map(_is_lost, value))
@@ -190,7 +190,7 @@ def _word(value: object) -> str:
 
 
 def state_numbers(graph: StepGraph, paths: list[str], order: int) -> dict[StateName, int]:
-    """Return the tensor of each parameter and buffer below a module as a call of it found them."""
+    """Return the tensor that each parameter and buffer below a module had when the module was called."""
     found: dict[StateName, int] = {}
     found_after: set[StateName] = set()
     wanted = set(paths)
@@ -199,7 +199,7 @@ def state_numbers(graph: StepGraph, paths: list[str], order: int) -> dict[StateN
             for slot, number in graph.slots(call.order, "parameters", "buffers").items():
                 _, _, name = slot.partition(".")
                 key = StateName(call.module, name)
-                # The first call that is not before this one; where there is none, the last before it.
+                # Taken from the first call at or after this one, else from the last call before it.
                 if number is not None and key not in found_after:
                     found[key] = number
                     if call.order >= order:

@@ -1,7 +1,7 @@
-"""Minifies the inputs of a repro: axes are cut down as far as the two sides still differ.
+"""Minifies the inputs of a repro: axes are shortened as long as the two sides still differ.
 
-A length that several inputs have is one thing (a batch, a width): it is cut everywhere at once, and in the arguments
-that name it (a normalised shape, a view). A cut that the calls don't take, or that hides the difference, is undone.
+A length that several inputs share is one dimension (a batch, a width). It is shortened in all of them at once, and in the
+arguments that name it (a normalised shape, a view). A cut that the calls refuse, or that hides the difference, is undone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS = 2
 
 @dataclass(frozen=True)
 class Inputs:
-    """The same values for the inputs of both sides, each by its own numbers, and the calls whose arguments follow."""
+    """Common values for the inputs of both sides, by each side's own numbers, and calls with adapted arguments."""
 
     target: Values
     reference: Values
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def minify(target: Subgraph, reference: Subgraph, start: Inputs, limit: float) -> Inputs:
-    """Return the inputs cut down as far as the two sides still differ by more than twice the limit."""
+    """Return the smallest inputs found for which the two sides differ by more than twice the limit."""
     best = start
     for _ in range(_ROUNDS):
         before = best.size
@@ -70,7 +70,7 @@ def _shortened(target: Subgraph, reference: Subgraph, best: Inputs, length: int,
 
 
 def _candidates(target: Subgraph, reference: Subgraph, now: Inputs, length: int, keep: int) -> list[Inputs]:
-    """Return the inputs with a length cut: in every axis that has it, with arguments that follow; or the first axis."""
+    """Return the inputs with a length cut in every axis, the same with adapted arguments, and cut in the first axis."""
     everywhere = replace(
         now,
         target={number: _cut(tensor, length, keep) for number, tensor in now.target.items()},
@@ -97,7 +97,7 @@ def _cut(tensor: torch.Tensor, length: int, keep: int, first_only: bool = False)
 
 
 def _edits(subgraph: Subgraph, now: Mapping[int, Invocation | None], length: int, keep: int) -> Edits:
-    """Return the calls of a subgraph whose arguments name a length, with it cut in lists of sizes."""
+    """Return the calls of a subgraph with a length cut in their lists of sizes, those alone that have it."""
     found = dict(now)
     for order, made in subgraph.invocations().items():
         current = found.get(order) or made

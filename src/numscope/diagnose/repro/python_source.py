@@ -83,7 +83,7 @@ def _outputs(graph: StepGraph, call: RecordedCall) -> dict[int, Path]:
 
 
 def _path(slot: str, outputs: Mapping[str, int]) -> Path:
-    """Return where in a call's result a slot is: a single tensor is the result itself."""
+    """Return where in a call's result a slot is; empty for a single tensor, which is the result."""
     return [] if set(outputs) == {"output.0"} else [_key(part) for part in slot.split(".")[1:]]
 
 
@@ -145,7 +145,7 @@ def _expression(graph: StepGraph, call: RecordedCall, made: Invocation, known: M
 
 
 def _list_index(graph: StepGraph, call: RecordedCall, made: Invocation) -> list[object] | None:
-    """Return the numbers in brackets where they are a list: x[1, 0] and x[[1, 0]] are recorded alike, but not their shapes."""
+    """Return an index that was a list: x[1, 0] and x[[1, 0]] are recorded alike, but the shapes of the results differ."""
     if len(made.args) != 2:
         return None
     given, index = made.args
@@ -160,7 +160,7 @@ def _list_index(graph: StepGraph, call: RecordedCall, made: Invocation) -> list[
 
 
 def _autocast(graph: StepGraph, call: RecordedCall, made: Invocation) -> str | None:
-    """Return the dtype of the autocast under which a call ran, where its result tells that there was one."""
+    """Return the dtype of the autocast that a call ran under, if its result shows one."""
     narrow = [graph.tensors[n].dtype for n in graph.outputs(call.order).values()]
     narrow = [dtype for dtype in narrow if dtype in ("bfloat16", "float16")]
     values = (*made.args, *made.kwargs.values())

@@ -1,7 +1,7 @@
 """Writes one self-contained pytest file with the smallest recorded inputs that still show a fault.
 
 The file needs torch and pytest alone. It holds the inputs, the target's calls, the reference's calls, forward or
-backward, and a test that the two agree. It is run once before it is written: one that did not fail would prove nothing.
+backward, and a test that the two agree. The test is run before the file is written, and must fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numscope.diagnose.replay.measures import relative_error
 from numscope.diagnose.repro.minify import Inputs, minify
 from numscope.diagnose.repro.python_source import GRADIENTS, WRITTEN, source_of
 
-MOST_BYTES = 4 << 20  # more than this does not belong in a source file
+MOST_BYTES = 4 << 20  # of inputs in a source file
 
 _PAGE = '''"""{title}
 
@@ -68,7 +68,7 @@ def test_the_target_gives_what_the_reference_gives():
 
 
 def write_repro(comparison: Comparison, report: Report, path: str | Path) -> str:
-    """Write the file and return what it holds in one line."""
+    """Write the file and return its content in one line of words."""
     if report.origin is None:
         raise NumscopeError("there is nothing to reproduce: the two runs agree")
     text, size = repro(comparison, report.origin)
@@ -101,14 +101,14 @@ def repro(comparison: Comparison, origin: Origin) -> tuple[str, str]:
 
 
 def _fails(text: str) -> bool:
-    """Tell whether the test of a page fails, as it should before the repair."""
+    """Tell whether the test of a repro fails, as it must before the repair."""
     namespace: dict[str, object] = {"__name__": "repro"}
     exec(compile(text, "repro", "exec"), namespace)
     try:
         namespace["test_the_target_gives_what_the_reference_gives"]()  # type: ignore[operator]
     except AssertionError:
         return True
-    except Exception as error:  # a call that Python's own form does not take
+    except Exception as error:  # raised by a generated call: the Python source does not express it
         raise CannotReplay(f"its calls can't be written as Python: {type(error).__name__}: {error}") from error
     return False
 
