@@ -28,7 +28,7 @@ _SKIPPED = ("num_batches_tracked",)  # torch counts them, Paddle does not
 
 
 def copy_weights(source: object, target: object) -> list[str]:
-    """Copy all parameters and statistics of `source` into `target`; return the names, as the target has them.
+    """Copy all parameters and statistics of `source` into `target`; return their names in the target.
 
     Either may be a torch module or a Paddle layer. A name or shape that does not fit is an error, and nothing is copied.
     """
@@ -39,7 +39,7 @@ def copy_weights(source: object, target: object) -> list[str]:
     elif isinstance(given, _Paddle) and isinstance(wanted, _Torch):
         values = _to_torch(values, given, wanted)
     names = wanted.names()
-    optional = {name for name in names if name.rpartition(".")[2] in _SKIPPED} | wanted.aliases()
+    optional = set(filter(_is_skipped, names)) | wanted.aliases()
     missing = [name for name in names if name not in values and name not in optional]
     if missing:
         near = difflib.get_close_matches(missing[0], values, 1)
@@ -49,9 +49,7 @@ def copy_weights(source: object, target: object) -> list[str]:
             + (f" ({len(missing)} more)" if missing[1:] else "")
         )
     again = given.aliases()
-    extra = [
-        name for name in values if name not in names and name not in again and name.rpartition(".")[2] not in _SKIPPED
-    ]
+    extra = [name for name in values if name not in names and name not in again and not _is_skipped(name)]
     if extra:
         raise SettingsError(f"{extra[0]} of the {given.name} model has no place in the {wanted.name} model")
     for name in names:
@@ -68,6 +66,11 @@ def _model(model: object) -> _Torch | _Paddle:
     if paddle is not None and isinstance(model, paddle.nn.Layer):
         return _Paddle(model)
     raise SettingsError(f"copy_weights got a {type(model).__name__}: give a torch.nn.Module and a paddle.nn.Layer")
+
+
+def _is_skipped(name: str) -> bool:
+    """Tell whether only torch has a statistic of this name."""
+    return name.split(".")[-1] in _SKIPPED
 
 
 def _aliases(state: Mapping[str, object]) -> set[str]:

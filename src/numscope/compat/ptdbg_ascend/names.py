@@ -25,11 +25,11 @@ def role_names(call: LiveCall) -> list[tuple[str, LiveTensor]]:
 
     In backward, `input` is torch's grad_input, the gradient that goes out, and `output` the one that comes in.
     """
-    groups = ("output", "input") if call.phase == "backward" else ("input", "output")
-    found = [(f"input.{tail}", tensor) for tail, tensor in call.group(groups[0]).items()]
+    input_group, output_group = ("output", "input") if call.phase == "backward" else ("input", "output")
+    found = [(f"input.{tail}", tensor) for tail, tensor in call.group(input_group).items()]
     if call.phase == "forward":
         found += [(f"input.{tail}", tensor) for tail, tensor in call.group("kwargs").items()]
-    outputs = call.group(groups[1])
+    outputs = call.group(output_group)
     single = call.phase == "forward" and list(outputs) == ["0"]
     return found + [("output" if single else f"output.{tail}", tensor) for tail, tensor in outputs.items()]
 

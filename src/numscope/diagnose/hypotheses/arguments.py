@@ -86,7 +86,8 @@ def _repair(case: Case, change: str, order: int, edited: Invocation) -> Repair:
 
 
 def _output(name: str) -> str:
-    return "output" + name.rpartition(".output")[2]
+    _call, _, tail = name.rpartition(".output")
+    return f"output{tail}"
 
 
 def _operands(made: Invocation) -> list[int]:

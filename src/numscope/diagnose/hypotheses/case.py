@@ -181,7 +181,8 @@ def hypothesis(name: str) -> Callable[[Hypothesis], Hypothesis]:
     """Register a hypothesis under a name."""
 
     def register(function: Hypothesis) -> Hypothesis:
-        _REGISTERED.append(Registered(name, function.__module__.rpartition(".")[2], function))
+        *_, family = function.__module__.split(".")
+        _REGISTERED.append(Registered(name, family, function))
         return function
 
     return register

@@ -173,7 +173,7 @@ class FunctionReroute(TorchFunctionMode):
     def _find_pending(self) -> None:
         """Reroute functions of the running script as soon as it has defined them."""
         for name in list(self._pending):
-            function = vars(sys.modules["__main__"]).get(name.partition(".")[2])
+            function = vars(sys.modules["__main__"]).get(name.removeprefix("__main__."))
             if callable(function):
                 self._pending.remove(name)
                 for binding in find(function).bindings:

@@ -137,11 +137,11 @@ def _matching(pattern: str) -> Iterable[Callable[..., object]]:
     for prefix, namespaces in _NAMESPACES.items():
         if pattern.startswith(f"{prefix}."):
             for namespace in namespaces:
-                yield from _members(namespace, pattern.partition(".")[2])
+                yield from _members(namespace, pattern.removeprefix(f"{prefix}."))
             return
     for dotted, namespace in _DOTTED:
         if pattern.startswith(f"{dotted}."):
-            yield from _members(namespace, pattern[len(dotted) + 1 :])
+            yield from _members(namespace, pattern.removeprefix(f"{dotted}."))
             return
 
 

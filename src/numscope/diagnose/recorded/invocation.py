@@ -132,11 +132,14 @@ def invocation_of(graph: StepGraph, call: RecordedCall, allow_random: bool = Fal
     args, kwargs = arguments_of(graph, call)
     if not allow_random:
         _refuse_random(call, args, kwargs)
-    if call.op in ("__getitem__", "__setitem__") and len(args) > 1 and isinstance(args[1], list):
-        # A tuple and a list are recorded alike. `replay` tries a tuple of numbers, and then a list.
-        args = (args[0], tuple(args[1]), *args[2:])
-    if call.op in _VARIADIC and len(args) > 2 and all(isinstance(item, int) for item in args[1:]):
-        args = (args[0], list(args[1:]))
+    if call.op in ("__getitem__", "__setitem__") and len(args) > 1:
+        tensor, index, *rest = args
+        if isinstance(index, list):  # a tuple and a list are recorded alike: `replay` tries a tuple, and then a list
+            args = (tensor, tuple(index), *rest)
+    if call.op in _VARIADIC and len(args) > 2:
+        tensor, *sizes = args
+        if all(isinstance(size, int) for size in sizes):
+            args = (tensor, sizes)
     return Invocation(call, function, args, kwargs)
 
 

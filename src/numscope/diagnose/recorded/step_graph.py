@@ -249,7 +249,8 @@ class StepGraph:
                 home = call.module if call.kind == "module" else ""
                 for slot, number in self.slots(call.order, "parameters", "buffers").items():
                     if number is not None:
-                        found.setdefault(number, ".".join(filter(None, (home, slot.partition(".")[2]))))
+                        _, _, name = slot.partition(".")
+                        found.setdefault(number, f"{home}.{name}" if home else name)
         return found
 
     @cached_property

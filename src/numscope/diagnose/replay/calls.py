@@ -84,17 +84,19 @@ def first_line(error: BaseException) -> str:
 
 
 def _call(made: Invocation, args: tuple[object, ...], kwargs: dict[str, object], graph: StepGraph) -> object:
-    index = args[1] if made.call.op == "__getitem__" and len(args) == 2 else None
-    if not (isinstance(index, tuple) and index and all(isinstance(item, int) for item in index)):
+    if made.call.op != "__getitem__" or len(args) != 2:
         return made.function(*args, **kwargs)
+    tensor, index = args
+    if not (isinstance(index, tuple) and index and all(isinstance(item, int) for item in index)):
+        return made.function(tensor, index)
     # x[1, 0] and x[[1, 0]] are recorded alike; the shape of the recorded result tells them apart.
     wanted = [graph.tensors[number].shape for number in graph.outputs(made.call.order).values()]
     try:
-        result = made.function(*args)
+        result = made.function(tensor, index)
     except (IndexError, TypeError):  # torch's: as a tuple the index does not fit
-        return made.function(args[0], list(index))
+        return made.function(tensor, list(index))
     is_recorded = isinstance(result, torch.Tensor) and [tuple(result.shape)] == wanted
-    return result if is_recorded else made.function(args[0], list(index))
+    return result if is_recorded else made.function(tensor, list(index))
 
 
 @contextlib.contextmanager

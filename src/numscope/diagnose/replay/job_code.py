@@ -103,13 +103,21 @@ def load_script(path: str, changed: int, argv: tuple[str, ...]) -> ModuleType:
     try:
         with _as_script(path, argv):
             if _guard(tree):
-                exec(compile(tree, path, "exec"), vars(module))
+                _execute(tree, path, vars(module))
             else:
                 vars(module)["__left_out__"] = _define(tree, path, vars(module))
-    except (Exception, SystemExit) as error:
+    except CannotReplay:
         del sys.modules[module.__name__]
-        raise CannotReplay(f"importing {path} raised {type(error).__name__}: {first_line(error)}") from error
+        raise
     return module
+
+
+def _execute(tree: ast.Module, path: str, namespace: dict[str, object]) -> None:
+    """Execute code of the job, and turn any error of it into CannotReplay."""
+    try:
+        exec(compile(tree, path, "exec"), namespace)
+    except (Exception, SystemExit) as error:
+        raise CannotReplay(f"importing {path} raised {type(error).__name__}: {first_line(error)}") from error
 
 
 def is_guarded(path: str) -> bool:
@@ -138,9 +146,11 @@ def _define(tree: ast.Module, path: str, namespace: dict[str, object]) -> list[s
             left_out.append(f"line {node.lineno}")
             continue
         try:
-            exec(compile(ast.Module([node], []), path, "exec"), namespace)
-        except (NameError, AttributeError, ImportError) as error:  # it needs something that was left out
-            left_out.append(f"line {node.lineno} ({first_line(error)})")
+            _execute(ast.Module([node], []), path, namespace)
+        except CannotReplay as error:
+            if not isinstance(error.__cause__, (NameError, AttributeError, ImportError)):
+                raise
+            left_out.append(f"line {node.lineno} ({first_line(error.__cause__)})")  # it needs what was left out
     return left_out
 
 

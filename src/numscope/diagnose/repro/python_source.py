@@ -126,7 +126,7 @@ def _expression(graph: StepGraph, call: RecordedCall, made: Invocation, known: M
     prefix, op = made.call.prefix, made.call.op
     values = list(made.args)
     if op == "__getitem__" and (index := _list_index(graph, call, made)) is not None:
-        values[1] = index
+        values = [*values[:1], index]
     args = [_value(value, known) for value in values]
     if op == "__setitem__":
         args += [f"{name}={_value(value, known)}" for name, value in made.kwargs.items()]
