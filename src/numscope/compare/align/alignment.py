@@ -1,8 +1,8 @@
-"""Which target call belongs to which reference call.
+"""Pairs the calls of the target with those of the reference.
 
 The call trees are walked together from their roots (trees.py); the children of two paired calls are paired in order
-(sequence.py). What is still alone is paired by value (leftovers.py). Backward calls are paired through their forward
-calls, a checkpoint's second execution through its first (followers.py). A map file overrules.
+(sequence.py). Calls that are still unpaired are paired by value (leftovers.py). Backward calls are paired through their
+forward calls, and a checkpoint's second execution through its first (dependent_calls.py). A map file overrules all of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
     primary_a, primary_b = first_executions(a), first_executions(b)
     linked_a, linked_b = linked(a), linked(b)
     tree_a, tree_b = ~a.calls.recompute & ~linked_a, ~b.calls.recompute & ~linked_b
-    away_a, away_b = lone_wrappers(a, b), lone_wrappers(b, a)
+    wrappers_a, wrappers_b = lone_wrappers(a, b), lone_wrappers(b, a)
     work = Pairing(
         a,
         b,
@@ -48,8 +48,8 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
         np.full(len(b.calls), -1),
         np.full(len(a.calls), -1),
         [],
-        Children(a.calls.parent, tree_a, away_a),
-        Children(b.calls.parent, tree_b, away_b),
+        Children(a.calls.parent, tree_a, wrappers_a),
+        Children(b.calls.parent, tree_b, wrappers_b),
     )
     named = [(x, y) for x, y in forced]
     if not named and same_tree(work, tree_a, tree_b):

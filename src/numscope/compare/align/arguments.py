@@ -1,25 +1,25 @@
-"""Which non-tensor arguments of two paired calls differ, and whether such a difference can change a number."""
+"""Compares the non-tensor arguments of two paired calls, and tells whether a difference can change a number."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeGuard
 
-_words = str.split
+from numscope.core.json_value import Json, members
 
-# Say how, where or on which shape to compute, not what.
+# Arguments that choose how, where or in which shape a result is computed, but not its values.
 _HARMLESS = frozenset(
-    _words(
-        """inplace memory_format non_blocking copy out generator device layout requires_grad pin_memory foreach
+    """
+    inplace memory_format non_blocking copy out generator device layout requires_grad pin_memory foreach
     fused capturable differentiable maximize_memory need_weights average_attn_weights async_op group
-    dtype_out stable sorted keepdim checkpoint use_reentrant names pin enable_gqa verbose initial_lr"""
-    )
+    dtype_out stable sorted keepdim checkpoint use_reentrant names pin enable_gqa verbose initial_lr
+    """.split()
 )
 _MISSING = object()
 
-# What a call means that does not give an argument, of torch's own functions: by operator, then by name.
-_DEFAULTS: dict[str, dict[str, Any]] = {
+# Defaults of torch's own functions: by operator, then by argument.
+_DEFAULTS: dict[str, dict[str, Json]] = {
     "gelu": {"approximate": "none"},
     "layer_norm": {"eps": 1e-5},
     "group_norm": {"eps": 1e-5},
@@ -55,9 +55,9 @@ class Difference:
     """One argument that differs."""
 
     name: str
-    target: Any
-    reference: Any
-    telling: bool  # both sides give a number, a flag or a word, and the two are not the same
+    target: object
+    reference: object
+    telling: bool  # both sides pass a number, a flag or a word, and the two can lead to other values
 
     def __str__(self) -> str:
         colon = ":" * self.name[-1:].isdigit()  # a position: its number must not run into the value's
@@ -65,11 +65,11 @@ class Difference:
 
 
 def differences(target: str | None, reference: str | None, op: str = "") -> list[Difference]:
-    """Return the arguments that differ between two calls' recorded JSON; one that is not given is the operator's default."""
+    """Return the arguments that differ between two calls' recorded JSON; an argument not passed has the operator's default."""
     if target == reference:
         return []
     flat_a, flat_b = _flatten(target), _flatten(reference)
-    found = []
+    different = []
     for name in dict.fromkeys([*flat_a, *flat_b]):
         x, y = flat_a.get(name, _MISSING), flat_b.get(name, _MISSING)
         if x is y or (x == y and type(x) is type(y)) or _harmless(name):
@@ -77,55 +77,62 @@ def differences(target: str | None, reference: str | None, op: str = "") -> list
         if _is_number(x) and _is_number(y) and x == y:
             continue
         default = _DEFAULTS.get(op, {}).get(name, _MISSING)
-        meant = default if x is _MISSING else x, default if y is _MISSING else y
-        if meant[0] is not _MISSING and meant[0] == meant[1]:
+        value_a, value_b = (default if value is _MISSING else value for value in (x, y))
+        if value_a is not _MISSING and value_a == value_b:
             continue
-        found.append(Difference(name, x, y, _telling(*meant)))
-    return found
+        different.append(Difference(name, x, y, _telling(value_a, value_b)))
+    return different
 
 
-def _telling(x: Any, y: Any) -> bool:
+def _telling(x: object, y: object) -> bool:
+    """Tell whether two values of an argument can lead to other numbers."""
     if x is _MISSING or y is _MISSING or x is None or y is None:
         return False
     if isinstance(x, bool) or isinstance(y, bool):
         return isinstance(x, bool) and isinstance(y, bool)
     if isinstance(x, int) and isinstance(y, int):
-        return False  # sizes, dims and indexes: what they change shows in shapes and values
+        return False  # sizes, dims and indexes: the effect shows in shapes and values
     if _is_number(x) and _is_number(y):
         if min(abs(x), abs(y)) > 6e4 and (x > 0) == (y > 0):
-            return False  # the least numbers of two dtypes, which mask alike
+            return False  # the lowest numbers of two dtypes: as masks they do the same
         return bool(abs(x - y) > 1e-7 * max(abs(x), abs(y)))
     if _is_dtype(x) and _is_dtype(y):
-        return False  # what it changes shows in the outputs' dtypes and values
+        return False  # the effect shows in the outputs' dtypes and values
     return isinstance(x, str) and isinstance(y, str) and not x.startswith("<")
 
 
-def _is_dtype(x: Any) -> bool:
-    return isinstance(x, str) and x.rpartition(".")[2].rstrip("0123456789").startswith(("float", "bfloat", "complex"))
+def _is_dtype(x: object) -> bool:
+    return isinstance(x, str) and _last_part(x).rstrip("0123456789").startswith(("float", "bfloat", "complex"))
 
 
-def _is_number(x: Any) -> bool:
+def _is_number(x: object) -> TypeGuard[int | float]:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 def _harmless(name: str) -> bool:
-    return name.rpartition(".")[2] in _HARMLESS
+    return _last_part(name) in _HARMLESS
 
 
-def _flatten(text: str | None) -> dict[str, Any]:
+def _last_part(name: str) -> str:
+    _, _, last = name.rpartition(".")
+    return last
+
+
+def _flatten(text: str | None) -> dict[str, Json]:
+    """Return recorded arguments by position or name, those inside containers by their path."""
     if not text:
         return {}
     try:
         value = json.loads(text)
     except ValueError:
         return {"arguments": text}
-    flat: dict[str, Any] = {}
+    flat: dict[str, Json] = {}
     for part in ("args", "kwargs"):
-        _spread("", value.get(part) or {}, flat)
+        _spread("", members(value).get(part) or {}, flat)
     return flat
 
 
-def _spread(path: str, value: Any, flat: dict[str, Any]) -> None:
+def _spread(path: str, value: Json, flat: dict[str, Json]) -> None:
     if isinstance(value, dict) and (value or not path):
         for key, item in value.items():
             _spread(f"{path}.{key}" if path else str(key), item, flat)
@@ -141,7 +148,7 @@ def numbers(text: str | None) -> dict[str, float]:
     return {name: float(value) for name, value in _flatten(text).items() if _is_number(value)}
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is _MISSING:
         return "not given"
     return repr(value) if isinstance(value, str) else str(value)

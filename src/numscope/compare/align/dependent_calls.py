@@ -1,4 +1,4 @@
-"""Pairs calls through others: backward calls through their forward calls, a checkpoint's second execution through its first."""
+"""Pairs backward calls through their forward calls, and a checkpoint's second execution through its first."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MANY = np.uint64(1 << 24)  # more than a codebook has words
 
 
 def first_executions(side: Side) -> Ints:
-    """Return each row's first execution: for a checkpoint's second execution the row that it repeats, else itself."""
+    """Return for each call the row of its first execution: itself, unless it is a checkpoint's second execution."""
     rows = np.arange(len(side.calls))
     again = np.flatnonzero(side.calls.recompute)
     if not len(again):
@@ -32,7 +32,7 @@ def first_executions(side: Side) -> Ints:
 
 
 def pair_backward(work: Pairing, primary_a: Ints, primary_b: Ints) -> None:
-    """Pair backward calls whose forward calls are paired: those of an operator in their order, then what is left in its."""
+    """Pair backward calls whose forward calls are paired: in order within each operator, then the rest in order."""
     a, b = work.a.calls, work.b.calls
     rows_a = np.flatnonzero(linked(work.a) & (work.partner_a < 0))
     rows_b = np.flatnonzero(linked(work.b) & (work.partner_b < 0))
@@ -45,11 +45,11 @@ def pair_backward(work: Pairing, primary_a: Ints, primary_b: Ints) -> None:
         left_a, left_b = work.partner_a[rows_a] < 0, work.partner_b[rows_b] < 0
         rows_a, first_a, meets_a = rows_a[left_a], first_a[left_a], meets_a[left_a]
         rows_b, meets_b = rows_b[left_b], meets_b[left_b]
-        keys = [
+        keys_a, keys_b = (
             meets * _MANY + (calls.op[rows] + 1).astype(np.uint64) if by_operator else meets
             for meets, calls, rows in ((meets_a, a, rows_a), (meets_b, b, rows_b))
-        ]
-        got_a, got_b = join(occurrences(keys[0]), occurrences(keys[1]))
+        )
+        got_a, got_b = join(occurrences(keys_a), occurrences(keys_b))
         work.pair(rows_a[got_a], rows_b[got_b], FORWARD)
         inherited = work.why[first_a[got_a]] == VALUE
         work.why[rows_a[got_a][inherited]] = VALUE
@@ -59,7 +59,7 @@ def pair_backward(work: Pairing, primary_a: Ints, primary_b: Ints) -> None:
 
 
 def pair_repeats(work: Pairing, primary_a: Ints, primary_b: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """Return all pairs, with a checkpoint's second executions paired to the other side's, or else to its first ones."""
+    """Return all pairs. A checkpoint's second execution is paired with the other side's, or else with its first execution."""
     a, b = work.a.calls, work.b.calls
     again_a, again_b = np.flatnonzero(a.recompute), np.flatnonzero(b.recompute)
     pairs_a = np.flatnonzero(work.partner_a >= 0)
@@ -70,12 +70,12 @@ def pair_repeats(work: Pairing, primary_a: Ints, primary_b: Ints) -> tuple[Ints,
     partner = np.where(first_a >= 0, work.partner_a[first_a], -1)
     repeat_of = {int(primary_b[row]): int(row) for row in again_b.tolist() if primary_b[row] >= 0}
     other = np.array([repeat_of.get(int(row), int(row)) for row in partner.tolist()], dtype=np.int64)
-    found = other >= 0
-    idle_b = np.setdiff1d(again_b, other[found])
+    paired = other >= 0
+    idle_b = np.setdiff1d(again_b, other[paired])
     return (
-        np.concatenate([pairs_a, again_a[found]]),
-        np.concatenate([pairs_b, other[found]]),
-        np.concatenate([why, np.full(int(found.sum()), RECOMPUTE)]),
-        again_a[~found],
+        np.concatenate([pairs_a, again_a[paired]]),
+        np.concatenate([pairs_b, other[paired]]),
+        np.concatenate([why, np.full(int(paired.sum()), RECOMPUTE)]),
+        again_a[~paired],
         idle_b,
     )

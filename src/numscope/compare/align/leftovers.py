@@ -1,4 +1,4 @@
-"""Pairs what the walk through the trees left alone: by the same token elsewhere, by value, by the parameters it updates."""
+"""Pairs calls that the walk through the trees left unpaired: by token, by value, or by the parameters they update."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from numscope.compare.align.tokens import Tokens, join, occurrences
 from numscope.compare.align.trees import walk
 from numscope.compare.load.side import Ints, Side, Words
 
-_GAP = 48  # a gap with more calls than this on a side is not searched by value: it would cost more than it tells
-_ALIKE = 1e-5  # of two calls in the same place: what one of them computes, the other does too
+_GAP = 48  # calls of a side: larger gaps are not searched by value, because all pairs would be compared
+_ALIKE = 1e-5  # relative: two calls in the same place whose outputs are this near compute the same
 
 
 def left(work: Pairing) -> tuple[Ints, Ints]:
+    """Return the unpaired calls of both sides; no backward calls and no second executions."""
     a, b = work.a.calls, work.b.calls
     return (
         np.flatnonzero((work.partner_a < 0) & ~a.recompute & ~linked(work.a)),
@@ -22,7 +23,7 @@ def left(work: Pairing) -> tuple[Ints, Ints]:
 
 
 def pair_reordered(work: Pairing) -> None:
-    """Pair what is left by token, the k-th with the k-th: modules by path, operators where the module path is the same."""
+    """Pair unpaired calls of the same token and module path, the k-th with the k-th."""
     left_a, left_b = left(work)
     if not len(left_a) or not len(left_b):
         return
@@ -43,7 +44,7 @@ def pair_reordered(work: Pairing) -> None:
 
 
 def pair_by_value(work: Pairing) -> None:
-    """Pair what made the same bits, calls of a kind before others; then, within gaps, what made nearly the same values."""
+    """Pair calls of equal output bits, those of one kind first, then calls of a gap with nearly equal outputs."""
     for kinds in (True, False):
         left_a, left_b = left(work)
         told_a, told_b = left_a[work.tokens_a.bits[left_a] > 0], left_b[work.tokens_b.bits[left_b] > 0]
@@ -59,7 +60,7 @@ def pair_by_value(work: Pairing) -> None:
 
 
 def _content(side: Side, tokens: Tokens, rows: Ints, kinds: bool) -> Words:
-    """Return a number for what each call made, in its phase, and by what kind of call if that counts."""
+    """Return a number for the output bits and the phase of each call, and for its kind where `kinds` is true."""
     apart = side.calls.phase[rows] + (side.calls.kind[rows] << 20) * kinds
     return np.asarray(tokens.bits[rows] + apart.astype(np.uint64))
 
@@ -84,7 +85,7 @@ def _pair_gap(work: Pairing, gap_a: Ints, gap_b: Ints) -> None:
 
 
 def pair_optimizers(work: Pairing) -> None:
-    """Pair steps of optimizers that update the same parameters, whatever their class and their place in the step."""
+    """Pair optimizer steps that update the same parameters, whatever their class and position."""
     kind = work.a.book.code("optimizer")
     left_a, left_b = left(work)
     left_b = left_b[work.b.calls.kind[left_b] == kind]
@@ -102,7 +103,7 @@ def _slots(side: Side, row: int) -> Ints:
 
 
 def _outputs_alike(work: Pairing, x: int, y: int) -> bool:
-    """Return whether two calls that stand alone in the same place come to the same values, a single number included."""
+    """Tell whether the outputs of two calls have the same values; single numbers count, too."""
     t, r = int(_outputs(work.a, np.array([x]))[0]), int(_outputs(work.b, np.array([y]))[0])
     a, b = work.a.tensors, work.b.tensors
     if not (a.sketched[t] and b.sketched[r]):
@@ -111,16 +112,16 @@ def _outputs_alike(work: Pairing, x: int, y: int) -> bool:
 
 
 def _replaced(work: Pairing, x: int, y: int) -> bool:
-    """Return whether two calls that stand alone in the same place have outputs of the same shape: one replaces the other."""
+    """Tell whether one of two unpaired calls in the same place replaces the other: same kind, phase and output shape."""
     t, r = int(_outputs(work.a, np.array([x]))[0]), int(_outputs(work.b, np.array([y]))[0])
     same = t >= 0 and r >= 0 and work.a.tensors.shape[t] == work.b.tensors.shape[r]
     if same and _passes_on(work.a, x, t) != _passes_on(work.b, y, r):
-        return False  # a cast or a copy that changes nothing does not stand for a call that computes
+        return False  # a cast or copy that changes nothing does not replace a call that computes
     return same and work.a.calls.phase[x] == work.b.calls.phase[y] and work.a.calls.kind[x] == work.b.calls.kind[y]
 
 
 def _passes_on(side: Side, row: int, output: int) -> bool:
-    """Return whether a call's output has the bits of one of its inputs."""
+    """Tell whether a call's output has the bits of one of its inputs."""
     tensors = side.slots.tensor[side.slots.start[row] : side.slots.start[row + 1]]
     others = tensors[(tensors >= 0) & (_slots(side, row) != side.book.code("output.0"))]
     return bool(np.any(side.tensors.hash[others] == side.tensors.hash[output]))

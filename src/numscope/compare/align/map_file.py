@@ -1,4 +1,4 @@
-"""The map file: what belongs together though neither name, place nor value tells.
+"""The map file: a user's own pairs of calls and modules, and the layouts of tensors that are stored differently.
 
 [[call]]                      # two calls, or patterns in which * stands for the same text on both sides
 target = "Functional.gelu.*.forward"
@@ -19,22 +19,23 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numscope.compare.load.side import Side
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import SettingsError
 from numscope.core.toml import read_toml
+from numscope.store.schema import TableRow
 
 _STEPS = ("concat", "transpose", "split", "reshape", "dtype")
-Fetch = Callable[[str], NDArray[Any]]  # a tensor of the target by its name
+Fetch = Callable[[str], AnyArray]  # a tensor of the target by its name
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A pattern of the target and what the reference calls the same."""
+    """A pattern of the target's names, and the reference's name for what matches."""
 
     target: re.Pattern[str]
     reference: str
@@ -48,6 +49,21 @@ class Rule:
         return re.sub(r"\*", lambda _: next(parts, "*"), self.reference)
 
 
+class Split(NamedTuple):
+    """One of the equal parts of a tensor along an axis."""
+
+    axis: int
+    parts: int
+    part: int
+
+
+class Concat(NamedTuple):
+    """The target's other tensors that are joined to one along an axis."""
+
+    axis: int
+    others: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Layout:
     """How to bring tensors whose name matches into the reference's layout."""
@@ -55,20 +71,19 @@ class Layout:
     tensor: re.Pattern[str]
     transpose: tuple[int, ...] | None = None
     reshape: tuple[int, ...] | None = None
-    split: tuple[int, int, int] | None = None  # axis, parts, which one
+    split: Split | None = None
     dtype: str | None = None
-    concat: tuple[int, tuple[str, ...]] | None = None  # axis, the target's other tensors
+    concat: Concat | None = None
 
-    def apply(self, array: NDArray[Any], fetch: Fetch) -> NDArray[Any]:
+    def apply(self, array: AnyArray, fetch: Fetch) -> AnyArray:
         """Return the target's array in the reference's layout."""
         if self.concat is not None:
-            axis, names = self.concat
-            array = np.concatenate([array, *(fetch(name) for name in names)], axis=axis)
+            others = (fetch(name) for name in self.concat.others)
+            array = np.concatenate([array, *others], axis=self.concat.axis)
         if self.transpose is not None:
             array = array.transpose(self.transpose)
         if self.split is not None:
-            axis, parts, which = self.split
-            array = np.split(array, parts, axis=axis)[which]
+            array = np.split(array, self.split.parts, axis=self.split.axis)[self.split.part]
         if self.reshape is not None:
             array = array.reshape(self.reshape)
         return array.astype(self.dtype) if self.dtype is not None else array
@@ -76,21 +91,21 @@ class Layout:
 
 @dataclass(frozen=True)
 class Map:
-    """What a map file says."""
+    """The rules of a map file."""
 
     calls: tuple[Rule, ...]
     modules: tuple[Rule, ...]
     layouts: tuple[Layout, ...]
 
     def pairs(self, a: Side, b: Side) -> list[tuple[int, int]]:
-        """Return the rows of calls that the file pairs; modules before what runs inside them."""
+        """Return the rows of the calls that the file pairs, modules before the calls inside them."""
         by_name = {b.calls.name(row): row for row in range(len(b.calls))}
-        found: dict[int, int] = {}
+        pairs: dict[int, int] = {}
         for row in range(len(a.calls)) if self.calls or self.modules else ():
             partner = self._partner(a, row, by_name)
             if partner is not None:
-                found[row] = partner
-        return sorted(found.items())
+                pairs[row] = partner
+        return sorted(pairs.items())
 
     def _partner(self, a: Side, row: int, by_name: dict[str, int]) -> int | None:
         name = a.calls.name(row)
@@ -102,17 +117,23 @@ class Map:
             path = str(a.book.words[a.calls.module[row]]) if a.calls.module[row] >= 0 else ""
             other = rule.translate(path) if path else None
             if other is not None and name.startswith(f"Module.{path}."):
+                tail = _without_class(name.removeprefix(f"Module.{path}."))
                 head = f"Module.{other}."
-                tail = name[len(f"Module.{path}.") :].partition(".")[2]  # the class may have another name
-                for candidate, place in by_name.items():
+                for candidate, partner in by_name.items():
                     rest = candidate[len(head) :] if candidate.startswith(head) else ""
-                    if rest.partition(".")[2] == tail and rest.count(".") == 2:
-                        return place
+                    if _without_class(rest) == tail and rest.count(".") == 2:
+                        return partner
         return None
 
     def layout(self, name: str) -> Layout | None:
         """Return the layout rule for a target's tensor, or None."""
         return next((rule for rule in self.layouts if rule.tensor.fullmatch(name)), None)
+
+
+def _without_class(rest: str) -> str:
+    """Return `forward.0` of `Linear.forward.0`: the two models may name the class differently."""
+    _, _, tail = rest.partition(".")
+    return tail
 
 
 def load_map(path: str | os.PathLike[str]) -> Map:
@@ -132,7 +153,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     return re.compile("(.*)".join(re.escape(part) for part in text.split("*")))
 
 
-def _rules(path: Any, entries: list[dict[str, Any]], table: str) -> Iterator[Rule]:
+def _rules(path: str | os.PathLike[str], entries: list[TableRow], table: str) -> Iterator[Rule]:
     for entry in entries:
         if set(entry) != {"target", "reference"} or not all(isinstance(value, str) for value in entry.values()):
             raise SettingsError(f"{path}: a [[{table}]] has exactly the texts target and reference, not {entry}")
@@ -141,20 +162,30 @@ def _rules(path: Any, entries: list[dict[str, Any]], table: str) -> Iterator[Rul
         yield Rule(_pattern(entry["target"]), entry["reference"])
 
 
-def _layouts(path: Any, entries: list[dict[str, Any]]) -> Iterator[Layout]:
+def _layouts(path: str | os.PathLike[str], entries: list[TableRow]) -> Iterator[Layout]:
     for entry in entries:
         unknown = set(entry) - {"tensor", *_STEPS}
         if "tensor" not in entry or unknown:
             what = f"does not know {sorted(unknown)[0]!r}" if unknown else "needs a tensor"
             raise SettingsError(f"{path}: a [[layout]] {what}; it has tensor and {', '.join(_STEPS)}")
-        split = entry.get("split")
-        if split is not None and (len(split) != 3 or split[1] < 1 or not 0 <= split[2] < split[1]):
-            raise SettingsError(f"{path}: split = [axis, parts, which], not {split}")
         yield Layout(
             _pattern(entry["tensor"]),
             tuple(entry["transpose"]) if "transpose" in entry else None,
             tuple(entry["reshape"]) if "reshape" in entry else None,
-            (int(split[0]), int(split[1]), int(split[2])) if split else None,
+            _split(path, entry.get("split")),
             entry.get("dtype"),
-            (int(entry["concat"][0]), tuple(entry["concat"][1:])) if "concat" in entry else None,
+            _concat(*entry["concat"]) if "concat" in entry else None,
         )
+
+
+def _split(path: str | os.PathLike[str], values: list[int] | None) -> Split | None:
+    if values is None:
+        return None
+    split = Split(*map(int, values)) if len(values) == 3 else None
+    if split is None or not 0 <= split.part < split.parts:
+        raise SettingsError(f"{path}: split = [axis, parts, which], not {values}")
+    return split
+
+
+def _concat(axis: int, *others: str) -> Concat:
+    return Concat(int(axis), others)

@@ -1,8 +1,7 @@
-"""Which parameters of two optimizers' steps belong together, where the two models name them differently.
+"""Pairs the parameters of two optimizer steps where the two models name them differently.
 
-A model that was ported has the same parameters under other names; an optimizer of copies (float32 masters of a bf16
-model) has none at all. Parameters that one side alone names are paired through the modules that hold them, where those
-are paired, and by their values.
+A ported model has the same parameters under other names; an optimizer of copies (float32 masters of a bf16 model) has no
+names at all. Parameters whose names only one side has are paired through paired modules that hold them, or by value.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.load.side import Ints, Side
 
-_NEAR = 0.02  # relative: parameters this near are one, in another precision or some steps later
-_TELLING = 16  # elements
-_APART = 4.0  # times as far as the nearest must be the next, or nothing can be told
-Places = dict[str, dict[str, int]]  # by label, then by head: parameters, parameters_grad, output
+_NEAR = 0.02  # relative: parameters this near are the same one, in another precision or some steps later
+_TELLING = 16  # elements: the values of smaller parameters tell too little to pair by
+_APART = 4.0  # the second nearest parameter must be this many times as far as the nearest
+Positions = dict[str, dict[str, int]]  # by label, then by head: parameters, parameters_grad, output
 
 
 def pair_labels(
@@ -29,7 +28,7 @@ def pair_labels(
     key_a: Ints,
     key_b: Ints,
 ) -> None:
-    """Give the slots of parameters that belong together the same key, in place."""
+    """Write the same key into `key_a` and `key_b` for the slots of parameters that belong together."""
     kind = a.book.code("optimizer")
     chosen_a = np.flatnonzero(a.calls.kind[a.slots.call[slot_a]] == kind)
     chosen_b = np.flatnonzero(b.calls.kind[b.slots.call[slot_b]] == kind)
@@ -50,8 +49,8 @@ def pair_labels(
                 key_b[others[other][head]] = key_a[alone[label][head]]
 
 
-def _labels(side: Side, rows: Ints, places: Ints) -> Places:
-    found: Places = {}
+def _labels(side: Side, rows: Ints, places: Ints) -> Positions:
+    found: Positions = {}
     for place in places.tolist():
         head, _, label = side.book.words[side.slots.slot[rows[place]]].partition(".")
         found.setdefault(label, {})[head] = place
@@ -59,14 +58,14 @@ def _labels(side: Side, rows: Ints, places: Ints) -> Places:
 
 
 def _paths(a: Side, b: Side, alignment: Alignment) -> dict[str, str]:
-    """Return the module of the reference for each of the target's that is paired with one."""
+    """Return the reference's module path for each module path of the target that is paired with one."""
     rows = np.flatnonzero(a.calls.kind[alignment.target] == a.book.code("module"))
     mine, theirs = a.calls.module[alignment.target[rows]], b.calls.module[alignment.reference[rows]]
     return {a.book.words[x]: b.book.words[y] for x, y in zip(mine.tolist(), theirs.tolist()) if min(x, y) >= 0}
 
 
-def _in_order(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places) -> dict[str, str]:
-    """Return the labels of both sides in their order, where shapes and values agree all along."""
+def _in_order(a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, theirs: Positions) -> dict[str, str]:
+    """Pair the labels of both sides in order, if the shapes and values of all pairs agree."""
     rows = [(_parameter(a, slot_a, x), _parameter(b, slot_b, y)) for x, y in zip(mine.values(), theirs.values())]
     if len(mine) != len(theirs) or any(min(t, r) < 0 or not _is_near(a, t, b, r) for t, r in rows):
         return {}
@@ -74,7 +73,7 @@ def _in_order(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs
 
 
 def _is_near(a: Side, t: int, b: Side, r: int) -> bool:
-    """Return whether two parameters have the same shape, and the same values where these tell anything."""
+    """Tell whether two parameters have the same shape, and near values unless they are few or nearly zero."""
     if a.tensors.shape[t] != b.tensors.shape[r] or not (a.tensors.sketched[t] and b.tensors.sketched[r]):
         return False
     small = a.tensors.elements[t] < _TELLING or not a.tensors.l2[t] > 0.01 * a.tensors.elements[t] ** 0.5
@@ -82,9 +81,9 @@ def _is_near(a: Side, t: int, b: Side, r: int) -> bool:
 
 
 def _by_module(
-    a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places, paths: dict[str, str]
+    a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, theirs: Positions, paths: dict[str, str]
 ) -> dict[str, str]:
-    """Return the labels of parameters that paired modules hold under the same name; not where one is transposed."""
+    """Pair the labels of parameters that paired modules hold under the same name and in the same layout."""
     found = {}
     for label in mine:
         path, _, name = label.rpartition(".")
@@ -95,8 +94,8 @@ def _by_module(
     return found
 
 
-def _by_value(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs: Places) -> dict[str, str]:
-    """Return the labels of both sides whose parameters are nearest to each other, and to no other by far."""
+def _by_value(a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, theirs: Positions) -> dict[str, str]:
+    """Pair each label with the one whose parameter is by far the nearest."""
     found: dict[str, str] = {}
     left = {label: r for label, places in theirs.items() if (r := _parameter(b, slot_b, places)) >= 0}
     for label, places in mine.items():
@@ -118,20 +117,20 @@ def _by_value(a: Side, slot_a: Ints, mine: Places, b: Side, slot_b: Ints, theirs
 
 
 def _parameter(side: Side, rows: Ints, places: dict[str, int]) -> int:
-    """Return the tensor of a parameter before the step, -1 for none."""
+    """Return the tensor of a parameter before the step, or -1."""
     place = places.get("parameters", -1)
     return int(side.slots.tensor[rows[place]]) if place >= 0 else -1
 
 
 def has_parameter(side: Side, label: str, mine: Side, tensor: int) -> bool:
-    """Return whether a run has a parameter of the other one in this step: by its name, or by its values."""
+    """Tell whether a side has a parameter of the other side in this step, by name or by value."""
     path, _, name = label.rpartition(".")
     slot, module = (side.book.numbers.get(word, -1) for word in (f"parameters.{name}", path))
     calls = side.slots.call[side.slots.slot == slot] if slot >= 0 else np.zeros(0, np.int64)
     if bool((side.calls.module[calls] == module).any()):
         return True
     if not mine.tensors.min[tensor] < mine.tensors.max[tensor]:
-        return False  # ones are found everywhere
+        return False  # a constant, such as a norm's ones, is in every model
     rows = np.flatnonzero((side.tensors.shape == mine.tensors.shape[tensor]) & side.tensors.sketched)
     distance = np.linalg.norm(side.tensors.sketch[rows] - mine.tensors.sketch[tensor], axis=1)
     return bool((distance <= _NEAR * mine.tensors.l2[tensor]).any())

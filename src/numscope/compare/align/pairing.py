@@ -1,4 +1,4 @@
-"""The state of one alignment: who is paired with whom so far, and the two call trees."""
+"""The state of one alignment: the pairs so far, and the two call trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numscope.compare.load.side import Flags, Ints, Side
 
 PATH, SEQUENCE, VALUE, MAP, FORWARD, RECOMPUTE = range(6)
 REASONS = ("path", "sequence", "value", "map", "forward", "recompute")
-NEAR = 0.02  # relative: outputs this near are of the same call, if nothing speaks against it
+NEAR = 0.02  # relative: calls of the same operator whose outputs are this near are the same call
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Pairing:
         self.why[rows_a] = why
 
     def unpair(self, x: int, y: int) -> None:
-        """Part two rows from whomever they are paired with."""
+        """Dissolve the pairs that two rows are in."""
         if self.partner_a[x] >= 0:
             self.partner_b[self.partner_a[x]] = -1
         if self.partner_b[y] >= 0:
@@ -56,9 +56,9 @@ class Pairing:
 
 
 class Children:
-    """Rows below each row, wrappers that are looked through left out."""
+    """The children of each call, with the calls of dissolved wrappers replaced by their children."""
 
-    def __init__(self, parent: Ints, included: np.ndarray, dissolved: np.ndarray) -> None:
+    def __init__(self, parent: Ints, included: Flags, dissolved: Flags) -> None:
         parent = parent.copy()
         for row in np.flatnonzero(dissolved):
             parent[parent == row] = parent[row]
@@ -72,16 +72,16 @@ class Children:
         return self._rows[self._start[row + 1] : self._start[row + 2]]
 
     def expand(self, rows: Ints, closed: set[int]) -> Ints:
-        """Return rows with each that has children, and is not to stay closed, replaced by them."""
+        """Replace each row by its children, unless it has none or is in `closed`."""
         parts = [np.array([row]) if row in closed or not self.has(row) else self.of(row) for row in rows.tolist()]
         return np.concatenate(parts) if parts else rows
 
     def below(self, rows: Ints) -> list[int]:
-        """Return all rows below the given ones."""
-        found = [inner for row in rows.tolist() for inner in self.of(row).tolist()]
-        for row in found:
-            found += self.of(row).tolist()
-        return found
+        """Return all descendants of the rows."""
+        descendants = [inner for row in rows.tolist() for inner in self.of(row).tolist()]
+        for row in descendants:  # which grows meanwhile
+            descendants += self.of(row).tolist()
+        return descendants
 
     def has(self, row: int) -> bool:
         return bool(self._start[row + 1] < self._start[row + 2])
@@ -91,5 +91,5 @@ class Children:
 
 
 def linked(side: Side) -> Flags:
-    """Return which calls are paired through their forward calls: backward calls, not second executions."""
+    """Return which calls are paired through their forward calls: backward calls that are no second executions."""
     return (side.calls.forward >= 0) & ~side.calls.recompute

@@ -1,8 +1,8 @@
-"""The best pairing of two sequences of calls, in order: linear where they agree, bounded where they do not.
+"""Pairs two sequences of calls in order: in linear time where they agree, in bounded windows where they do not.
 
-Equal runs are walked over at memory speed. Where the sequences part, a window of both is paired by dynamic
-programming, in which a pair that is alike in its output bits counts more than one alike in shapes, and that more than
-one alike in operator alone: so an inserted call is found where it is, not somewhere near.
+Runs of equal calls are skipped at memory speed. Where the sequences differ, a window of both is paired by dynamic
+programming. A pair with the same output bits scores more than one with the same shapes, and that more than one with the
+same operator alone, so that an inserted call is located exactly, not somewhere near.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numscope.compare.align.tokens import Tokens
-from numscope.compare.load.side import Flags, Ints
+from numscope.compare.load.side import Flags, Ints, Words
 
 _WINDOW = 96
 _WIDEST = 1536
@@ -32,8 +33,8 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near 
     n, m = len(rows_a), len(rows_b)
     head = _equal_run(strong_a, strong_b)
     tail = min(_equal_run(exact_a[::-1], exact_b[::-1]), n - head, m - head)
-    found_a: list[Ints] = [np.arange(head)]
-    found_b: list[Ints] = [np.arange(head)]
+    paired_a: list[Ints] = [np.arange(head)]
+    paired_b: list[Ints] = [np.arange(head)]
     i = j = head
     end_a, end_b = n - tail, m - tail
     window = _WINDOW
@@ -42,14 +43,14 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near 
         got_a, got_b = best_path(_scores(a, b, rows_a[i:wide_a], rows_b[j:wide_b], near))
         last = wide_a == end_a and wide_b == end_b
         if not last:
-            # The far part of a window may pair differently once more is seen: keep the near part.
+            # The end of a window may pair differently in a longer window: keep only its beginning.
             keep = int(np.searchsorted(np.maximum(got_a, got_b), window * 3 // 4))
             if keep < window // 6 and window < _WIDEST:
                 window *= 2
                 continue
             got_a, got_b = got_a[:keep], got_b[:keep]
-        found_a.append(got_a + i)
-        found_b.append(got_b + j)
+        paired_a.append(got_a + i)
+        paired_b.append(got_b + j)
         if last:
             break
         if len(got_a):
@@ -59,16 +60,16 @@ def pair_sequences(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near 
         window = _WINDOW
         run = _equal_run(exact_a[i:end_a], exact_b[j:end_b])
         if run > _BACK:
-            found_a.append(np.arange(i, i + run - _BACK))
-            found_b.append(np.arange(j, j + run - _BACK))
+            paired_a.append(np.arange(i, i + run - _BACK))
+            paired_b.append(np.arange(j, j + run - _BACK))
             i, j = i + run - _BACK, j + run - _BACK
-    found_a.append(np.arange(end_a, n))
-    found_b.append(np.arange(end_b, m))
-    return rows_a[np.concatenate(found_a)], rows_b[np.concatenate(found_b)]
+    paired_a.append(np.arange(end_a, n))
+    paired_b.append(np.arange(end_b, m))
+    return rows_a[np.concatenate(paired_a)], rows_b[np.concatenate(paired_b)]
 
 
-def _scores(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near | None) -> np.ndarray:
-    """Return how well each pair of rows fits; 0 for pairs of different operators."""
+def _scores(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near | None) -> NDArray[np.int32]:
+    """Return the score of each pair of rows; 0 for pairs of different operators."""
     relaxed = a.relaxed[rows_a, None] == b.relaxed[None, rows_b]
     score = np.where(a.exact[rows_a, None] == b.exact[None, rows_b], _EXACT, _RELAXED * relaxed).astype(np.int32)
     strong = a.strong[rows_a, None] == b.strong[None, rows_b]
@@ -82,8 +83,8 @@ def _scores(a: Tokens, b: Tokens, rows_a: Ints, rows_b: Ints, near: Near | None)
     return score
 
 
-def _equal_run(a: np.ndarray, b: np.ndarray) -> int:
-    """Return how many leading elements are equal, without looking at much more than those."""
+def _equal_run(a: Words, b: Words) -> int:
+    """Return the number of equal leading elements, without comparing much more than those."""
     length, done, step = min(len(a), len(b)), 0, 256
     while done < length:
         upto = min(done + step, length)
@@ -94,7 +95,7 @@ def _equal_run(a: np.ndarray, b: np.ndarray) -> int:
     return length
 
 
-def best_path(score: np.ndarray) -> tuple[Ints, Ints]:
+def best_path(score: NDArray[np.int32]) -> tuple[Ints, Ints]:
     """Return the pairs, increasing on both sides, with the greatest total score; only positive scores pair."""
     n, m = score.shape
     table = np.zeros((n + 1, m + 1), dtype=np.int64)

@@ -1,12 +1,13 @@
-"""Which tensors of two paired calls belong together: by slot, and by content for what was passed another way.
+"""Pairs the tensors of two paired calls by slot, and tensors that were passed in another way by content.
 
-`f(x, mask)` and `f(x, mask=mask)` are the same call: slots that only one side has are paired by their bits, then by
-their place among those that are left and their number of elements.
+`f(x, mask)` and `f(x, mask=mask)` are the same call: slots that only one side has are paired by their bits, then in order
+with those of the same shape.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from numscope.compare.align.tensor_lists import keys
 from numscope.compare.load.side import Flags, Ints, Side, distinct
 from numscope.core.operators import Trait, names_with
 
-INPUT, STATE, OUTPUT = 0, 1, 2  # what a slot is to its call: given, held (parameters, buffers), or made
+INPUT, STATE, OUTPUT = 0, 1, 2  # roles of a slot; the state of a call is its parameters and buffers
 _ROLES = {"input": INPUT, "kwargs": INPUT, "parameters": STATE, "buffers": STATE, "state": STATE, "output": OUTPUT}
 
 
@@ -34,7 +35,7 @@ class SlotPairs:
 
 
 def slot_roles(side: Side, optimizer: Flags) -> Ints:
-    """Return the role of each slot of a side; a gradient is made by a backward call and given to an optimizer."""
+    """Return the role of each slot of a side; a gradient is an output of a backward call and an input of an optimizer."""
     present, inverse = distinct(side.slots.slot)
     heads = [side.book.words[code].partition(".")[0] for code in present.tolist()]
     role = np.array([_ROLES.get(head, OUTPUT) for head in heads], dtype=np.int64)[inverse]
@@ -44,23 +45,22 @@ def slot_roles(side: Side, optimizer: Flags) -> Ints:
 
 def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -> SlotPairs:
     """Return the paired slots of all paired calls."""
-    pair_a, slot_a = _expand(a, alignment.target)
-    pair_b, slot_b = _expand(b, alignment.reference)
+    pair_a, slot_a = slots_a = _expand(a, alignment.target)
+    pair_b, slot_b = slots_b = _expand(b, alignment.reference)
     key_a, key_b = keys(a, b, alignment, pair_a, slot_a, pair_b, slot_b)
     if np.array_equal(key_a, key_b):
         place_a = place_b = np.arange(len(key_a))
     else:
         _, place_a, place_b = np.intersect1d(key_a, key_b, return_indices=True)
     rows_a, rows_b, pair = slot_a[place_a], slot_b[place_b], pair_a[place_a]
-    left_a, left_b = _missing(len(slot_a), place_a), _missing(len(slot_b), place_b)
-    more = _pair_left(a, b, (pair_a[left_a], slot_a[left_a]), (pair_b[left_b], slot_b[left_b]), max_loop)
-    rows_a, rows_b = np.concatenate([rows_a, more[1]]), np.concatenate([rows_b, more[2]])
-    pair = np.concatenate([pair, more[0]])
+    more = _pair_left(a, b, slots_a.without(place_a), slots_b.without(place_b), max_loop)
+    rows_a, rows_b = np.concatenate([rows_a, more.a]), np.concatenate([rows_b, more.b])
+    pair = np.concatenate([pair, more.pair])
     _uncross(a, b, alignment, pair, rows_a, rows_b)
     paired_a, paired_b = rows_a, rows_b
     keep = _believable(a, b, alignment, pair, rows_a, rows_b)
     rows_a, rows_b, pair = rows_a[keep], rows_b[keep], pair[keep]
-    if len(more[0]) or len(place_a) < len(key_a):
+    if len(more.pair) or len(place_a) < len(key_a):
         sort = np.lexsort((rows_a, pair))
         rows_a, rows_b, pair = rows_a[sort], rows_b[sort], pair[sort]
     optimizer = a.calls.kind == a.book.code("optimizer")
@@ -76,13 +76,34 @@ def pair_slots(a: Side, b: Side, alignment: Alignment, max_loop: int = 20_000) -
     )
 
 
-def _expand(side: Side, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (pair, slot row) of every slot of the given calls."""
+class _SlotsOfPairs(NamedTuple):
+    """The slots of a side's paired calls: for each, the row of its pair in the alignment and its own row."""
+
+    pair: Ints
+    row: Ints
+
+    def without(self, used: Ints) -> _SlotsOfPairs:
+        """Return the slots whose indices are not among `used`."""
+        free = np.ones(len(self.row), np.bool_)
+        free[used] = False
+        return _SlotsOfPairs(self.pair[free], self.row[free])
+
+
+class _PairedSlots(NamedTuple):
+    """Slots that belong together: the row of the pair of calls, and the slot's row on each side."""
+
+    pair: Ints
+    a: Ints
+    b: Ints
+
+
+def _expand(side: Side, rows: Ints) -> _SlotsOfPairs:
+    """Return every slot of the calls in `rows`."""
     begin, end = side.slots.start[rows], side.slots.start[rows + 1]
     count = end - begin
     pair = np.repeat(np.arange(len(rows)), count)
     offset = np.arange(len(pair)) - np.repeat(np.cumsum(count) - count, count)
-    return pair, np.repeat(begin, count) + offset
+    return _SlotsOfPairs(pair, np.repeat(begin, count) + offset)
 
 
 def _others(rows: Ints, used: Ints, length: int) -> Ints:
@@ -93,49 +114,41 @@ def _others(rows: Ints, used: Ints, length: int) -> Ints:
     return np.flatnonzero(chosen)
 
 
-def _missing(length: int, used: Ints) -> Ints:
-    free = np.ones(length, np.bool_)
-    free[used] = False
-    return np.flatnonzero(free)
-
-
-def _pair_left(
-    a: Side, b: Side, left_a: tuple[Ints, Ints], left_b: tuple[Ints, Ints], max_loop: int
-) -> tuple[Ints, Ints, Ints]:
+def _pair_left(a: Side, b: Side, left_a: _SlotsOfPairs, left_b: _SlotsOfPairs, max_loop: int) -> _PairedSlots:
+    """Pair slots of the same call that the two sides name differently."""
     by_pair: dict[int, list[int]] = {}
-    for pair, row in zip(left_b[0].tolist()[:max_loop], left_b[1].tolist()):
+    for pair, row in zip(left_b.pair.tolist()[:max_loop], left_b.row.tolist()):
         by_pair.setdefault(pair, []).append(row)
-    found: list[tuple[int, int, int]] = []
-    for pair, row in zip(left_a[0].tolist()[:max_loop], left_a[1].tolist()):
+    paired: list[tuple[int, int, int]] = []
+    for pair, row in zip(left_a.pair.tolist()[:max_loop], left_a.row.tolist()):
         rivals = by_pair.get(pair)
         if rivals:
             best = _best_rival(a, b, row, rivals)
             if best is not None:
                 rivals.remove(best)
-                found.append((pair, row, best))
-    table = np.array(found, dtype=np.int64).reshape(-1, 3)
-    return table[:, 0], table[:, 1], table[:, 2]
+                paired.append((pair, row, best))
+    return _PairedSlots(*np.array(paired, dtype=np.int64).reshape(-1, 3).T)
 
 
 def _best_rival(a: Side, b: Side, row: int, rivals: list[int]) -> int | None:
     t = int(a.slots.tensor[row])
     head = a.book.words[a.slots.slot[row]].partition(".")[0]
-    given = head in ("input", "kwargs")
+    is_input = head in ("input", "kwargs")
     for exact in (True, False):
         for rival in rivals:
             r = int(b.slots.tensor[rival])
             other = b.book.words[b.slots.slot[rival]].partition(".")[0]
-            if (other in ("input", "kwargs")) != given or (not given and other != head) or t < 0 or r < 0:
+            if (other in ("input", "kwargs")) != is_input or (not is_input and other != head) or t < 0 or r < 0:
                 continue
             if exact and a.tensors.hash[t] == b.tensors.hash[r] and a.tensors.measured[t]:
                 return rival
-            if not exact and given and a.tensors.shape[t] == b.tensors.shape[r]:
+            if not exact and is_input and a.tensors.shape[t] == b.tensors.shape[r]:
                 return rival
     return None
 
 
 def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints) -> None:
-    """Pair the operands of `x + y` with those of `y + x` crosswise, in place."""
+    """Swap the partners of the two operands, in place, where `x + y` of one side is `y + x` of the other."""
     words, book, commutative = a.book.words, a.book, names_with(Trait.COMMUTATIVE)
     swaps = np.array([word in commutative for word in words], dtype=np.bool_)
     forward = a.calls.phase[alignment.target] == book.code("forward")
@@ -160,7 +173,7 @@ def _uncross(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, r
 def _uncross_gradients(
     a: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints, crossed: set[int]
 ) -> None:
-    """Cross the gradients of operands that were crossed, in place."""
+    """Swap the partners of the gradients of swapped operands, in place."""
     back = np.isin(a.calls.forward[alignment.target], list(crossed)) & ~a.calls.recompute[alignment.target]
     chosen = back[pair]
     first = np.flatnonzero(chosen & (a.slots.slot[rows_a] == a.book.code("output.0")))
@@ -181,7 +194,7 @@ def _apart(a: Side, t: int, b: Side, r: int) -> float:
 
 
 def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints, rows_b: Ints) -> Flags:
-    """Leave out tensors that were never measured, and, of calls paired by value, those whose values are unlike."""
+    """Return which pairs to keep: measured tensors, and of calls paired by value only those of like values."""
     t, r = a.slots.tensor[rows_a], b.slots.tensor[rows_b]
     keep = (t >= 0) & (r >= 0) & ~_overwritten(a, alignment.target[pair], rows_a)
     doubtful = np.flatnonzero(keep & (alignment.why[pair] == VALUE))
@@ -193,14 +206,14 @@ def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints
         alike = a.tensors.elements[x] == b.tensors.elements[y]
         if alike and a.tensors.hash[x] != b.tensors.hash[y]:
             scale = max(float(b.tensors.l2[y]), 1e-300)
-            # What is fused on one side is given something else there, which may be near to what the other is given.
+            # A fused call takes other inputs than the call at its end does, and these may be near to each other.
             alike = float(np.linalg.norm(a.tensors.sketch[x] - b.tensors.sketch[y])) < 0.01 * scale
         keep[place] = alike
     return keep
 
 
 def _overwritten(side: Side, calls: Ints, rows: Ints) -> Flags:
-    """Return which slots hold what their call writes over without reading it."""
+    """Return which slots are overwritten by their call before it reads them."""
     words, book, overwriting = side.book.words, side.book, names_with(Trait.OVERWRITES)
     fills = np.array([word in overwriting for word in words], dtype=np.bool_)
     first = [book.code("input.0"), book.code("kwargs.tensor"), book.code("kwargs.input")]

@@ -1,7 +1,7 @@
-"""Which elements of two lists of tensors belong together, where the lists that two paired calls are given differ in length.
+"""Pairs the elements of two lists of tensors that differ in length.
 
-A norm over all gradients but one is given the others, each one place further on: by their numbers, none would belong
-to its counterpart. They are paired in order, by their bits, then by their shapes.
+Where one side takes the norm of all gradients but one, every element after the missing one has another index than its
+counterpart. Elements are paired in order: by their bits, then by their shapes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.optimizer_parameters import pair_labels
 from numscope.compare.load.side import Ints, Side
 
-_MOST = 4096  # elements of a list that are looked at
+_MOST = 4096  # elements: longer lists are paired by index
 
 
 def keys(
     a: Side, b: Side, alignment: Alignment, pair_a: Ints, slot_a: Ints, pair_b: Ints, slot_b: Ints
 ) -> tuple[Ints, Ints]:
-    """Return a number for each slot of both sides' paired calls; those that have the same belong together."""
+    """Return a key for each slot of both sides' paired calls; slots of equal keys belong together."""
     width = len(a.book.words) + 1
     key_a, key_b = pair_a * width + a.slots.slot[slot_a], pair_b * width + b.slots.slot[slot_b]
     if np.array_equal(key_a, key_b):
@@ -30,35 +30,35 @@ def keys(
     for pair in np.flatnonzero(uneven).tolist():
         lists_a, lists_b = _lists(a, _places(pair_a, pair), slot_a), _lists(b, _places(pair_b, pair), slot_b)
         for name in lists_a.keys() & lists_b.keys():
-            given_a, given_b = lists_a[name], lists_b[name]
-            if name == "output" or len(given_a) == len(given_b) or max(len(given_a), len(given_b)) > _MOST:
+            inputs_a, inputs_b = lists_a[name], lists_b[name]
+            if name == "output" or len(inputs_a) == len(inputs_b) or max(len(inputs_a), len(inputs_b)) > _MOST:
                 continue
-            pairs = _in_order(a, b, slot_a[given_a], slot_b[given_b])
-            _renumber(key_a, key_b, given_a, given_b, pairs)
-            made_a, made_b = lists_a.get("output", []), lists_b.get("output", [])
-            if len(made_a) == len(given_a) and len(made_b) == len(given_b):
-                _renumber(key_a, key_b, made_a, made_b, pairs)
+            pairs = _in_order(a, b, slot_a[inputs_a], slot_b[inputs_b])
+            _renumber(key_a, key_b, inputs_a, inputs_b, pairs)
+            outputs_a, outputs_b = lists_a.get("output", []), lists_b.get("output", [])
+            if len(outputs_a) == len(inputs_a) and len(outputs_b) == len(inputs_b):
+                _renumber(key_a, key_b, outputs_a, outputs_b, pairs)
     pair_labels(a, b, alignment, pair_a, slot_a, pair_b, slot_b, key_a, key_b)
     return key_a, key_b
 
 
 def _places(pairs: Ints, pair: int) -> range:
-    """Return where a pair's slots are; they lie side by side."""
+    """Return the range of a pair's slots, which are consecutive."""
     return range(int(np.searchsorted(pairs, pair)), int(np.searchsorted(pairs, pair + 1)))
 
 
 def _lists(side: Side, places: range, rows: Ints) -> dict[str, list[int]]:
-    """Return the lists among the slots of one call: places by the list's name. Positional arguments are no list."""
-    found: dict[str, list[int]] = {}
+    """Return the positions of the elements of each list among the slots of one call; positional arguments are no list."""
+    lists: dict[str, list[int]] = {}
     for place in places:
         name, _, number = side.book.words[side.slots.slot[rows[place]]].rpartition(".")
         if number.isdigit() and (name == "output" or name.startswith(("input.", "kwargs."))):
-            found.setdefault(name, []).append(place)
-    return found
+            lists.setdefault(name, []).append(place)
+    return lists
 
 
 def _in_order(a: Side, b: Side, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:
-    """Return the elements of two lists that belong together."""
+    """Return the pairs of indices of the elements of two lists that belong together."""
     one, other = _tokens(a, rows_a), _tokens(b, rows_b)
     pairs: list[tuple[int, int]] = []
     begin_a = begin_b = 0
@@ -77,7 +77,7 @@ def _tokens(side: Side, rows: Ints) -> list[tuple[int, int]]:
 
 
 def _renumber(key_a: Ints, key_b: Ints, places_a: list[int], places_b: list[int], pairs: list[tuple[int, int]]) -> None:
-    """Give what belongs together the reference's key, and all else a key of its own, in place."""
+    """Write the reference's key into both sides for paired elements, and a unique key for all others."""
     kept = key_b[places_b].copy()
     key_a[places_a] = [-1 - 2 * place for place in places_a]
     key_b[places_b] = [-2 - 2 * place for place in places_b]

@@ -1,7 +1,7 @@
 """Walks two call trees together from their roots, and pairs the children of paired calls in order.
 
-A call that stays alone but has inner calls is opened, and its inner calls take its place, so that a wrapper, a fused
-operator or a module that only one side has hides nothing.
+An unpaired call with inner calls is replaced by them, so that the calls inside a wrapper, a fused operator or a module
+that only one side has can still be paired.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from numscope.compare.align.tokens import Tokens, join, occurrences
 from numscope.compare.load.side import Flags, Ints, Side, Words
 from numscope.compare.load.wrappers import WRAPPER_CLASSES
 
-_MOST_ALIKE = 4096  # pairs of modules whose results are held against each other
+_MOST_ALIKE = 4096  # pairs of modules whose outputs are compared
 
 
-def same_tree(work: Pairing, tree_a: np.ndarray, tree_b: np.ndarray) -> bool:
+def same_tree(work: Pairing, tree_a: Flags, tree_b: Flags) -> bool:
+    """Tell whether the two trees have the same calls in the same order and nesting."""
     rows_a, rows_b = np.flatnonzero(tree_a), np.flatnonzero(tree_b)
     if len(rows_a) != len(rows_b) or not np.array_equal(work.tokens_a.exact[rows_a], work.tokens_b.exact[rows_b]):
         return False
@@ -38,6 +39,7 @@ def lone_wrappers(side: Side, other: Side) -> Flags:
 
 
 def walk(work: Pairing, start: tuple[Ints, Ints] | None = None) -> None:
+    """Pair the calls below the roots, or below `start`, and the children of each pair in turn."""
     stack = [start or (work.children_a.of(-1), work.children_b.of(-1))]
     module = work.a.book.code("module")
     while stack:
@@ -67,7 +69,7 @@ def walk(work: Pairing, start: tuple[Ints, Ints] | None = None) -> None:
 
 
 def _between_alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[Ints, Ints]]:
-    """Pair modules of other names in a gap that come to the same result; return what is inside of them, and between."""
+    """Pair the modules in a gap that compute the same under other names; return the calls inside and between them."""
     pairs = _alike(work, gap_a, gap_b)
     inside = [(work.children_a.of(int(gap_a[i])), work.children_b.of(int(gap_b[j]))) for i, j in pairs]
     for i, j in pairs:
@@ -79,7 +81,7 @@ def _between_alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[Ints, 
 
 
 def _opened(work: Pairing, rows_a: Ints, rows_b: Ints) -> tuple[Ints, Ints]:
-    """Return what is inside the calls of a gap; a module stays closed whose counterpart is inside a call of the other."""
+    """Replace the calls of a gap by their children, except modules whose counterpart is inside a call of the other side."""
     closed_a = _found_below(work.a, work.tokens_a, rows_a, work.tokens_b.relaxed[work.children_b.below(rows_b)])
     closed_b = _found_below(work.b, work.tokens_b, rows_b, work.tokens_a.relaxed[work.children_a.below(rows_a)])
     if len(closed_a) == len(rows_a) and len(closed_b) == len(rows_b):
@@ -93,7 +95,7 @@ def _found_below(side: Side, tokens: Tokens, rows: Ints, below: Words) -> set[in
 
 
 def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
-    """Return the places of modules with inner calls that make the same of the same, each the other's nearest, in order."""
+    """Return the positions of modules with near first inputs and outputs, each the other's nearest, in order."""
     module = work.a.book.code("module")
     rows_a = [
         i for i, row in enumerate(gap_a.tolist()) if work.children_a.has(row) and work.a.calls.kind[row] == module
@@ -104,10 +106,10 @@ def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
     if not rows_a or not rows_b or len(rows_a) * len(rows_b) > _MOST_ALIKE:
         return []
     t, r = work.tokens_a.output[gap_a[rows_a]], work.tokens_b.output[gap_b[rows_b]]
-    given_a, given_b = _first_given(work.a, gap_a[rows_a]), _first_given(work.b, gap_b[rows_b])
+    first_a, first_b = _first_input(work.a, gap_a[rows_a]), _first_input(work.b, gap_b[rows_b])
     left, right = (place.ravel() for place in np.indices((len(t), len(r))))
-    # A model comes to what its last layer does, but is given something else.
-    near = work.near(t[left], r[right]) & work.near(given_a[left], given_b[right])
+    # The output of a model is that of its last layer; only their inputs tell the two apart.
+    near = work.near(t[left], r[right]) & work.near(first_a[left], first_b[right])
     near[near] &= work.a.tensors.min[t[left[near]]] < work.a.tensors.max[t[left[near]]]
     apart = np.full(len(left), np.inf)
     gap = work.a.tensors.sketch[t[left[near]]] - work.b.tensors.sketch[r[right[near]]]
@@ -118,8 +120,8 @@ def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
     return [(rows_a[i], rows_b[j]) for i, j in zip(got_a.tolist(), got_b.tolist())]
 
 
-def _first_given(side: Side, rows: Ints) -> Ints:
-    """Return the tensor that each call is given first, -1 for none."""
+def _first_input(side: Side, rows: Ints) -> Ints:
+    """Return the first input of each call, or -1."""
     found = np.full(len(rows), -1)
     for place, row in enumerate(rows.tolist()):
         for slot in range(int(side.slots.start[row]), int(side.slots.start[row + 1])):
@@ -130,7 +132,7 @@ def _first_given(side: Side, rows: Ints) -> Ints:
 
 
 def _pair_moved(work: Pairing, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:
-    """Pair modules of the same path that changed places, before anything is opened; return the pairs."""
+    """Pair modules of the same path that are in another order, before any call is replaced by its children."""
     module = work.a.book.code("module")
     left_a = rows_a[(work.partner_a[rows_a] < 0) & (work.a.calls.kind[rows_a] == module)]
     left_b = rows_b[(work.partner_b[rows_b] < 0) & (work.b.calls.kind[rows_b] == module)]
@@ -140,7 +142,7 @@ def _pair_moved(work: Pairing, rows_a: Ints, rows_b: Ints) -> list[tuple[int, in
 
 
 def _gaps(rows_a: Ints, rows_b: Ints, got_a: Ints, got_b: Ints) -> list[tuple[Ints, Ints]]:
-    """Return the stretches between pairs in which both sides have calls that stayed alone."""
+    """Return the stretches between pairs in which both sides have unpaired calls."""
     place_a = np.searchsorted(rows_a, got_a)
     place_b = np.searchsorted(rows_b, got_b)
     edges_a = np.concatenate([[-1], place_a, [len(rows_a)]])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
+from numscope.compare.align.map_file import Map
 from numscope.compare.judge.findings import History
 from numscope.compare.steps import StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
@@ -15,11 +15,11 @@ def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
     places: list[tuple[int, int]],
-    mapping: Any,
+    mapping: Map | None,
     thresholds: Thresholds,
-    progress: Any,
+    progress: Callable[[int, int], None] | None,
 ) -> Iterator[StepResult]:
-    """Compare every (step, rank), in order; what a rank's earlier steps showed counts for its later ones."""
+    """Compare every (step, rank), in order; the history of a rank's earlier steps enters the verdicts of its later ones."""
     histories: dict[int, History] = {}
     for number, (step, rank) in enumerate(places):
         history = histories.setdefault(rank, History())

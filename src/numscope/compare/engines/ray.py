@@ -1,14 +1,15 @@
 """Compares on a Ray cluster: each step of each rank is aligned and measured by a task of its own.
 
-The runs must lie where every node can read them. What a rank's earlier steps showed counts for its later ones, so that
-its steps are judged in order, by one more task for each rank, as their measures come in; the result is the same as the
-local engine's.
+Every node must be able to read the runs. The history of a rank's earlier steps enters the verdicts of its later ones, so
+one more task for each rank judges its steps in order as their measures come in. The result is the same as the local
+engine's.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
+from numscope.compare.align.map_file import Map
 from numscope.compare.judge.findings import History
 from numscope.compare.steps import Measured, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
@@ -20,9 +21,9 @@ def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
     places: list[tuple[int, int]],
-    mapping: Any,
+    mapping: Map | None,
     thresholds: Thresholds,
-    progress: Any,
+    progress: Callable[[int, int], None] | None,
 ) -> list[StepResult]:
     """Compare every (step, rank): a task that measures for each, and one that judges for each rank."""
     try:
@@ -33,10 +34,10 @@ def compare_all(
         ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     measure, judge = ray.remote(_measure), ray.remote(_judge)
     paths = tuple(str(run.path.absolute()) for run in (*runs, *noise))
-    by_rank: dict[int, list[Any]] = {}
+    by_rank: dict[int, list[object]] = {}
     for step, rank in places:
         by_rank.setdefault(rank, []).append(measure.remote(paths, step, rank, mapping))
-    # In a list the references stay references: a judge takes up the first steps while the last are being measured.
+    # Ray does not resolve references inside a list: a judge begins with the first steps while later ones are measured.
     waiting = [judge.remote(paths[:2], measured, thresholds) for measured in by_rank.values()]
     del by_rank
     results: list[StepResult] = []
@@ -48,12 +49,12 @@ def compare_all(
     return sorted(results, key=lambda result: (result.step, result.rank))
 
 
-def _measure(paths: tuple[str, ...], step: int, rank: int, mapping: Any) -> Measured:
+def _measure(paths: tuple[str, ...], step: int, rank: int, mapping: Map | None) -> Measured:
     target, reference, *noise = (open_run(path) for path in paths)
     return measure_step((target, reference), noise, step, rank, mapping)
 
 
-def _judge(paths: tuple[str, str], measured: list[Any], thresholds: Thresholds) -> list[StepResult]:
+def _judge(paths: tuple[str, str], measured: list[object], thresholds: Thresholds) -> list[StepResult]:
     import ray
 
     target, reference = (open_run(path) for path in paths)

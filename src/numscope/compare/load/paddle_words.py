@@ -1,20 +1,21 @@
-"""Paddle's words for what torch has words for: optimizers, and the arguments of functions that both have.
+"""Translates Paddle's names of optimizers and of function arguments into torch's.
 
-An argument is compared only where it is known what it means on both sides, by name and by place; all others show in
-shapes and values.
+Only arguments whose meaning is known in both frameworks, by name and by position, are compared. A difference in any
+other argument shows in shapes and values.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
-# Optimizers, as torch calls them.
+from numscope.core.json_value import Json
+
+# Torch's names of Paddle's optimizers.
 OPTIMIZERS = {"Momentum": "SGD", "RMSProp": "RMSprop"}
 
-# What stands at each place of a function's arguments, in torch's words: torch's order, then Paddle's. A dash is something
-# else: a tensor, or what the other does not have.
-_PLACES = {
+# The names of a function's positional arguments: in torch's order, then in Paddle's. A dash stands for a tensor, or for an
+# argument that the other framework does not have.
+_POSITIONS = {
     "gelu": ("- approximate", "- approximate"),
     "leaky_relu": ("- negative_slope", "- negative_slope"),
     "elu": ("- alpha", "- alpha"),
@@ -42,9 +43,9 @@ _PLACES = {
     "clamp": ("- min max", "- min max"),
     **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "rdiv", "pow", "rpow"), ("- 1", "- 1")),
 }
-_NAMES = {"epsilon": "eps", "axis": "dim"}  # of arguments, where Paddle's are others
-# What Paddle means where nothing is given, and what torch's layers always give.
-_MEANT = {
+_NAMES = {"epsilon": "eps", "axis": "dim"}  # arguments that Paddle names differently
+# Paddle's defaults of arguments that torch's layers always pass.
+_DEFAULTS = {
     "softmax": {"dim": -1},
     "log_softmax": {"dim": -1},
     "cross_entropy": {"ignore_index": -100},
@@ -55,39 +56,39 @@ _SETTINGS_NAMES = {"epsilon": "eps", "use_nesterov": "nesterov", "rho": "alpha"}
 
 
 def arguments(text: str | None, op: str, is_paddle: bool) -> str | None:
-    """Return a function's recorded arguments in torch's words, those that both frameworks have."""
-    if op not in _PLACES:
+    """Return, by torch's names, those of a function's recorded arguments that both frameworks have."""
+    if op not in _POSITIONS:
         return None
-    given = json.loads(text) if text else {}
-    words = _PLACES[op][is_paddle].split()
-    found = dict(_MEANT.get(op, {})) if is_paddle else {}
-    for place, value in (given.get("args") or {}).items():
-        if place.isdigit() and int(place) < len(words):
-            found[words[int(place)]] = value
-    for name, value in (given.get("kwargs") or {}).items():
-        found[_NAMES.get(name, name) if is_paddle else name] = value
-    known = set(" ".join(_PLACES[op]).split()) - {"-"}
-    found = {name: _as_torch(op, name, value) if is_paddle else value for name, value in found.items() if name in known}
-    return json.dumps({"kwargs": found}) if found else None
+    recorded = json.loads(text) if text else {}
+    names = _POSITIONS[op][is_paddle].split()
+    values: dict[str, Json] = dict(_DEFAULTS.get(op, {})) if is_paddle else {}
+    for position, value in (recorded.get("args") or {}).items():
+        if position.isdigit() and int(position) < len(names):
+            values[names[int(position)]] = value
+    for name, value in (recorded.get("kwargs") or {}).items():
+        values[_NAMES.get(name, name) if is_paddle else name] = value
+    shared = set(" ".join(_POSITIONS[op]).split()) - {"-"}
+    values = {name: _as_torch(name, value) if is_paddle else value for name, value in values.items() if name in shared}
+    return json.dumps({"kwargs": values}) if values else None
 
 
-def _as_torch(op: str, name: str, value: Any) -> Any:
+def _as_torch(name: str, value: Json) -> Json:
     if name == "approximate" and isinstance(value, bool):
         return "tanh" if value else "none"
-    if name == "momentum" and isinstance(value, float):  # Paddle's is the share of the old statistics
+    if name == "momentum" and isinstance(value, float):  # Paddle's momentum is the share of the old statistics
         return round(1.0 - value, 12)
     return value
 
 
 def settings(text: str | None, is_paddle: bool) -> str | None:
-    """Return an optimizer's recorded settings in torch's words, those that both frameworks have."""
+    """Return, by torch's names, those of an optimizer's recorded settings that both frameworks have."""
     groups = (json.loads(text) if text else {}).get("kwargs") or {}
-    found = {}
+    shared: dict[str, dict[str, Json]] = {}
     for number, group in groups.items():
         if not isinstance(group, dict):
             continue
-        known = {_SETTINGS_NAMES.get(name, name) if is_paddle else name: value for name, value in group.items()}
-        if "beta1" in known and "beta2" in known:
-            known["betas"] = [known["beta1"], known["beta2"]]
-        found[number] = {name: value for name, value in known.items() if name in _SETTINGS}
-    return json.dumps({"kwargs": found}) if found else None
+        renamed = {_SETTINGS_NAMES.get(name, name) if is_paddle else name: value for name, value in group.items()}
+        if "beta1" in renamed and "beta2" in renamed:
+            renamed["betas"] = [renamed["beta1"], renamed["beta2"]]
+        shared[number] = {name: value for name, value in renamed.items() if name in _SETTINGS}
+    return json.dumps({"kwargs": shared}) if shared else None

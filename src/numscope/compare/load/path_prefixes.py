@@ -1,13 +1,12 @@
-"""Module paths of two models of which one is held by a further module: `model.layers.0` is `layers.0` of the other.
+"""Removes the outermost name from module paths where one of two models has a module more around it.
 
-Libraries wrap a model once more than a hand-written one is, or call the wrapper something else. Where leaving out the
-outermost name that most paths share makes more paths the same, calls are paired as if it were not there.
+`model.layers.0` of a library's model is `layers.0` of a hand-written one. Where more paths agree without the outermost
+name that most paths of a side share, calls are paired as if that name were not there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -15,26 +14,26 @@ import numpy as np
 from numscope.compare.load.side import Side, distinct
 
 _DEEPEST = 3
-_SHARE = 0.5  # of the paths must begin with a name that is left out
+_SHARE = 0.5  # of a side's paths must begin with a name for it to be removed
 
 
 def without_prefixes(a: Side, b: Side) -> tuple[Side, Side]:
-    """Return the two sides with module calls that are told apart by paths without outermost names of one side alone."""
+    """Return the two sides with the operators of module calls renamed to paths without a prefix that one side alone has."""
     paths_a, paths_b = _paths(a), _paths(b)
     if paths_a == paths_b:
         return a, b
     now_a, now_b = dict(zip(paths_a, paths_a)), dict(zip(paths_b, paths_b))
     for _ in range(_DEEPEST):
-        ways = [
-            (one, other)
-            for one in (now_a, _shorter(now_a))
-            for other in (now_b, _shorter(now_b))
-            if one is not None and other is not None
+        choices = [
+            (short_a, short_b)
+            for short_a in (now_a, _shorter(now_a))
+            for short_b in (now_b, _shorter(now_b))
+            if short_a is not None and short_b is not None
         ]
-        best = max(ways, key=lambda way: _same(way[0].values(), way[1].values()))  # the first of equals: as it is
-        if best[0] is now_a and best[1] is now_b:
+        best_a, best_b = max(choices, key=_agreement)  # of equals the first: the paths as they are
+        if best_a is now_a and best_b is now_b:
             break
-        now_a, now_b = best
+        now_a, now_b = best_a, best_b
     return _renamed(a, now_a), _renamed(b, now_b)
 
 
@@ -45,7 +44,7 @@ def _paths(side: Side) -> list[str]:
 
 
 def _shorter(paths: dict[str, str]) -> dict[str, str] | None:
-    """Return the paths without the outermost name that most of them have, None where there is none."""
+    """Return the paths without the outermost name that most of them begin with, or None where most share no name."""
     first = Counter(path.partition(".")[0] for path in paths.values())
     if not first:
         return None
@@ -55,12 +54,14 @@ def _shorter(paths: dict[str, str]) -> dict[str, str] | None:
     return {path: now[len(name) + 1 :] if now.startswith(f"{name}.") else now for path, now in paths.items()}
 
 
-def _same(one: Iterable[str], other: Iterable[str]) -> int:
-    return len(set(one) & set(other))
+def _agreement(paths: tuple[dict[str, str], dict[str, str]]) -> int:
+    """Return how many paths both sides have."""
+    paths_a, paths_b = paths
+    return len(set(paths_a.values()) & set(paths_b.values()))
 
 
 def _renamed(side: Side, paths: dict[str, str]) -> Side:
-    """Return a side whose module calls are known by other paths; how they are shown is left as it is."""
+    """Return a side whose module calls are aligned by other paths; the names that reports show stay."""
     changed = {path: now for path, now in paths.items() if path != now}
     if not changed:
         return side

@@ -1,13 +1,14 @@
-"""One step of one rank of one run, as numpy columns: what alignment, measures and the judge work on.
+"""One step of one rank of one run as numpy columns: the input of alignment, measures and the judge.
 
-Strings become integers through a codebook that both sides share, so that everything after this file compares
-integers. Rows are in call order; `parent`, `forward` and a slot's `call` and `tensor` are row numbers, -1 for none.
+A codebook that both sides share turns strings into integers, so that all later stages compare integers.
+Rows are in call order; `parent`, `forward` and a slot's `call` and `tensor` are row numbers, -1 for none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,7 @@ class Codebook:
         self.words: list[str] = []
 
     def code(self, word: str) -> int:
-        """Return the number of a word, a new one if it is new."""
+        """Return the number of a word; a word that is not in the book gets the next number."""
         number = self.numbers.setdefault(word, len(self.words))
         if number == len(self.words):
             self.words.append(word)
@@ -65,7 +66,7 @@ class Codebook:
 
 
 def distinct(codes: Ints) -> tuple[Ints, Ints]:
-    """Return the distinct numbers of a column, and each row's place among them; linear, as a codebook's are small."""
+    """Return the distinct codes of a column, and each row's index among them; in linear time, as codes are small numbers."""
     seen = np.zeros(int(codes.max(initial=-1)) + 2, np.bool_)
     seen[codes + 1] = True
     return np.flatnonzero(seen) - 1, (np.cumsum(seen) - 1)[codes + 1]
@@ -126,11 +127,11 @@ class Tensors:
     measured: Flags
     sketch: Floats
     sketched: Flags
-    kept: Flags  # the whole data is there
-    sampled: Flags  # some of it is there
-    shard: list[Any]
-    key: list[Any]
-    scale: Floats  # what its numbers were divided by (scaling.py)
+    kept: Flags  # all of the data was kept
+    sampled: Flags  # a sample of the data was kept
+    shard: list[str]  # "" where no data was kept, as the key is
+    key: list[str]
+    scale: Floats  # the loss scale that its numbers were divided by (loss_scale.py), 1 for none
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Side:
     book: Codebook = field(repr=False)
 
     def writes_in_place(self, row: int) -> bool:
-        """Return whether a call writes to its input, by its operator's spelling or an argument that asks for it."""
+        """Tell whether a call writes to its input: by its operator's name, or by an argument `inplace=True`."""
         name, arguments = parse_call(self.calls.name(row)), int(self.calls.arguments[row])
         marked = name is not None and not name.path and writes_in_place(name.op)
         return marked or (arguments >= 0 and '"inplace": true' in self.book.words[arguments])
@@ -173,11 +174,11 @@ def _flags(column: pa.ChunkedArray) -> Flags:
 
 
 def _rows_of(numbers: Ints, wanted: Ints) -> Ints:
-    """Return the row at which each wanted number stands, -1 where it is not there."""
+    """Return the row of each wanted number, -1 where no row has it."""
     if not len(numbers):
         return np.full(len(wanted), -1, dtype=np.int64)
     if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
-        return np.where(wanted < len(numbers), wanted, -1)  # as capture numbers them
+        return np.where(wanted < len(numbers), wanted, -1)  # capture numbers rows from 0 without gaps
     sort = np.argsort(numbers, kind="stable")
     place = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
     rows = sort[place]
@@ -200,7 +201,7 @@ def _calls(table: pa.Table, order: Ints, book: Codebook) -> Calls:
     module = _recode(book.encode(table["module"]), book, normalise)
     spoken = (
         table["spoken"].combine_chunks() if "spoken" in table.column_names else names
-    )  # in another framework's words
+    )  # frameworks.py adds the column where the frameworks differ
     op = _recode(book.encode(_op_names(spoken)), book, _canonical_ops)
     is_module = kind == book.code("module")
     op = np.where(is_module, _recode(module, book, lambda paths: {path: f"path:{path}" for path in paths}), op)
@@ -227,23 +228,23 @@ def _canonical_ops(ops: list[str]) -> dict[str, str]:
     canonicals = {}
     for op in ops:
         prefix, _, rest = op.partition(".")
-        if prefix == "Data":  # named after the class of the module that it enters, which may be a wrapper
+        if prefix == "Data":  # its name is the class of the module that the data enters, which may be a wrapper
             canonicals[op] = prefix
         else:
             canonicals[op] = f"{prefix}.{rest}" if prefix in _NAMED_BY_USER else canonical(rest or op)
     return canonicals
 
 
-def _recode(codes: Ints, book: Codebook, change: Any) -> Ints:
-    """Return codes after `change` (a function from a list of words to a dict) was applied to the distinct words."""
+def _recode(codes: Ints, book: Codebook, rename: Callable[[list[str]], dict[str, str]]) -> Ints:
+    """Return the codes of a column's words after `rename`, which is called once with the distinct words."""
     present, place = distinct(codes)
     words = [book.words[code] if code >= 0 else "" for code in present.tolist()]
-    changed = change(words)
-    return np.array([book.code(changed[word]) for word in words], dtype=np.int64)[place]
+    renamed = rename(words)
+    return np.array([book.code(renamed[word]) for word in words], dtype=np.int64)[place]
 
 
 def _without_wrappers(slots: list[str]) -> dict[str, str]:
-    """Return slots with the parameters' dotted names as they would be without wrappers: an optimizer's are such names."""
+    """Return each slot with the wrappers' parts removed from a parameter's dotted name, as an optimizer's slots have it."""
     named = {slot: slot.partition(".") for slot in slots}
     dotted = {tail for head, _, tail in named.values() if head.startswith("parameters") and "." in tail}
     plain = normalise(dotted)
@@ -284,9 +285,9 @@ def _tensors(table: pa.Table, book: Codebook) -> Tensors:
     shape = pc.binary_join(table["shape"].combine_chunks().cast(pa.list_(pa.string())), ", ")
     sketch, sketched = _sketches(table)
     hashes = table["hash"]
-    shard, key = table["shard"].to_pylist(), table["key"].to_pylist()
+    shard, key = (pc.fill_null(table[name], "").to_pylist() for name in ("shard", "key"))
     sampled = _flags(table["sampled"])
-    there = np.array([part is not None for part in key], dtype=np.bool_)
+    there = np.asarray(pc.is_valid(table["key"]).to_numpy(), dtype=np.bool_)
     return Tensors(
         dtype=book.encode(table["dtype"]),
         shape=book.encode(shape),

@@ -1,42 +1,45 @@
-"""The user's own line behind a call, for one rank of one run."""
+"""The line of the user's code that made a call, for one rank of one run."""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from numscope.compare.load.side import Ints
 from numscope.core.report import Source
+from numscope.store.reader import Run
 
 
 class Sources:
     """Looks up the innermost frame of the user's own code of each stack."""
 
-    def __init__(self, run: Any, rank: int) -> None:
+    def __init__(self, run: Run, rank: int) -> None:
         self._run, self._rank = run, rank
 
     @cached_property
     def _frames(self) -> dict[int, Source]:
         table = self._run.stacks(self._rank)
-        found: dict[int, Source] = {}
+        sources: dict[int, Source] = {}
         for number, frames, user in zip(
             table["stack"].to_pylist(), table["frames"].to_pylist(), table["user"].to_pylist()
         ):
             if frames and user is not None and 0 <= user < len(frames):
                 frame = frames[user]
-                found[number] = Source(frame["file"], frame["line"] or 0, frame["function"] or "", frame["code"] or "")
-        return found
+                sources[number] = Source(
+                    frame["file"], frame["line"] or 0, frame["function"] or "", frame["code"] or ""
+                )
+        return sources
 
     def of(self, stack: int) -> Source | None:
-        """Return the frame of a stack's number, or None."""
+        """Return the user's innermost frame of a stack, or None where it has none."""
         return self._frames.get(int(stack))
 
-    def columns(self, stacks: np.ndarray) -> tuple[pa.Array, pa.Array]:
+    def columns(self, stacks: Ints) -> tuple[pa.Array, pa.Array]:
         """Return the file and line of each stack number."""
         distinct, inverse = np.unique(stacks, return_inverse=True)
-        found = [self._frames.get(int(number)) for number in distinct]
-        files = pa.array([source.file if source else None for source in found], pa.string())
-        lines = pa.array([source.line if source else None for source in found], pa.int32())
+        sources = [self._frames.get(int(number)) for number in distinct]
+        files = pa.array([source.file if source else None for source in sources], pa.string())
+        lines = pa.array([source.line if source else None for source in sources], pa.int32())
         return files.take(pa.array(inverse)), lines.take(pa.array(inverse))

@@ -1,4 +1,4 @@
-"""Runs that recorded no inputs (`slots="output"`, another tool's dump of outputs alone), as their tables show it."""
+"""Recognises runs whose inputs were not recorded (`slots="output"`, another tool's dump of outputs alone)."""
 
 from __future__ import annotations
 
@@ -7,31 +7,27 @@ import numpy as np
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.core.operators import Rounding, Trait, names_with
 
-_OWN = ("optimizer", "data", "save")  # kinds of calls whose slots say nothing about what the others would show
-_MIXING = (
-    Rounding.PRODUCT,
-    Rounding.SUM,
-    Rounding.NORMALISE,
-    Rounding.OTHER,
-)  # round by how many numbers, of which size, they are given
+_NO_SIGN = ("optimizer", "data", "save")  # kinds of calls that may have no inputs in any run
+# Their rounding depends on how many inputs there are, and on their sizes.
+_MIXING = (Rounding.PRODUCT, Rounding.SUM, Rounding.NORMALISE, Rounding.OTHER)
 
 
 def records_inputs(side: Side) -> bool:
-    """Return whether any call of a step shows what it was given, or none would have anything to show."""
-    present, place = distinct(side.slots.slot)
+    """Tell whether a step recorded inputs: some call shows one, or no call has any."""
+    present, index = distinct(side.slots.slot)
     heads = [side.book.words[code].partition(".")[0] for code in present.tolist()]
-    given = np.array([head in ("input", "kwargs") for head in heads], dtype=np.bool_)[place]
-    if bool((given & _ordinary(side)[side.slots.call]).any()):
+    is_input = np.array([head in ("input", "kwargs") for head in heads], dtype=np.bool_)[index]
+    if bool((is_input & _ordinary(side)[side.slots.call]).any()):
         return True
     return all(is_source(side, row) for row in np.flatnonzero(_ordinary(side)).tolist())
 
 
 def _ordinary(side: Side) -> Flags:
-    return ~np.isin(side.calls.kind, [side.book.code(kind) for kind in _OWN])
+    return ~np.isin(side.calls.kind, [side.book.code(kind) for kind in _NO_SIGN])
 
 
 def is_source(side: Side, row: int) -> bool:
-    """Return whether a call makes its output of nothing that came before it: `arange`, `randn`, data."""
+    """Tell whether the output of a call depends on no earlier tensor: `arange`, `randn`, data."""
     if side.calls.kind[row] == side.book.code("data"):
         return True
     forward = side.calls.phase[row] != side.book.code("backward")
@@ -39,9 +35,9 @@ def is_source(side: Side, row: int) -> bool:
 
 
 def loosened(limits: Floats, operator: Ints, roundoff: Floats) -> Floats:
-    """Return limits as wide as they would be for inputs of common sizes, which are not known."""
-    # Below float32 sums are accumulated in float32: how many terms there are matters little.
+    """Widen rounding limits for inputs of unknown sizes."""
+    # Sums of narrower dtypes are accumulated in float32, where the number of terms matters little.
     factor = np.where(roundoff > 2.0**-20, 2.0, 4.0)
-    wide = np.where(np.isin(operator, _MIXING), limits * factor, limits)
-    # A parameter that was not recorded may be off by rounding, which shows even where it is only moved.
-    return wide + np.where(operator == Rounding.CREATE, 0.0, 0.5 * factor**2 * roundoff)
+    widened = np.where(np.isin(operator, _MIXING), limits * factor, limits)
+    # A parameter that was not recorded may itself be off by rounding, even where a call only moves it.
+    return widened + np.where(operator == Rounding.CREATE, 0.0, 0.5 * factor**2 * roundoff)

@@ -1,4 +1,4 @@
-"""Module paths as the model's author wrote them: the parts that wrappers add are looked through.
+"""Removes the parts that wrappers add to module paths.
 
 DistributedDataParallel adds `module.`, torch.compile `_orig_mod.`, FSDP `_fsdp_wrapped_module.`, activation
 checkpointing `_checkpoint_wrapped_module.`, PEFT `base_model.model.` and `base_layer`. A part is dropped only where
@@ -35,12 +35,12 @@ def _drop_parts(path: str) -> str:
 
 
 def normalise(paths: Iterable[str]) -> dict[str, str]:
-    """Return each path as it would be without wrappers, for all paths of one run at once."""
-    given = list(dict.fromkeys(paths))
-    plain = {path: path for path in given}
-    everything = "\n".join((*given, ""))
+    """Return each path of a run without the parts that wrappers add."""
+    distinct = list(dict.fromkeys(paths))
+    plain = {path: path for path in distinct}
+    everything = "\n".join((*distinct, ""))
     if ".\n" in everything or any(part in everything for part in _ANYWHERE):
-        plain = {path: _drop_parts(path) for path in given}
+        plain = {path: _drop_parts(path) for path in distinct}
     changed = True
     while changed:
         changed = False
