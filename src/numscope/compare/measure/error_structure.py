@@ -1,24 +1,22 @@
-"""Where in a tensor the error lies: everywhere, in a row, a channel, a block, or in single elements.
+"""Locates the error in a tensor: everywhere, in a row, a channel, a block, or in single elements.
 
-Rounding is spread over the whole tensor; bugs often are not. The squared error is summed by row and by column (the last
-dimension being the columns); of a large tensor every fourth chunk that has an error is enough to see it.
+Rounding is spread over the whole tensor, many bugs are not. The squared error is summed by row and by column, the last
+dimension being the columns; in a large tensor, only every fourth chunk that has an error is looked at.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.measure.chunks import rows_squared
+from numscope.compare.measure.chunks import Reals, rows_squared
 
 _CELLS = 64
 _CLOSE = 0.98  # share of the squared error that a part must hold to be named
-_FEW = 0.3  # share of the parts that it may be
-_PARTS = 4096
-_LARGE = 1 << 20
-_SINGLE = 8  # elements
+_FEW = 0.3  # share of all parts that may be named
+_PARTS = 4096  # more are summed in groups
+_LARGE = 1 << 20  # elements
+_SINGLE = 8  # elements: a tensor with at most this many wrong ones has an error in single elements
 
 
 class Spread:
@@ -38,11 +36,11 @@ class Spread:
         self.elements = elements
 
     def chunk(self, length: int) -> int:
-        """Return a length near the given one that ends with a row, where rows are shorter than that."""
+        """Round a length down to whole rows, where a row is not longer."""
         return length - length % self.columns if self.columns <= length else length
 
-    def add(self, error: NDArray[Any], begin: int, flag: NDArray[np.bool_], rare: bool = False) -> None:
-        """Add the absolute errors of the elements from `begin` on; `flag` is memory to work in. What is rare is not skipped."""
+    def add(self, error: Reals, begin: int, flag: NDArray[np.bool_], rare: bool = False) -> None:
+        """Add the absolute errors of the elements from `begin` on, not skipped if `rare`; `flag` is a buffer."""
         if not rare:
             skip = self.elements > _LARGE and self.wrong > _SINGLE and self.chunks % 4 > 0
             self.chunks += 1
@@ -51,15 +49,15 @@ class Spread:
             (self.skipped if skip else self.looked)[cells] = True
             if skip:
                 return
-        if self.wrong <= _SINGLE:  # beyond that it makes no difference
+        if self.wrong <= _SINGLE:  # a larger count is not needed
             self.wrong += int(np.count_nonzero(np.not_equal(error, 0, out=flag)))
         first_row = begin // self.columns
         if begin % self.columns or len(error) % self.columns:
             square = np.square(error)
             self.rows[min(first_row // self.row_step, len(self.rows) - 1)] += float(square.sum())
             if self.by_column is not None:
-                place = np.arange(begin, begin + len(error)) % self.columns
-                self.by_column += np.bincount(place, weights=square, minlength=self.columns)
+                column = np.arange(begin, begin + len(error)) % self.columns
+                self.by_column += np.bincount(column, weights=square, minlength=self.columns)
             return
         table = error.reshape(-1, self.columns)
         cell = (first_row + np.arange(len(table))) // self.row_step
@@ -75,7 +73,7 @@ class Spread:
             return None
         if self.wrong <= max(1, min(_SINGLE, self.elements // 16)):
             return "single"
-        # Of rows that were skipped nothing is known; in those that were neither looked at nor skipped nothing is wrong.
+        # Skipped rows are unknown; rows that were neither looked at nor skipped have no error.
         narrow_rows = _is_narrow(self.rows[self.looked | ~self.skipped])
         narrow_columns = self.by_column is not None and _is_narrow(self.by_column)
         if narrow_rows and narrow_columns:
@@ -86,21 +84,22 @@ class Spread:
 
 
 def _is_narrow(parts: NDArray[np.float64]) -> bool:
-    """Return whether a few of the parts hold nearly all of the error."""
+    """Tell whether a few of the parts hold nearly all of the error."""
     total = float(parts.sum())
     if not 0 < total < np.inf:
         return False
-    if len(parts) > _PARTS:  # neighbours together: sorting all would take longer than measuring
+    if len(parts) > _PARTS:  # sum neighbours: sorting all parts would take longer than measuring
         parts = np.add.reduceat(parts, np.arange(0, len(parts), -(-len(parts) // _PARTS)))
     few = int(_FEW * len(parts))
-    # Of what the others hold then, 2 %, no more than a third of all parts could have 6 % of an even share each.
+    # All but the few parts share at most 2 % of the error, so no more than a third of all parts can be above 6 % of an
+    # even share: a cheap test before sorting.
     if not few or np.count_nonzero(parts > 0.06 * total / len(parts)) > 0.64 * len(parts):
         return False
     return float(np.sort(parts)[-few:].sum()) >= _CLOSE * total
 
 
-def index_text(place: int, shape: tuple[int, ...]) -> str | None:
-    """Return a flat index as the text of a full one: "[0, 3, 17]"."""
-    if place < 0:
+def index_text(flat: int, shape: tuple[int, ...]) -> str | None:
+    """Return a flat index as the text of an index of the shape, such as "[0, 3, 17]"; None for -1."""
+    if flat < 0:
         return None
-    return str([int(part) for part in np.unravel_index(place, shape)]) if shape else "[]"
+    return str([int(part) for part in np.unravel_index(flat, shape)]) if shape else "[]"

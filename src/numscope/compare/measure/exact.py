@@ -1,6 +1,6 @@
 """Exact measures of two arrays, in chunks that stay in the cache (chunks.py), with float64 accumulators.
 
-What each measure means for NaN, infinity, empty, 0-d, integer, bool, complex, fp8 and mixed dtypes is documented in
+The meaning of each measure for NaN, infinity, empty, 0-d, integer, bool, complex, fp8 and mixed dtypes is documented in
 docs/reference/measures.md. In short: an element that is the same non-finite value on both sides is left out; one that
 is non-finite on one side alone, or differently, makes the errors infinite; complex numbers count as two real ones.
 """
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.measure.chunks import CHUNK, Work, work_for
+from numscope.compare.measure.chunks import CHUNK, Reals, Work, work_for
 from numscope.compare.measure.error_structure import Spread, index_text
 from numscope.compare.measure.native import Pair, pair
 from numscope.compare.measure.ulp import Ulps, nonfinite
+from numscope.core.arrays import AnyArray
 
 __all__ = ["CHUNK", "Exact", "measure_arrays"]
 
@@ -34,7 +34,7 @@ _TOLERANCE = {
 
 @dataclass(frozen=True)
 class Exact:
-    """The measures of one pair; None where there is no such number."""
+    """The measures of one pair; None where a measure is not defined."""
 
     relative_l2: float | None
     euclid: float | None
@@ -56,12 +56,12 @@ class Exact:
     structure: str | None
     first_index: str | None
     worst_index: str | None
-    correlation: float | None  # of the error with the reference: ±1 is a wrong scale, rounding is near 0
+    correlation: float | None  # of the error with the reference: ±1 for a wrong scale, near 0 for rounding
 
 
-def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str]) -> Exact:
+def measure_arrays(target: AnyArray, reference: AnyArray, dtypes: tuple[str, str]) -> Exact:
     """Return the exact measures of two arrays of the same number of elements."""
-    if np.iscomplexobj(target) != np.iscomplexobj(reference):  # a real number is a complex one with no imaginary part
+    if np.iscomplexobj(target) != np.iscomplexobj(reference):  # a real number has the imaginary part 0
         target, reference = _complex(target), _complex(reference)
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         total = _measure(target, reference, dtypes)
@@ -70,30 +70,28 @@ def measure_arrays(target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[
         return _empty() if total is None else total.result(target.shape, parts=2 if np.iscomplexobj(target) else 1)
 
 
-def _measure(
-    target: NDArray[Any], reference: NDArray[Any], dtypes: tuple[str, str], precise: bool = False
-) -> _Totals | None:
+def _measure(target: AnyArray, reference: AnyArray, dtypes: tuple[str, str], precise: bool = False) -> _Totals | None:
     a, b = _flat(target), _flat(reference)
     if not a.size:
         return None
     spread = Spread(target.shape, a.size)
     length = spread.chunk(CHUNK)
     work = work_for(a.dtype, b.dtype, precise)
-    tolerance = max(_tolerance(dtypes[0]), _tolerance(dtypes[1]))
+    tolerance = max(map(_tolerance, dtypes))
     total = _Totals(tolerance, spread, Ulps(a, b, dtypes), work, pair(a, b, tolerance, work.d))
     for begin in range(0, a.size, length):
         part_a, part_b = a[begin : begin + length], b[begin : begin + length]
-        if not total.add_at_once(begin, len(part_a)):
+        if not total.add_compiled(begin, len(part_a)):
             total.add(part_a, part_b, begin)
     return total
 
 
-def _flat(array: NDArray[Any]) -> NDArray[Any]:
+def _flat(array: AnyArray) -> AnyArray:
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.view(flat.real.dtype) if np.iscomplexobj(flat) else flat
 
 
-def _complex(array: NDArray[Any]) -> NDArray[Any]:
+def _complex(array: AnyArray) -> AnyArray:
     if np.iscomplexobj(array):
         return array
     return array.astype(np.complex64 if array.dtype.itemsize < 8 else np.complex128)
@@ -109,7 +107,7 @@ def _empty() -> Exact:
 
 
 class _Totals:
-    """Sums over the chunks seen so far. Σa², Σab and Σa follow from those of b and d = a - b, unless they cancel."""
+    """Sums over the chunks so far. Σa², Σab and Σa are computed from the sums of b and d = a - b, unless those cancel."""
 
     def __init__(
         self, tolerance: tuple[float, float], spread: Spread, ulps: Ulps, work: Work, compiled: Pair | None
@@ -124,30 +122,30 @@ class _Totals:
         self.max_abs = self.max_rel = 0.0
         self.worst = self.first = -1
 
-    def add_at_once(self, begin: int, n: int) -> bool:
-        """Add the elements from `begin` on, by the compiled function; return whether that could be."""
-        found = self.compiled and self.compiled.measure(begin, n, int(self.ulps.top))
-        if not found:
+    def add_compiled(self, begin: int, n: int) -> bool:
+        """Add `n` elements from `begin` on by the compiled function; False where numpy has to."""
+        chunk = self.compiled and self.compiled.measure(begin, n, int(self.ulps.top))
+        if not chunk:
             return False
         self.count += n
         self.compared += n
         for name in ("aa", "ab", "bb", "dd", "db", "zeros", "near1", "near5"):
-            setattr(self, name, getattr(self, name) + getattr(found, name))
-        self.sum_a += found.a
-        self.sum_b += found.b
-        self.sum_d += found.d
-        self.sum_rel += found.relative
-        self.mismatch += found.mismatches
-        self.max_rel = max(self.max_rel, found.most_relative)
-        self.ulps.top = max(self.ulps.top, float(found.ulps))
-        if found.most > self.max_abs:
-            self.max_abs, self.worst = found.most, begin + found.worst
-        if found.most > 0:
-            self.first = begin + found.first if self.first < 0 else self.first
+            setattr(self, name, getattr(self, name) + getattr(chunk, name))
+        self.sum_a += chunk.a
+        self.sum_b += chunk.b
+        self.sum_d += chunk.d
+        self.sum_rel += chunk.relative
+        self.mismatch += chunk.mismatches
+        self.max_rel = max(self.max_rel, chunk.most_relative)
+        self.ulps.top = max(self.ulps.top, float(chunk.ulps))
+        if chunk.most > self.max_abs:
+            self.max_abs, self.worst = chunk.most, begin + chunk.worst
+        if chunk.most > 0:
+            self.first = begin + chunk.first if self.first < 0 else self.first
             self.spread.add(self.work.d[:n], begin, self.work.flag[:n])
         return True
 
-    def add(self, part_a: NDArray[Any], part_b: NDArray[Any], begin: int) -> None:
+    def add(self, part_a: AnyArray, part_b: AnyArray, begin: int) -> None:
         """Add the elements from `begin` on."""
         work, n = self.work, len(part_a)
         self.short = work.short
@@ -155,15 +153,15 @@ class _Totals:
         self.count += n
         self.compared += n
         d = np.subtract(first, b, out=work.d[:n])
-        a: NDArray[Any] | None = None  # d may have taken its place
+        a: Reals | None = None  # not `first`: d may have overwritten it
         sums = work.sums(b, d)
         finite = True
         if not math.isfinite(sums.bb + sums.dd) or work.doubtful(sums):
-            places = nonfinite(part_a, part_b)
-            if len(places):
+            indices = nonfinite(part_a, part_b)
+            if len(indices):
                 finite = False
-                self._leave_out(part_a, part_b, places, begin)
-                a, b = work.read_without(part_a, part_b, places)
+                self._leave_out(part_a, part_b, indices, begin)
+                a, b = work.read_without(part_a, part_b, indices)
                 d = np.subtract(a, b, out=work.d[:n])
                 sums = work.sums(b, d)
             if work.dtype != np.float64 and not math.isfinite(sums.bb + sums.dd):  # too large to be squared in float32
@@ -196,26 +194,27 @@ class _Totals:
         self._elementwise(work if d.dtype == work.dtype else work_for(d.dtype, d.dtype), d, b, begin, finite)
 
     def delicate(self) -> bool:
-        """Return whether a deviation is so small beside its mean that only sums in float64 throughout show it."""
+        """Tell whether a standard deviation is so small beside its mean that it takes sums in float64 throughout."""
         if not self.short or not self.compared:
             return False
         sides = ((self.bb, self.sum_b), (self.aa, self.sum_a))
         return any(total**2 > 0.99 * squares * self.compared for squares, total in sides)
 
-    def _elementwise(self, work: Work, d: NDArray[Any], b: NDArray[Any], begin: int, finite: bool) -> None:
+    def _elementwise(self, work: Work, d: Reals, b: Reals, begin: int, finite: bool) -> None:
+        """Add the measures that need every element's own error."""
         n = len(d)
         rel, flag = work.rel[:n], work.flag[:n]
         np.abs(d, out=d)
-        worst = int(d.view(work.integer).argmax())  # of numbers that are not negative, the bits have the same order
+        worst = int(d.view(work.integer).argmax())  # non-negative numbers have the order of their bits
         top = float(d[worst])
         if top > self.max_abs:
             self.max_abs, self.worst = top, begin + worst
-        if not 0 <= self.first < begin:  # none yet, or one in this chunk that is not finite
+        if not 0 <= self.first < begin:  # none so far, or a non-finite one of this chunk
             first = begin + int((d > 0).argmax())
             self.first = first if self.first < 0 else min(first, self.first)
         size = np.abs(b, out=work.size[:n])
         np.divide(d, size, out=rel)
-        zeros, total = 0, math.nan if self.zeros else work.total(rel)  # where there were zeros there will be more
+        zeros, total = 0, math.nan if self.zeros else work.total(rel)  # a tensor with zeros in earlier chunks has more
         if not math.isfinite(total):
             zeros, total = _at_zeros(work, rel, size)
         if total == math.inf and work.dtype != np.float64:  # a quotient that float32 does not hold
@@ -236,44 +235,45 @@ class _Totals:
         self.ulps.look(begin, rel, most, finite, flag)
         self.spread.add(d, begin, flag)
 
-    def _leave_out(self, part_a: NDArray[Any], part_b: NDArray[Any], places: NDArray[Any], begin: int) -> None:
-        """Count the elements at these places, not finite on one side or both, which the sums take as 0 on both."""
-        a, b = part_a[places].astype(np.float64), part_b[places].astype(np.float64)
-        unlike = places[~((a == b) | (np.isnan(a) & np.isnan(b)))]
+    def _leave_out(self, part_a: AnyArray, part_b: AnyArray, indices: NDArray[np.intp], begin: int) -> None:
+        """Count the elements that are not finite on one side or both; the sums take them as 0 on both sides."""
+        a, b = part_a[indices].astype(np.float64), part_b[indices].astype(np.float64)
+        unlike = indices[~((a == b) | (np.isnan(a) & np.isnan(b)))]
         if len(unlike):
-            place = begin + int(unlike[0])
+            first = begin + int(unlike[0])
             if not math.isinf(self.max_abs):
-                self.worst = place
+                self.worst = first
             self.max_abs = self.max_rel = math.inf
-            self.first = place if self.first < 0 else self.first
+            self.first = first if self.first < 0 else self.first
             self.unlike += len(unlike)
             self.mismatch += len(unlike)
             wrong = np.zeros(len(part_a))
             wrong[unlike] = 1
             self.spread.add(wrong, begin, np.empty(len(wrong), np.bool_), rare=True)
-        # What is counted below as a zero that is right is taken back here.
-        self.compared -= len(places)
-        self.zeros -= len(places)
-        self.near1 -= len(places)
-        self.near5 -= len(places)
+        # The caller will count them as zeros that agree: take that back in advance.
+        self.compared -= len(indices)
+        self.zeros -= len(indices)
+        self.near1 -= len(indices)
+        self.near5 -= len(indices)
 
     def result(self, shape: tuple[int, ...], parts: int) -> Exact:
+        """Return the measures of a tensor of that shape; `parts` is 2 for complex numbers, else 1."""
         n, unlike = self.compared, bool(self.unlike)
         euclid = math.inf if unlike else math.sqrt(self.dd)
         norm = math.sqrt(self.bb)
         relative = 0.0 if euclid == 0 else (euclid / norm if norm > 0 and not unlike else math.inf)
         counted = n - self.zeros
-        known = bool(n or unlike)
+        has_elements = bool(n or unlike)
         median, high, most = self.ulps.result()
         return Exact(
             relative_l2=relative,
             euclid=euclid,
-            rmse=(math.inf if unlike else math.sqrt(self.dd / n)) if known else None,
+            rmse=(math.inf if unlike else math.sqrt(self.dd / n)) if has_elements else None,
             cosine=_cosine(self.ab, self.aa, self.bb) if n else None,
             mape=(math.inf if unlike else self.sum_rel / counted) if counted > 0 else None,
             mape_excluded=self.zeros,
-            max_abs_err=self.max_abs if known else None,
-            max_rel_err=self.max_rel if known else None,
+            max_abs_err=self.max_abs if has_elements else None,
+            max_rel_err=self.max_rel if has_elements else None,
             bias=self.sum_d / n / math.sqrt(self.dd / n) if self.dd > 0 and n else None,
             within_0_1_percent=self.near1 / n if n else None,
             within_0_5_percent=self.near5 / n if n else None,
@@ -290,9 +290,11 @@ class _Totals:
         )
 
 
-def _at_zeros(work: Work, rel: NDArray[Any], size: NDArray[Any]) -> tuple[int, float]:
-    """Make the relative errors 0 where both sides are 0, infinite where the reference alone is; return how many zeros the
-    reference has, and the sum of the errors elsewhere."""
+def _at_zeros(work: Work, rel: Reals, size: Reals) -> tuple[int, float]:
+    """Set the relative errors where the reference is 0: to 0 where both sides are 0, else to infinity.
+
+    Return the number of zeros of the reference, and the sum of the relative errors elsewhere.
+    """
     n = len(rel)
     zeros = n - int(np.count_nonzero(size.view(work.integer)))
     np.fmax(rel, work.nothing[:n], out=rel)  # 0 / 0 is NaN, which this drops
@@ -307,7 +309,7 @@ def _at_zeros(work: Work, rel: NDArray[Any], size: NDArray[Any]) -> tuple[int, f
 
 
 def _cosine(ab: float, aa: float, bb: float) -> float | None:
-    """Return Σab / (‖a‖‖b‖) clipped to [-1, 1]; 1 for two zero tensors, None where one alone is zero."""
+    """Return Σab / (‖a‖‖b‖) clipped to [-1, 1]; 1 for two zero tensors, None where only one is zero."""
     if aa == 0 and bb == 0:
         return 1.0
     if aa == 0 or bb == 0 or not math.isfinite(aa) or not math.isfinite(bb):

@@ -1,31 +1,30 @@
-"""Measures the tensors that a map file brings into the reference's layout: by their data, or by what no layout changes.
+"""Measures tensors that a map file brings into the reference's layout: by their data, or else by their statistics.
 
-Without data, a tensor's counts, extremes, mean and norm are all that can be compared: no transpose, reshape or other
-dtype changes them (but for rounding), a concatenation's follow from its parts', and a part's are bounded by the whole's.
+Counts, extremes, mean and norm can be compared without data: a transpose, reshape or cast changes none of them (but for
+rounding), those of a concatenation follow from its parts, and those of a part are bounded by the whole tensor's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import measure_arrays
+from numscope.core.arrays import AnyArray
 from numscope.core.dtypes import unit_roundoff
 
-Loader = Callable[[int, int], tuple[NDArray[Any], NDArray[Any]] | None]
+Loader = Callable[[int, int], tuple[AnyArray, AnyArray] | None]
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    """How one of the target's tensors is brought into the reference's layout."""
+    """The conversion of one of the target's tensors into the reference's layout."""
 
-    apply: Callable[[NDArray[Any]], NDArray[Any]]
-    others: tuple[int, ...] | None = ()  # rows of the tensors that are joined to it; None: they are not in this step
+    apply: Callable[[AnyArray], AnyArray]
+    others: tuple[int, ...] | None = ()  # rows of the tensors that are joined to it; None: one is not in this step
     is_part: bool = False  # only a part of it is compared
 
 
@@ -33,7 +32,7 @@ class LaidOut:
 class Rows:
     """The measures to fill in, one row per pair of tensors."""
 
-    columns: dict[str, NDArray[Any]]
+    columns: dict[str, AnyArray]
     estimated: Flags
     bitwise: Flags
     known: Flags
@@ -44,11 +43,18 @@ class Rows:
 @dataclass(frozen=True)
 class _Statistics:
     elements: int
-    nonfinite: tuple[int, int, int]
+    nan: int
+    posinf: int
+    neginf: int
     min: float
     max: float
     mean: float
     l2: float
+
+    @property
+    def nonfinite(self) -> tuple[int, int, int]:
+        """The counts of NaN, inf and -inf."""
+        return self.nan, self.posinf, self.neginf
 
 
 def lay_out(
@@ -56,7 +62,7 @@ def lay_out(
 ) -> Flags:
     """Measure, in place, the tensors that have a layout; return which were compared by statistics alone.
 
-    `least` is what statistics can just not tell apart.
+    `least` is the largest relative difference that statistics cannot tell from zero.
     """
     by_statistics = np.zeros(len(t), np.bool_)
     for row in np.flatnonzero(np.isin(t, list(layouts))).tolist():
@@ -75,19 +81,21 @@ def lay_out(
 
 
 def _from_data(
-    a: Side, b: Side, t: int, r: int, layout: LaidOut, arrays: tuple[NDArray[Any], NDArray[Any]], row: int, rows: Rows
+    a: Side, b: Side, t: int, r: int, layout: LaidOut, arrays: tuple[AnyArray, AnyArray], row: int, rows: Rows
 ) -> None:
-    mine, theirs = layout.apply(arrays[0]), arrays[1]
+    target, theirs = arrays
+    mine = layout.apply(target)
     if mine.size != theirs.size:
         return
     words = a.book.words
-    dtypes = (words[a.tensors.dtype[t]], words[b.tensors.dtype[r]])
-    found = measure_arrays(mine, theirs, dtypes if mine.dtype == arrays[0].dtype else (dtypes[1], dtypes[1]))
+    reference_dtype = words[b.tensors.dtype[r]]
+    target_dtype = words[a.tensors.dtype[t]] if mine.dtype == target.dtype else reference_dtype
+    exact = measure_arrays(mine, theirs, (target_dtype, reference_dtype))
     for name, column in rows.columns.items():
-        value = getattr(found, name)
+        value = getattr(exact, name)
         column[row] = value if value is not None or column.dtype == object else np.nan
     rows.known[row], rows.estimated[row] = True, False
-    rows.error[row] = np.nan if found.relative_l2 is None else found.relative_l2
+    rows.error[row] = np.nan if exact.relative_l2 is None else exact.relative_l2
     rows.bitwise[row] = mine.dtype == theirs.dtype and mine.tobytes() == theirs.tobytes()
 
 
@@ -99,7 +107,7 @@ def _from_statistics(a: Side, b: Side, t: int, r: int, layout: LaidOut, least: f
         return False
     words = a.book.words
     roundoff = max(unit_roundoff(words[a.tensors.dtype[t]]), unit_roundoff(words[b.tensors.dtype[r]]))
-    distance = _beyond(mine, theirs) if layout.is_part else _apart(mine, theirs)
+    distance = _distance_of_part(mine, theirs) if layout.is_part else _distance(mine, theirs)
     scale = max(mine.l2, theirs.l2)
     distance = 0.0 if distance <= max(least, 2 * roundoff) * scale else distance
     relative = 0.0 if distance == 0 else distance / theirs.l2 if theirs.l2 > 0 else 1.0
@@ -113,27 +121,35 @@ def _from_statistics(a: Side, b: Side, t: int, r: int, layout: LaidOut, least: f
 
 def _of(side: Side, row: int) -> _Statistics:
     tensors = side.tensors
-    counts = (int(tensors.nan[row]), int(tensors.posinf[row]), int(tensors.neginf[row]))
-    values = (float(column[row]) for column in (tensors.min, tensors.max, tensors.mean, tensors.l2))
-    return _Statistics(int(tensors.elements[row]), counts, *values)
+    return _Statistics(
+        elements=int(tensors.elements[row]),
+        nan=int(tensors.nan[row]),
+        posinf=int(tensors.posinf[row]),
+        neginf=int(tensors.neginf[row]),
+        min=float(tensors.min[row]),
+        max=float(tensors.max[row]),
+        mean=float(tensors.mean[row]),
+        l2=float(tensors.l2[row]),
+    )
 
 
 def _joined(parts: list[_Statistics]) -> _Statistics:
     """Return the statistics of a concatenation."""
     finite = [part.elements - sum(part.nonfinite) for part in parts]
-    counts = tuple(sum(part.nonfinite[place] for part in parts) for place in range(3))
     return _Statistics(
-        sum(part.elements for part in parts),
-        (counts[0], counts[1], counts[2]),
-        min(part.min for part in parts),
-        max(part.max for part in parts),
-        sum(part.mean * count for part, count in zip(parts, finite)) / max(sum(finite), 1),
-        float(np.sqrt(sum(part.l2**2 for part in parts))),
+        elements=sum(part.elements for part in parts),
+        nan=sum(part.nan for part in parts),
+        posinf=sum(part.posinf for part in parts),
+        neginf=sum(part.neginf for part in parts),
+        min=min(part.min for part in parts),
+        max=max(part.max for part in parts),
+        mean=sum(part.mean * count for part, count in zip(parts, finite)) / max(sum(finite), 1),
+        l2=float(np.sqrt(sum(part.l2**2 for part in parts))),
     )
 
 
-def _apart(mine: _Statistics, theirs: _Statistics) -> float:
-    """Return the least distance that two tensors of these statistics, in whatever order, can have."""
+def _distance(mine: _Statistics, theirs: _Statistics) -> float:
+    """Return the least distance of two tensors of these statistics, in any order of their elements."""
     if mine.nonfinite != theirs.nonfinite:
         return float("inf")
     root = max(mine.elements, 1) ** 0.5
@@ -141,8 +157,8 @@ def _apart(mine: _Statistics, theirs: _Statistics) -> float:
     return max(abs(mine.l2 - theirs.l2), abs(mine.max - theirs.max), abs(mine.min - theirs.min), means)
 
 
-def _beyond(whole: _Statistics, part: _Statistics) -> float:
-    """Return how far a tensor's statistics are beyond what any part of the whole can have."""
+def _distance_of_part(whole: _Statistics, part: _Statistics) -> float:
+    """Return the least distance of a tensor of the statistics `part` from any part of the whole tensor."""
     if any(count > most for count, most in zip(part.nonfinite, whole.nonfinite)) or part.elements > whole.elements:
         return float("inf")
     return max(0.0, part.l2 - whole.l2, part.max - whole.max, whole.min - part.min)

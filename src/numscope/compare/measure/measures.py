@@ -5,38 +5,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import Exact, measure_arrays
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader, Rows, lay_out
+from numscope.core.arrays import AnyArray
 
 Layouts = dict[int, LaidOut]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
-RESOLUTION = 2.0**-26  # relative: what a sketch in float32 can just not see
-STATISTICS = 2.0**-20  # relative: what another tool's statistics, in float32, can just not tell apart
+RESOLUTION = 2.0**-26  # relative: smaller errors do not show in a sketch in float32
+STATISTICS = 2.0**-20  # relative: smaller differences do not show in another tool's statistics in float32
 _SHARED = 1 << 22  # elements: below this, threads take longer to start than the work takes
 _MOST_THREADS = 8
 
 
 @dataclass(frozen=True)
 class Measures:
-    """One row per distinct pair of tensors; NaN is "not known", infinity is a measure."""
+    """One row per distinct pair of tensors. NaN means unknown; infinity is a measure like any other."""
 
     a: Ints
     b: Ints
     row_of: Ints  # row of each slot pair
     bitwise: Flags
-    known: Flags  # a distance could be had at all
+    known: Flags  # there is a distance, measured or estimated
     same_shape: Flags
     unlike_nonfinite: Flags  # NaN or infinity on one side alone
     estimated: Flags
-    columns: dict[str, NDArray[Any]]  # EXACT_COLUMNS
+    columns: dict[str, AnyArray]  # EXACT_COLUMNS
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
-    laid_out: Flags  # brought into the reference's layout, and compared by what no layout changes
+    laid_out: Flags  # brought into the reference's layout, and compared by statistics alone
 
 
 def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layouts: Layouts | None = None) -> Measures:
@@ -50,7 +49,7 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     measured = ta.measured[t] & tb.measured[r]
     bitwise = measured & same_dtype & same_shape & (ta.hash[t] == tb.hash[r])
     elements = ta.elements[t]
-    # A complex number counts as two real ones: the sketch of a complex tensor tells nothing about one that is not.
+    # A complex number counts as two real ones: sketches of a complex and of a real tensor cannot be compared.
     pairs = np.array([word.startswith("complex") for word in a.book.words] + [False])
     alike = pairs[ta.dtype[t]] == pairs[tb.dtype[r]]
     known = measured & (elements == tb.elements[r]) & ta.sketched[t] & tb.sketched[r] & alike
@@ -59,16 +58,16 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     unlike |= bounded & _one_side_nonfinite(a, b, t, r)
     columns = _estimate(a, b, t, r, known, bitwise, unlike)
     _bound(a, b, t, r, bounded & ~unlike, columns)
-    in_part = ~known & ~bitwise & ~unlike & (elements == tb.elements[r]) & ta.sampled[t] & tb.sampled[r]
+    sampled = ~known & ~bitwise & ~unlike & (elements == tb.elements[r]) & ta.sampled[t] & tb.sampled[r]
     known |= bounded
     estimated = np.ones(len(t), np.bool_)
     if load is not None:
-        _from_samples(a, b, t, r, np.flatnonzero(in_part), columns, known, load)
+        _from_samples(a, b, t, r, np.flatnonzero(sampled), columns, known, load)
         _exact(a, b, t, r, columns, estimated, bitwise, load)
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
-    # Bits that differ where the sketch sees nothing differ by less than it can see.
+    # Where the bits differ and the sketches do not, the error is below their resolution.
     error = np.where(estimated & known & ~bitwise, np.fmax(error, RESOLUTION), error)
-    # A mask of bools and one of numbers that are added may say the same; their distance says nothing.
+    # A mask of bools and a mask of numbers to add may mean the same: their distance means nothing.
     flags = np.array([word == "bool" for word in a.book.words] + [False])
     error = np.where((flags[ta.dtype[t]] != flags[tb.dtype[r]]) & (error != 0), np.nan, error)
     _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
@@ -93,7 +92,7 @@ def _has_statistics(side: Side, rows: Ints) -> Flags:
 
 
 def _norms(side: Side, rows: Ints) -> Floats:
-    """Return the norms, or the largest that they can be where a dump does not say: √n times the greatest element."""
+    """Return the norms; where a dump has none, their upper bound: √n times the largest element."""
     tensors = side.tensors
     largest = np.maximum(np.abs(tensors.min[rows]), np.abs(tensors.max[rows]))
     norms = tensors.l2[rows]
@@ -101,24 +100,24 @@ def _norms(side: Side, rows: Ints) -> Floats:
 
 
 def _one_side_nonfinite(a: Side, b: Side, t: Ints, r: Ints) -> Flags:
-    """Return where one side alone has NaN or infinities; an imported run knows that there are some, not how many."""
+    """Return where one side alone has NaN or infinities; an imported run has no counts of them, only that there are some."""
     unlike = np.zeros(len(t), np.bool_)
     for name in ("nan", "posinf", "neginf"):
         unlike |= (getattr(a.tensors, name)[t] > 0) != (getattr(b.tensors, name)[r] > 0)
     return unlike
 
 
-def _bound(a: Side, b: Side, t: Ints, r: Ints, rows: Flags, columns: dict[str, NDArray[Any]]) -> None:
-    """Fill in what statistics alone tell: the least distance that two tensors with these statistics can have.
+def _bound(a: Side, b: Side, t: Ints, r: Ints, rows: Flags, columns: dict[str, AnyArray]) -> None:
+    """Fill in the least distance of two tensors with these statistics.
 
-    The norms, the extremes and √n times the means differ by no more than the Euclidean distance. What float32, in which
-    other tools write them, cannot tell apart counts as equal.
+    The norms, the extremes and √n times the means differ by no more than the Euclidean distance. Other tools write
+    statistics in float32: differences below its resolution count as zero.
     """
     ta, tb = a.tensors, b.tensors
     root = np.sqrt(np.maximum(ta.elements[t], 1))
     norms = _norms(b, r)
     scale = np.maximum(norms, _norms(a, t))
-    least = np.nan_to_num(np.abs(ta.l2[t] - tb.l2[r]))  # of norms that a dump does not say nothing follows
+    least = np.nan_to_num(np.abs(ta.l2[t] - tb.l2[r]))  # a norm that a dump does not have bounds nothing
     for bound in (ta.max[t] - tb.max[r], ta.min[t] - tb.min[r], (ta.mean[t] - tb.mean[r]) * root):
         least = np.maximum(least, np.abs(bound))
     least = np.where(least <= STATISTICS * scale, 0.0, least)
@@ -128,12 +127,10 @@ def _bound(a: Side, b: Side, t: Ints, r: Ints, rows: Flags, columns: dict[str, N
         columns[name] = np.where(rows, values, columns[name])
 
 
-def _estimate(
-    a: Side, b: Side, t: Ints, r: Ints, known: Flags, bitwise: Flags, unlike: Flags
-) -> dict[str, NDArray[Any]]:
-    """Return what the sketches tell: they are linear, so that of the difference is the difference of the two."""
+def _estimate(a: Side, b: Side, t: Ints, r: Ints, known: Flags, bitwise: Flags, unlike: Flags) -> dict[str, AnyArray]:
+    """Return estimates from the sketches; sketches are linear, so the difference of two is the sketch of the difference."""
     count = len(t)
-    columns: dict[str, NDArray[Any]] = {name: np.full(count, np.nan) for name in EXACT_COLUMNS}
+    columns: dict[str, AnyArray] = {name: np.full(count, np.nan) for name in EXACT_COLUMNS}
     for name in ("structure", "first_index", "worst_index"):
         columns[name] = np.full(count, None, dtype=object)
     euclid = np.full(count, np.nan)
@@ -148,7 +145,7 @@ def _estimate(
         correlation[part] = np.einsum("ij,ij->i", difference, theirs) / np.where(norms > 0, norms, np.nan)
     euclid[bitwise] = 0.0
     norm_a, norm_b = a.tensors.l2[t], b.tensors.l2[r]
-    # Non-finite elements are left out on both sides; two tensors of nothing else have no norm and no distance.
+    # Norms are of the finite elements: a tensor without any has none.
     norm_a, norm_b = np.where(np.isnan(norm_a), 0.0, norm_a), np.where(np.isnan(norm_b), 0.0, norm_b)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         relative = np.where(euclid == 0, 0.0, euclid / norm_b)
@@ -172,7 +169,7 @@ def _exact(
     b: Side,
     t: Ints,
     r: Ints,
-    columns: dict[str, NDArray[Any]],
+    columns: dict[str, AnyArray],
     estimated: Flags,
     bitwise: Flags,
     load: Loader,
@@ -181,41 +178,46 @@ def _exact(
     both = a.tensors.kept[t] & b.tensors.kept[r] & (a.tensors.elements[t] == b.tensors.elements[r])
     estimated[both & bitwise] = False
 
-    def one(row: int) -> Exact | None:
+    def measured(row: int) -> Exact | None:
         arrays = load(int(t[row]), int(r[row]))
-        names = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
-        return None if arrays is None else measure_arrays(arrays[0], arrays[1], names)
+        dtypes = (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]])
+        return None if arrays is None else measure_arrays(*arrays, dtypes)
 
     rows = np.flatnonzero(both & ~bitwise)
-    for row, found in zip(rows.tolist(), _each(one, rows, int(a.tensors.elements[t[rows]].sum()))):
-        if found is None:
+    for row, exact in zip(rows.tolist(), _each(measured, rows, int(a.tensors.elements[t[rows]].sum()))):
+        if exact is None:
             continue
         estimated[row] = False
         for name in EXACT_COLUMNS:
-            value = getattr(found, name)
+            value = getattr(exact, name)
             columns[name][row] = value if value is not None or columns[name].dtype == object else np.nan
 
 
 def _from_samples(
-    a: Side, b: Side, t: Ints, r: Ints, rows: Ints, columns: dict[str, NDArray[Any]], known: Flags, load: Loader
+    a: Side, b: Side, t: Ints, r: Ints, rows: Ints, columns: dict[str, AnyArray], known: Flags, load: Loader
 ) -> None:
-    """Fill in what the same elements of both sides tell, where there is no sketch: another tool's dump, sampled."""
+    """Fill in measures of samples of the same elements, for pairs without sketches: another tool's sampled dumps."""
     words = a.book.words
     for row in rows.tolist():
         arrays = load(int(t[row]), int(r[row]))
-        if arrays is None or not arrays[0].size or arrays[0].size != arrays[1].size:
+        if arrays is None:
             continue
-        found = measure_arrays(*arrays, (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]]))
-        whole = float(np.sqrt(a.tensors.elements[t[row]] / arrays[0].size))
-        for name, part in (("euclid", whole), ("relative_l2", 1.0), ("rmse", 1.0)):
-            if (value := getattr(found, name)) is not None:
-                columns[name][row] = np.fmax(columns[name][row], part * value)  # statistics may tell that it is more
+        target, reference = arrays
+        if not target.size or target.size != reference.size:
+            continue
+        exact = measure_arrays(target, reference, (words[a.tensors.dtype[t[row]]], words[b.tensors.dtype[r[row]]]))
+        to_whole = float(np.sqrt(a.tensors.elements[t[row]] / target.size))
+        for name, factor in (("euclid", to_whole), ("relative_l2", 1.0), ("rmse", 1.0)):
+            if (value := getattr(exact, name)) is not None:
+                columns[name][row] = np.fmax(
+                    columns[name][row], factor * value
+                )  # the bound of the statistics may be higher
                 known[row] = True
-        columns["cosine"][row] = np.nan if found.cosine is None else found.cosine
+        columns["cosine"][row] = np.nan if exact.cosine is None else exact.cosine
 
 
 def _each(work: Callable[[int], Exact | None], rows: Ints, elements: int) -> Iterable[Exact | None]:
-    """Return the work's result for each row; numpy lets other threads run, so large work is shared between the cores."""
+    """Return the result for each row; several threads share large work, as numpy releases Python's lock."""
     cores = min(
         _MOST_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -237,7 +239,7 @@ def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: 
 
 
 def filled(side: Side, rows: Ints) -> Flags:
-    """Return which tensors hold a value far beyond all others, as a mask of attention scores has: it hides the rest."""
+    """Return which tensors hold a value far beyond all others, as masked attention scores do: it hides their errors."""
     low, high = np.abs(side.tensors.min[rows]), np.abs(side.tensors.max[rows])
     most, least = np.fmax(low, high), np.fmin(low, high)
     return np.asarray((most >= 1e4) & (most > 1e3 * np.fmax(least, 1.0)))
@@ -246,7 +248,7 @@ def filled(side: Side, rows: Ints) -> Flags:
 def _look_through_masks(
     a: Side, b: Side, t: Ints, r: Ints, error: Floats, without_data: Flags, load: Loader | None
 ) -> None:
-    """Measure masked tensors without the mask's value, where there is data; else their error is not known."""
+    """Measure masked tensors without the mask's value where there is data; elsewhere make their error unknown."""
     masked = np.flatnonzero(filled(a, t) & filled(b, r) & (error != 0) & ~_unlike(a, b, t, r))
     for row in masked.tolist():
         arrays = load(int(t[row]), int(r[row])) if load is not None and not without_data[row] else None
@@ -255,6 +257,6 @@ def _look_through_masks(
             continue
         x, y = (np.asarray(array, dtype=np.float64).reshape(-1) for array in arrays)
         open_ = ~((np.abs(x) == np.abs(x).max()) & (np.abs(y) == np.abs(y).max()))
-        # Masks alone, of which the target's covers more: all that differs is zero in the reference.
+        # Of two pure masks, the target's may cover more: then the reference is zero wherever they differ.
         norm = float(np.linalg.norm(y[open_])) or float(np.linalg.norm(x[open_]))
         error[row] = float(np.linalg.norm(x[open_] - y[open_])) / norm if norm > 0 else np.nan

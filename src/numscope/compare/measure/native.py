@@ -1,28 +1,31 @@
-"""The C function that takes the exact measures of two contents: native.c.
+"""Loads the C function that measures two arrays exactly: native.c.
 
-Compiled once, where the machine has a compiler, when it is first needed, tried out, and kept in the user's cache folder.
-Where any of that can't be had, numpy measures, in several times the time. `NUMSCOPE_NATIVE=0` asks for that.
+It is compiled when it is first needed, tested against numpy, and kept in the user's cache folder. Without a compiler, or
+with `NUMSCOPE_NATIVE=0`, numpy measures instead, which takes several times as long.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.compiling import compiled, is_wanted, program, vector_flags
 
 _KINDS = ["float32", "bfloat16", "float16"]  # in the order of native.c
-LEAST = 4096  # elements for which it is loaded
+LEAST = 4096  # elements: numpy measures smaller arrays
 _FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-fPIC", "-shared"]
 
 
-class Found(ctypes.Structure):
-    """What native.c has found in a chunk."""
+_Function = Callable[..., int]  # numscope_measures of native.c: 0 where it has measured
+
+
+class ChunkMeasures(ctypes.Structure):
+    """The measures of a chunk, as native.c lays them out."""
 
     _fields_ = [
         *((name, ctypes.c_double) for name in ("bb", "dd", "db", "b", "d", "aa", "ab", "a")),
@@ -32,35 +35,35 @@ class Found(ctypes.Structure):
 
 
 class Pair:
-    """Two contents of one dtype, measured a chunk at a time; `errors` takes the absolute errors of a chunk."""
+    """Two arrays of one dtype, measured a chunk at a time; `errors` receives the absolute errors of a chunk."""
 
     def __init__(
-        self, function: Any, a: NDArray[Any], b: NDArray[Any], tolerance: tuple[float, float], errors: NDArray[Any]
+        self, function: _Function, a: AnyArray, b: AnyArray, tolerance: tuple[float, float], errors: AnyArray
     ) -> None:
         self._function, self._kind, self._tolerance = function, _KINDS.index(a.dtype.name), tolerance
         self._size = a.dtype.itemsize
         self._arrays, self._a, self._b, self._errors = (a, b, errors), a.ctypes.data, b.ctypes.data, errors.ctypes.data
 
-    def measure(self, begin: int, count: int, ulps: int) -> Found | None:
-        """Measure the elements from `begin` on, or return None where numpy has to; `ulps`: how far off some are already."""
-        found = Found(first=-1, worst=-1, ulps=ulps)
+    def measure(self, begin: int, count: int, ulps: int) -> ChunkMeasures | None:
+        """Measure `count` elements from `begin` on; None where numpy has to. `ulps` is the largest distance so far."""
+        measures = ChunkMeasures(first=-1, worst=-1, ulps=ulps)
         at = begin * self._size
-        words = self._kind, self._a + at, self._b + at, count, *self._tolerance, self._errors
-        return None if self._function(*words, ctypes.byref(found)) else found
+        arguments = self._kind, self._a + at, self._b + at, count, *self._tolerance, self._errors
+        return None if self._function(*arguments, ctypes.byref(measures)) else measures
 
 
-def pair(a: NDArray[Any], b: NDArray[Any], tolerance: tuple[float, float], errors: NDArray[Any]) -> Pair | None:
-    """Return the pair of two flat arrays, or None where the function can't measure it or would gain nothing."""
-    known = a.dtype == b.dtype and a.dtype.name in _KINDS and a.size >= LEAST
-    if not known or not (a.flags.aligned and b.flags.aligned):
+def pair(a: AnyArray, b: AnyArray, tolerance: tuple[float, float], errors: AnyArray) -> Pair | None:
+    """Return the pair of two flat arrays; None for dtypes and sizes that numpy measures."""
+    is_fit = a.dtype == b.dtype and a.dtype.name in _KINDS and a.size >= LEAST
+    if not is_fit or not (a.flags.aligned and b.flags.aligned):
         return None
     function = load()
     return None if function is None else Pair(function, a, b, tolerance, errors)
 
 
 @lru_cache(maxsize=1)
-def load() -> Any:
-    """Return the compiled function, or None where it can't be had; the answer is the same for the whole process."""
+def load() -> _Function | None:
+    """Return the compiled function, or None where there is none; the process asks once."""
     if not is_wanted():
         return None
     try:
@@ -68,19 +71,19 @@ def load() -> Any:
         flags = [[*_FLAGS, *vector_flags()]]
         path = compiled("measures", [source], program("CC", "cc", "gcc", "clang"), flags, (), _try_out)
         return _function(path)
-    except Exception:  # no compiler, no place to write to, a library of another system: slower, not wrong
+    except Exception:  # no compiler, no writable cache, a library of another system: slower, not wrong
         return None
 
 
-def _function(path: Path) -> Any:
-    function = ctypes.CDLL(str(path)).numscope_measures  # lets go of Python's lock
-    number, place = ctypes.c_double, ctypes.c_void_p
-    function.argtypes = [ctypes.c_int, place, place, ctypes.c_int64, number, number, place, place]
+def _function(path: Path) -> _Function:
+    function = ctypes.CDLL(str(path)).numscope_measures  # releases Python's lock while it runs
+    double, pointer = ctypes.c_double, ctypes.c_void_p
+    function.argtypes = [ctypes.c_int, pointer, pointer, ctypes.c_int64, double, double, pointer, pointer]
     return function
 
 
 def _try_out(path: Path) -> None:
-    """Measure two contents of each kind, and raise where that is not what numpy has in float64."""
+    """Measure two arrays of each kind; raise where the result is not numpy's in float64."""
     import ml_dtypes
 
     random = np.random.Generator(np.random.PCG64(0))
@@ -90,13 +93,14 @@ def _try_out(path: Path) -> None:
     for name in _KINDS:
         dtype = np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name)
         a, b, errors = other.astype(dtype), base.astype(dtype), np.empty(3001, np.float32)
-        found = Pair(_function(path), a, b, (1e-3, 1e-5), errors).measure(0, 3001, 0)
+        measures = Pair(_function(path), a, b, (1e-3, 1e-5), errors).measure(0, 3001, 0)
         x, y = a.astype(np.float64), b.astype(np.float64)
         d = np.abs(x - y)
         there = y != 0
         right = [x @ x, x @ y, y @ y, d @ d, x.sum(), y.sum(), (d[there] / np.abs(y[there])).sum(), d.max()]
-        same = found is not None and np.allclose(
-            [found.aa, found.ab, found.bb, found.dd, found.a, found.b, found.relative, found.most], right, rtol=1e-5
-        )
-        if not same or np.abs(errors - d).max() > 1e-6 * d.max() or found.zeros != (~there).sum():  # type: ignore[union-attr]
+        if measures is None:
+            raise ArithmeticError(f"the compiled form does not measure {name}")
+        columns = ("aa", "ab", "bb", "dd", "a", "b", "relative", "most")
+        same = np.allclose([getattr(measures, column) for column in columns], right, rtol=1e-5)
+        if not same or np.abs(errors - d).max() > 1e-6 * d.max() or measures.zeros != (~there).sum():
             raise ArithmeticError(f"the compiled form measures {name} wrongly")

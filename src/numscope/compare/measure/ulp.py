@@ -1,26 +1,30 @@
-"""Distance in units in the last place: how many numbers of the dtype lie between two values."""
+"""Distances in units in the last place: the number of values of the dtype between two elements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.dtypes import FLOATS
 
-_INTEGER: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+Integers = NDArray[np.integer]
+_SIZES = (1, 2, 4, 8)  # bytes of a dtype whose bits numpy has an integer for
 _UNSIGNED = "float8_e8m0fnu"  # powers of two, without a sign
 _SAMPLE = 1 << 14
 _PIECE = 96 << 10  # bytes
-_EVEN = 0.5  # up to this relative error, numbers lie evenly enough for a bound to the distance
+_EVEN = 0.5  # up to this relative error, the spacing of numbers varies little enough to bound the distance
 
 Statistics = tuple[float | None, float | None, float | None]
 
 
 class _Part(NamedTuple):
+    """Elements that may be further off than the furthest so far, and their largest relative error."""
+
     most: float
     begin: int
     end: int
@@ -31,26 +35,31 @@ class Ulps:
     """Median, 99 % quantile and maximum of the distance; None where the dtypes differ or have no ulp.
 
     The quantiles of a tensor of more than 16,384 elements are those of an even sample; the maximum is of all: an element
-    can only be further off than the furthest so far if its relative error is large enough, and only those are looked at.
+    can only exceed the largest distance so far if its relative error is large enough, and only such elements are looked at.
     """
 
-    def __init__(self, a: NDArray[Any], b: NDArray[Any], dtypes: tuple[str, str]) -> None:
+    def __init__(self, a: AnyArray, b: AnyArray, dtypes: tuple[str, str]) -> None:
         self.a, self.b = a, b
-        form = FLOATS.get(dtypes[0]) if dtypes[0] == dtypes[1] else None
-        self.known = form is not None and a.dtype == b.dtype and a.dtype.itemsize in _INTEGER
+        dtype, other_dtype = dtypes
+        form = FLOATS.get(dtype) if dtype == other_dtype else None
+        self.has_ulps = form is not None and a.dtype == b.dtype and a.dtype.itemsize in _SIZES
         self.scale = 1 / form.unit_roundoff if form is not None else math.inf
         self.top = 0.0
-        self.sample = np.zeros(0)
+        self.sample: Integers = np.zeros(0, np.int64)
         self.later: list[_Part] = []
-        if self.known:
+        if self.has_ulps:
             stride = -(-a.size // _SAMPLE)
             self.sample = _distance(np.ascontiguousarray(a[::stride]), np.ascontiguousarray(b[::stride]))
             self.top = float(self.sample.max()) if self.sample.size else 0.0
 
-    def look(self, begin: int, relative: NDArray[Any], most: float, finite: bool, flag: NDArray[np.bool_]) -> None:
-        """Look at the elements from `begin` on, of the relative errors `relative`, `most` at most, if one may be further off
-        than any so far; `finite` says that all of them are finite."""
-        if not self.known or self._bound(most) <= self.top:
+    def look(
+        self, begin: int, relative: NDArray[np.floating], most: float, finite: bool, flag: NDArray[np.bool_]
+    ) -> None:
+        """Look at the elements from `begin` on if their relative errors, `most` at most, allow a larger distance.
+
+        `finite` says that all of them are finite; `flag` is a buffer.
+        """
+        if not self.has_ulps or self._bound(most) <= self.top:
             return
         part = _Part(most, begin, begin + len(relative), finite)
         if most <= _EVEN:  # another part may show that this one need not be looked at
@@ -60,11 +69,11 @@ class Ulps:
         if np.count_nonzero(far) > len(far) // 64:
             self._look(part)
         else:
-            places = begin + np.flatnonzero(far)
-            self.top = max(self.top, _furthest(self.a[places], self.b[places]))
+            indices = begin + np.flatnonzero(far)
+            self.top = max(self.top, _furthest(self.a[indices], self.b[indices]))
 
     def _bound(self, relative: float) -> float:
-        """Return how far off an element of this relative error can be."""
+        """Return the largest distance that an element of this relative error can have."""
         return math.floor(relative * self.scale * (1 + 1e-6)) if relative <= _EVEN else math.inf
 
     def _look(self, part: _Part) -> None:
@@ -75,7 +84,7 @@ class Ulps:
 
     def result(self) -> Statistics:
         """Return median, 99 % quantile and maximum."""
-        if not self.known or not self.sample.size:
+        if not self.has_ulps or not self.sample.size:
             return None, None, None
         for part in sorted(self.later, reverse=True):
             if self._bound(part.most) > self.top:
@@ -85,9 +94,9 @@ class Ulps:
         return float(median), float(high), self.top
 
 
-def _ordered(x: NDArray[Any]) -> NDArray[Any]:
-    """Return integers in the order of the values, one apart for neighbours; both zeros are 0."""
-    kind = _INTEGER[x.dtype.itemsize]
+def ordered(x: AnyArray) -> Integers:
+    """Map floating-point numbers to integers in the same order, consecutive for neighbours; both zeros are 0."""
+    kind = np.dtype(f"i{x.dtype.itemsize}")
     bits = np.ascontiguousarray(x).view(kind)
     if x.dtype.name == _UNSIGNED:
         return np.asarray(bits.view(np.uint8), np.int16)
@@ -95,47 +104,48 @@ def _ordered(x: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(((bits & np.iinfo(kind).max) ^ sign) - sign)
 
 
-def _distance(a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+def _distance(a: AnyArray, b: AnyArray) -> Integers:
     """Return the distances of the elements that are finite on both sides."""
     both = is_finite(a) & is_finite(b)
     if not both.all():
         a, b = a[both], b[both]
-    x, y = _ordered(a), _ordered(b)
+    x, y = ordered(a), ordered(b)
     return np.asarray((np.maximum(x, y) - np.minimum(x, y)).view(f"u{x.dtype.itemsize}"))
 
 
-def pieces(array: NDArray[Any]) -> Iterator[slice]:
-    """Yield slices for which a temporary array is small: memory for large ones is taken anew from the system each time."""
+def pieces(array: AnyArray) -> Iterator[slice]:
+    """Yield slices that need only small temporary arrays: the memory of large ones comes from the system each time."""
     step = _PIECE // array.itemsize
     return (slice(begin, begin + step) for begin in range(0, len(array), step))
 
 
-def nonfinite(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.intp]:
-    """Return the places of the elements that are not finite on one side or both."""
-    found = [np.flatnonzero(~(is_finite(a[piece]) & is_finite(b[piece]))) + piece.start for piece in pieces(a)]
-    return np.concatenate(found)
+def nonfinite(a: AnyArray, b: AnyArray) -> NDArray[np.intp]:
+    """Return the indices of the elements that are not finite on one side or both."""
+    indices = [np.flatnonzero(~(is_finite(a[piece]) & is_finite(b[piece]))) + piece.start for piece in pieces(a)]
+    return np.concatenate(indices)
 
 
-def is_finite(x: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return of each element whether it is finite; of 16 bits through them, as numpy's own way is slow."""
+def is_finite(x: AnyArray) -> NDArray[np.bool_]:
+    """Tell for each element whether it is finite; dtypes of 16 bits by their exponent, because numpy is slow for them."""
     exponent = {"bfloat16": 0x7F80, "float16": 0x7C00}.get(x.dtype.name)
     if exponent is not None:
         return np.asarray((x.view(np.uint16) & exponent) != exponent)
     return np.asarray(np.isfinite(x if x.dtype.kind == "f" else x.astype(np.float32)))
 
 
-def _furthest(a: NDArray[Any], b: NDArray[Any]) -> float:
+def _furthest(a: AnyArray, b: AnyArray) -> float:
     """Return the largest distance of elements that are all finite."""
     if a.dtype.name == _UNSIGNED:
         return float(_distance(a, b).max(initial=0))
-    kind = np.dtype(_INTEGER[a.dtype.itemsize])
+    kind = np.dtype(f"i{a.dtype.itemsize}")
     x, y = a.view(kind), b.view(kind)
     across = np.bitwise_xor(x, y)
     apart = np.subtract(x, y)
     if int(across.min()) >= 0:
         return float(max(int(apart.max()), -int(apart.min())))
-    # On either side of zero the distance is the sum of both without their signs: all in bits, as a choice per element is slow.
-    np.right_shift(across, 8 * kind.itemsize - 1, out=across)  # all ones there, else 0
+    # The distance of numbers of different signs is the sum of their magnitudes. Bit operations select it for each element,
+    # because np.where is slow.
+    np.right_shift(across, 8 * kind.itemsize - 1, out=across)  # all ones where the signs differ, else 0
     sizes = np.add(x, y)
     np.bitwise_xor(sizes, np.iinfo(kind).min, out=sizes)
     np.bitwise_and(sizes, across, out=sizes)
