@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Json: TypeAlias = bool | int | float | str | list["Json"] | dict[str, "Json"] | None
+
+# An object that numscope itself wrote, as a manifest or a report: the keys say the types of their values.
+JsonObject: TypeAlias = dict[str, Any]
 
 
 def members(value: Json) -> dict[str, Json]:

@@ -1,7 +1,7 @@
-"""What capture hands to the writer, and how it becomes Arrow record batches.
+"""Batches: the rows and data that capture hands to the writer, and their conversion to Arrow record batches.
 
-The conversion runs on the writer's thread while the user's job goes on, so it is done in whole columns: numpy and Arrow
-release the interpreter's lock, a loop over rows does not.
+The conversion runs on the writer's thread while the user's job goes on. It works on whole columns, because numpy and
+Arrow release the interpreter's lock, and a loop over rows does not.
 """
 
 from __future__ import annotations
@@ -10,38 +10,41 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray, AnyDtype
 from numscope.store.schema import SKETCH, TABLES
 
-Columns = Mapping[str, Any]
+# A sequence, a numpy array or an array of Arrow, which has no types.
+ColumnValues: TypeAlias = Any
+Columns = Mapping[str, ColumnValues]
 
 _WIDE = pa.array(["float64", "complex128", "int64", "uint64"])
-# NaN stands for "no finite element" in these; on disk that is null.
+# Columns in which NaN means that a tensor has no finite element; on disk that is null.
 NULL_IF_NAN = frozenset({"min", "max", "mean", "l2"})
 _FIELDS = {table: [(fld.name, fld.type) for fld in schema] for table, schema in TABLES.items()}
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A part of a tensor's elements (head, every k-th, tail), kept in place of the whole."""
+    """A part of a tensor's elements (head, every k-th, tail), kept instead of all of them."""
 
-    array: NDArray[Any] | OnDevice
+    array: AnyArray | OnDevice
 
 
 @dataclass(frozen=True)
 class OnDevice:
-    """An array that is not in the host's memory yet; its bytes are fetched where they are written."""
+    """An array that is not in the host's memory yet; the thread that writes it fetches its bytes."""
 
-    dtype: np.dtype[Any]
+    dtype: AnyDtype
     shape: tuple[int, ...]
     data: Any
-    # Gives the bytes of such data, one after the other, in pieces; each is valid until the next is asked for.
+    # Yields the bytes of several such arrays in order, in pieces; a piece is valid until the next one is asked for.
     fetch: Callable[[Sequence[Any]], Iterator[memoryview]]
 
     @property
@@ -57,10 +60,10 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class View:
-    """The data of a tensor that shows elements of another kept tensor of its step: where they lie in that one's."""
+    """The data of a tensor that is a view of another kept tensor of its step: the position of its elements in that one."""
 
-    tensor: int  # the number of the other one
-    offset: int  # in elements of its row-major order, as the strides are
+    tensor: int  # the number of the other tensor
+    offset: int  # in elements of the other tensor in row-major order, as the strides are
     strides: tuple[int, ...]
 
 
@@ -70,18 +73,18 @@ class Batch:
 
     Each table maps a column of `store.schema` to a sequence, a numpy array or an Arrow array (a DictionaryArray for
     repeated strings is the cheapest); a missing column is null. `data` maps the number of a tensor in `tensors` to its
-    array, here or on a device, to a Sample, or to a View of one that came before. Nothing in it may be changed after it
-    was given to the writer.
+    array, on the host or on a device, to a Sample, or to a View of an earlier one. The writer owns a batch: nobody may
+    change it after `write`.
     """
 
     calls: Columns = field(default_factory=dict)
     slots: Columns = field(default_factory=dict)
     tensors: Columns = field(default_factory=dict)
     stacks: Columns = field(default_factory=dict)
-    data: Mapping[int, NDArray[Any] | OnDevice | Sample | View] = field(default_factory=dict)
+    data: Mapping[int, AnyArray | OnDevice | Sample | View] = field(default_factory=dict)
 
     def nbytes(self) -> int:
-        """Return about how much memory the batch holds."""
+        """Estimate the memory that the batch holds."""
         size = 0
         for table in (self.calls, self.slots, self.tensors, self.stacks):
             for values in table.values():
@@ -90,7 +93,7 @@ class Batch:
         return size + sum(array_of(value).nbytes for value in self.data.values() if not isinstance(value, View))
 
 
-def array_of(value: NDArray[Any] | OnDevice | Sample | View) -> NDArray[Any] | OnDevice:
+def array_of(value: AnyArray | OnDevice | Sample | View) -> AnyArray | OnDevice:
     """Return the array that is to be stored."""
     if isinstance(value, View):
         raise TypeError("a view has no data of its own")
@@ -102,9 +105,9 @@ def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
     fields = _FIELDS[table]
     rows = max((len(values) for values in columns.values() if values is not None), default=0)
     arrays: list[pa.Array] = []
-    given = 0
+    used = 0
     for at, (name, kind) in enumerate(fields):
-        given += name in columns
+        used += name in columns
         values = columns.get(name)
         if name == "sketch" and (values is None or isinstance(values, np.ndarray)):
             array = _no_sketch(rows) if values is None else _sketch(values)
@@ -117,13 +120,13 @@ def record_batch(table: str, columns: Columns) -> pa.RecordBatch:
         if len(array) != rows:
             raise ValueError(f"table {table}: column {name} has {len(array)} rows, the others {rows}")
         arrays.append(array)
-    if given < len(columns):
+    if used < len(columns):
         unknown = set(columns) - {name for name, _ in fields}
         raise ValueError(f"table {table} has no column {sorted(unknown)[0]!r}")
     return pa.RecordBatch.from_arrays(arrays, schema=TABLES[table])
 
 
-def column(values: Any, kind: pa.DataType, rows: int, nan_is_null: bool = False) -> pa.Array:
+def column(values: ColumnValues, kind: pa.DataType, rows: int, nan_is_null: bool = False) -> pa.Array:
     """Return values, in any of the forms a Batch may have, as an Arrow array of the type."""
     if values is None:
         return pa.nulls(rows, kind)
@@ -139,19 +142,19 @@ def column(values: Any, kind: pa.DataType, rows: int, nan_is_null: bool = False)
 
 
 def _sketch(values: NDArray[np.float64]) -> pa.Array:
-    with np.errstate(over="ignore"):  # beyond float32's range is infinity: an estimate from it is unknown, not wrong
+    with np.errstate(over="ignore"):  # beyond float32 becomes infinity: estimates are unknown, not wrong
         flat = pa.array(np.ascontiguousarray(values, np.float32).reshape(-1))
     return pa.FixedSizeListArray.from_arrays(flat, SKETCH)
 
 
 def is_wide(dtype: pa.Array) -> NDArray[np.bool_]:
-    """Tell of which dtypes the sketch needs more digits than float32 has; those that are missing go to `sketch_low`."""
+    """Tell for each dtype whether its sketch needs more digits than float32 has; `sketch_low` holds the rest."""
     wide: NDArray[np.bool_] = pc.is_in(dtype, _WIDE).to_numpy(zero_copy_only=False)
     return wide
 
 
 def low_part(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return what float32 cannot hold of sketches."""
+    """Return the part of sketches that float32 cannot hold."""
     with np.errstate(over="ignore", invalid="ignore"):
         rest = (values - values.astype(np.float32)).astype(np.float32)
     rest[~np.isfinite(rest)] = 0
@@ -168,7 +171,7 @@ def _sketch_low(values: NDArray[np.float64], dtype: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
 
 
-# Steps mostly have as many rows as the one before. A full set of nulls is 19 columns.
+# Most steps have as many rows as the one before. A complete set of null columns is 19.
 @lru_cache(maxsize=32)
 def _nulls(table: str, at: int, rows: int) -> pa.Array:
     return pa.nulls(rows, TABLES[table].field(at).type)

@@ -1,13 +1,14 @@
-"""Names of dtypes, as the tables have them, as numpy dtypes and as safetensors writes them."""
+"""Converts the tables' names of dtypes to numpy dtypes and to the names of safetensors."""
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-# What every version of safetensors since 0.4 can hold. Everything else is stored as bytes, with one more axis.
+from numscope.core.arrays import AnyDtype
+
+# The dtypes of every version of safetensors since 0.4. All others are stored as bytes, with one more axis.
 SAFETENSORS = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -28,11 +29,11 @@ SAFETENSORS = {
 
 
 @cache
-def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Return the numpy dtype of a dtype's name, ml_dtypes included, or None where numpy has none (packed kinds)."""
+def numpy_dtype(name: str) -> AnyDtype | None:
+    """Return the numpy dtype of a name, those of ml_dtypes included, or None for packed dtypes."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # only runs that keep such tensors pay for it
+        import ml_dtypes  # imported only for runs that keep such tensors
 
         return np.dtype(getattr(ml_dtypes, name)) if hasattr(ml_dtypes, name) else None

@@ -1,4 +1,4 @@
-"""Small rules about files: whole writes, and files that appear complete or not at all."""
+"""Writes files completely: all buffers of a list, and files that appear with all their content or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VECTOR = 1000  # buffers the system takes in one call (IOV_MAX is 1024)
 
 
 def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
-    """Write all buffers to the end of fd, with as few system calls as can be."""
+    """Append all buffers to a file, with as few system calls as possible."""
     waiting = [buffer for buffer in buffers if len(buffer)]
     first = 0
     while first < len(waiting):
@@ -23,7 +23,7 @@ def write_all(fd: int, buffers: Sequence[memoryview]) -> None:
 
 
 def place(path: Path, content: bytes, replace: bool = False) -> bool:
-    """Make the file appear with all its content at once; False where another has made it first."""
+    """Make a file appear with all its content at once; return False where another process has made it first."""
     waiting = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     waiting.write_bytes(content)
     try:

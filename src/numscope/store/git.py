@@ -1,7 +1,7 @@
-"""The commit a script ran at, read from git's own files: no subprocess, which a training job may not be free to start.
+"""Reads the commit of a repository from git's files: some training jobs must not start a subprocess.
 
-`dirty` is true where a tracked file differs from the index or the index from the commit, and None where that could not
-be told within a moment.
+`dirty` is true where a tracked file differs from the index or the index from the commit, and None where it takes too
+long to tell.
 """
 
 from __future__ import annotations
@@ -12,21 +12,29 @@ import struct
 import time
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 _SECONDS = 0.1  # to spend on `dirty`
 _HASHED = 1 << 20  # bytes: larger files are judged by size and time alone
 
 
-def repository_state(directory: Path) -> dict[str, Any] | None:
-    """Return commit, branch and dirty flag of the repository a directory is in, or None."""
+class RepositoryState(TypedDict):
+    """The state of a repository, as the manifest has it."""
+
+    commit: str
+    branch: str
+    dirty: bool | None
+
+
+def repository_state(directory: Path) -> RepositoryState | None:
+    """Return the state of the repository that a directory is in, or None."""
     try:
         return _state(directory.resolve())
     except (OSError, ValueError, struct.error, IndexError, zlib.error):
         return None
 
 
-def _state(directory: Path) -> dict[str, Any] | None:
+def _state(directory: Path) -> RepositoryState | None:
     for root in (directory, *directory.parents):
         if (root / ".git").exists():
             break
@@ -34,7 +42,8 @@ def _state(directory: Path) -> dict[str, Any] | None:
         return None
     git = root / ".git"
     if git.is_file():  # a worktree or submodule: the file names the directory
-        git = root / git.read_text().partition("gitdir:")[2].strip()
+        _, _, target = git.read_text().partition("gitdir:")
+        git = root / target.strip()
     common = git / "commondir"
     shared = git / common.read_text().strip() if common.exists() else git
     head = (git / "HEAD").read_text().strip()
@@ -91,12 +100,12 @@ def _changed(path: Path, size: int, seconds: int, nanoseconds: int, digest: byte
         return state.st_size & 0xFFFFFFFF != size
     if state.st_size & 0xFFFFFFFF != size or state.st_size > _HASHED:
         return True
-    content = path.read_bytes()  # touched, perhaps not changed
+    content = path.read_bytes()  # another time: hash it
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).digest() != digest
 
 
 def _staged(data: bytes, at: int, shared: Path, commit: str) -> bool | None:
-    """Tell from the index's cached tree whether something is added that is not committed."""
+    """Tell from the index's cached tree whether something is staged that is not committed."""
     while at + 8 < len(data) - 20:
         name, length = struct.unpack_from(">4sI", data, at)
         if name == b"TREE":
@@ -109,7 +118,7 @@ def _staged(data: bytes, at: int, shared: Path, commit: str) -> bool | None:
             loose = shared / "objects" / commit[:2] / commit[2:]
             if not loose.exists():  # packed: an up-to-date tree almost always is the commit's
                 return False
-            content = zlib.decompress(loose.read_bytes())
-            return content.partition(b"\0")[2][:45] != b"tree " + tree.encode()
+            _, _, content = zlib.decompress(loose.read_bytes()).partition(b"\0")
+            return content[:45] != b"tree " + tree.encode()
         at += 8 + length
     return None

@@ -1,8 +1,6 @@
-"""Joins the tables on disk into the two that users see: a row per call, and a row per slot."""
+"""Joins the tables on disk into the two tables of a Run: a row per call, and a row per slot."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +39,7 @@ def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
 def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: int, sketch: bool = True) -> pa.Table:
     """Return `Run.tensors` of one rank: slots with their call's name and their tensor's fingerprint.
 
-    A sketch is 256 bytes a slot: who does not need it saves most of the work by `sketch=False`.
+    Sketches are 256 bytes a slot: leaving them out (`sketch=False`) saves most of the work.
     """
     span = 1 + max(_largest(calls["order"]), _largest(slots["call"]), _largest(tensors["tensor"]), 0)
     steps = _keys(slots["step"]) * span
@@ -111,22 +109,22 @@ def _constant(value: int, rows: int) -> pa.Array:
     return pa.array(np.full(rows, value, np.int32))
 
 
-def _lookup(known: NDArray[np.int64], wanted: NDArray[np.int64]) -> pa.Array:
-    """Return, for each wanted key, the first row that has it, or null."""
-    if not len(known):
+def _lookup(keys: NDArray[np.int64], wanted: NDArray[np.int64]) -> pa.Array:
+    """Return for each wanted key the first row that has it, or null."""
+    if not len(keys):
         return pa.nulls(len(wanted), pa.int64())
     order = None
-    if np.any(known[1:] < known[:-1]):
-        order = np.argsort(known, kind="stable")
-        known = known[order]
-    rows = np.searchsorted(known, wanted)
-    rows[rows == len(known)] = 0
-    missing = known[rows] != wanted
+    if np.any(keys[1:] < keys[:-1]):
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+    rows = np.searchsorted(keys, wanted)
+    rows[rows == len(keys)] = 0
+    missing = keys[rows] != wanted
     return pa.array(rows if order is None else order[rows], mask=missing)
 
 
 def _take_sketch(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
-    """Return the sketches of those rows: Arrow's own take is slow for lists, numpy's is a copy of memory."""
+    """Return the sketches of these rows by numpy: Arrow's own take is slow for lists."""
     values, valid = sketch_array(column)
     if not len(values):
         return pa.nulls(len(rows), pa.list_(pa.float32(), SKETCH))
@@ -137,8 +135,8 @@ def _take_sketch(column: pa.ChunkedArray, rows: pa.Array) -> pa.Array:
     return pa.Array.from_buffers(pa.list_(pa.float32(), SKETCH), len(rows), [bits], children=[flat])
 
 
-def sketch_array(column: pa.ChunkedArray) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """Return a sketch column as (rows, 64) numbers and which rows have one."""
+def sketch_array(column: pa.ChunkedArray) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return a sketch column as an array of (rows, 64) numbers, and which rows have a sketch."""
     whole = _one(column)
     flat = whole.values.slice(whole.offset * SKETCH, len(whole) * SKETCH)
     values = flat.to_numpy(zero_copy_only=False).reshape(len(whole), SKETCH)

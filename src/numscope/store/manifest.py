@@ -1,6 +1,6 @@
-"""The facts about a job that a run's manifest holds: enough to tell why two runs differ before any tensor is compared.
+"""Collects the manifest of a run: facts about the job that can tell why two runs differ before any tensor is compared.
 
-What is here is for other people's eyes: no host name, no user name, no variable outside the list below, no secret.
+Other people will read it: it has no host name, no user name, no variable outside the list below, and no secret.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
+from numscope.core.json_value import JsonObject
 from numscope.store.git import repository_state
 from numscope.store.schema import FORMAT
 
@@ -36,11 +36,11 @@ def collect(
     framework_version: str = "",
     devices: Sequence[str] = (),
     seeds: Mapping[str, int] | None = None,
-    settings: Mapping[str, Any] | None = None,
-    numerics: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
+    numerics: Mapping[str, object] | None = None,
     world_size: int = 1,
-) -> dict[str, Any]:
-    """Return the manifest of a run that begins now. Nothing here is slow, and nothing raises."""
+) -> JsonObject:
+    """Return the manifest of a run that begins now, quickly and without raising."""
     script = _script()
     return {
         "format": FORMAT,
@@ -64,7 +64,7 @@ def collect(
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those variables that are listed above and are no secrets."""
+    """Return the environment variables that ENVIRONMENT matches and whose names are not secret."""
     return {
         name: value for name, value in sorted(variables.items()) if ENVIRONMENT.fullmatch(name) and not is_secret(name)
     }
@@ -80,7 +80,7 @@ def _version(package: str) -> str:
 
 
 def _script() -> Path | None:
-    """Return the script that runs, where it is a file; sys.argv names it under `numscope run` too."""
+    """Return the script that runs, or None where it is no file; `numscope run` sets sys.argv to the script's own."""
     for name in (sys.argv[0] if sys.argv else "", getattr(sys.modules.get("__main__"), "__file__", None)):
         if name and Path(name).is_file():
             return Path(name).absolute()
@@ -97,7 +97,7 @@ def _relative(script: Path | None) -> str:
 
 
 def _without_secrets(argv: Sequence[str]) -> list[str]:
-    """Return the arguments with the values of those hidden whose name says that they are secret."""
+    """Return the arguments, with *** for values whose name says that they are secret."""
     shown: list[str] = []
     hide_next = False
     for argument in argv:

@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.remote import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest
-from numscope.store.schema import TABLES
+from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables
 
@@ -61,7 +60,7 @@ class Run:
         return f"<Run {str(self.path)!r}: {len(self.steps)} steps, {len(self.ranks)} ranks>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         from numscope.core.notebook import facts_html
 
         names = ("created", "framework", "framework_version", "devices", "script", "settings")
@@ -80,12 +79,12 @@ class Run:
 
     @cached_property
     def incomplete(self) -> list[tuple[int, int]]:
-        """(rank, step) of those whose writing was cut off, or is still going on."""
-        found = []
+        """(rank, step) of the steps whose writing was cut off, or is still going on."""
+        unfinished = []
         for rank, tables in self._ranks.items():
             steps = {step for table in ("calls", "slots", "tensors") for step in _unique(tables.tail(table)["step"])}
-            found += [(rank, step) for step in sorted(steps)]
-        return found
+            unfinished += [(rank, step) for step in sorted(steps)]
+        return unfinished
 
     @cached_property
     def calls(self) -> pa.Table:
@@ -112,7 +111,7 @@ class Run:
         return pa.concat_tables(parts)
 
     def scan(self, table: str, columns: list[str], rank: int | None = None) -> Iterator[tuple[int, pa.Table]]:
-        """Give those columns of a table on disk, rank by rank and segment by segment."""
+        """Yield (rank, rows) of a table on disk, only these columns, rank by rank and segment by segment."""
         for number in self.ranks if rank is None else [rank]:
             tables = self._rank(number)
             for n in tables.segments():
@@ -123,16 +122,16 @@ class Run:
         return sorted({line.step for line in self._rank(rank).lines})
 
     def written_steps(self, rank: int) -> list[int]:
-        """Return the steps of which something was written by this rank: those that were cut off, too."""
+        """Return the steps that this rank began to write, those that were cut off included."""
         return sorted({*self.rank_steps(rank), *(step for other, step in self.incomplete if other == rank)})
 
     def step_tables(self, step: int, rank: int) -> StepTables:
         """Return the tables of one step of one rank as they are on disk."""
         tables = self._rank(rank)
-        found = StepTables(*(tables.step(step, table) for table in ("calls", "slots", "tensors")))
-        if not found.calls.num_rows and step not in self.rank_steps(rank):
+        content = StepTables(*(tables.step(step, table) for table in ("calls", "slots", "tensors")))
+        if not content.calls.num_rows and step not in self.rank_steps(rank):
             raise RunError(f"{self.path} has no step {step} in rank {rank}: it has {_few(self.rank_steps(rank))}")
-        return found
+        return content
 
     def stacks(self, rank: int) -> pa.Table:
         """Return the stacks of a rank."""
@@ -155,34 +154,34 @@ class Run:
         lines = [line for line in self._rank(rank).lines if line.step == step]
         return sum(line.seconds for line in lines) if lines else None
 
-    def array(self, rank: int, shard: str, key: str, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
-        """Return the data at a place that the tensors table names; read-only, a view of the file where it can be."""
-        known = self._shards.get((rank, shard))
-        if known is not None and entry_of(key) not in known.entries:
-            known = None  # the shard has grown since
-        if known is None:
+    def array(self, rank: int, shard: str, key: str, dtype: str, shape: tuple[int, ...] | None) -> AnyArray:
+        """Return the data that a row of the tensors table names: read-only, a view of the file where alignment allows."""
+        opened = self._shards.get((rank, shard))
+        if opened is not None and entry_of(key) not in opened.entries:
+            opened = None  # the shard has grown since
+        if opened is None:
             if Path(shard).name != shard:
                 raise RunError(
                     f"{self.path} is damaged (its tables name a shard {shard!r}): read only runs that you trust"
                 )
             file = self._rank(rank).directory / shard
             fetch_shard(self.path, file)
-            known = self._shards[rank, shard] = Shard(file)
-        return known.array(key, dtype, shape)
+            opened = self._shards[rank, shard] = Shard(file)
+        return opened.array(key, dtype, shape)
 
-    def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> NDArray[Any]:
-        """Return a kept tensor by its name, of the first step and rank that have it unless they are given."""
+    def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> AnyArray:
+        """Return a kept tensor by its name, by default of the first rank and step that have it."""
         return self._data(name, step, rank, sampled=False)
 
-    def sample(self, name: str, step: int | None = None, rank: int | None = None) -> NDArray[Any]:
-        """Return the kept sample of a tensor, as one row of elements."""
+    def sample(self, name: str, step: int | None = None, rank: int | None = None) -> AnyArray:
+        """Return the kept sample of a tensor as a vector."""
         return self._data(name, step, rank, sampled=True)
 
-    def _data(self, name: str, step: int | None, rank: int | None, sampled: bool) -> NDArray[Any]:
+    def _data(self, name: str, step: int | None, rank: int | None, sampled: bool) -> AnyArray:
         others = ""
         seen: tuple[str, str] | None = None
         for number in self.ranks if rank is None else [rank]:
-            for at in self._readable_steps(number) if step is None else [step]:
+            for at in self.written_steps(number) if step is None else [step]:
                 for call, row in self._rows(name, at, number):
                     seen = seen or (call, f"step {at}, rank {number}")
                     if row.get("shard") is not None and bool(row["sampled"]) == sampled:
@@ -200,13 +199,13 @@ class Run:
             f"capture again with {'keep=' + repr('sample') if sampled else f'tensors=[{_pattern(seen[0])!r}]'}"
         )
 
-    def _rows(self, name: str, step: int, rank: int) -> list[tuple[str, dict[str, Any]]]:
-        """Return (call, row of the tensors table) of the slots of that name in a step, those not measured too."""
+    def _rows(self, name: str, step: int, rank: int) -> list[tuple[str, TableRow]]:
+        """Return (call, row of the tensors table) of each slot of that name; the row of an unmeasured one is empty."""
         tables = self.step_tables(step, rank)
         narrow = tables.tensors.select(["dtype", "shape", "shard", "key", "sampled"])
         cuts = [i for i, letter in enumerate(name) if letter == "."]
         heads = pa.array([name[:i] for i in cuts], pa.string())
-        found = []
+        rows: list[tuple[str, TableRow]] = []
         for row in np.flatnonzero(pc.is_in(tables.calls["name"], heads).to_numpy()):
             call, order = tables.calls["name"][row].as_py(), tables.calls["order"][row].as_py()
             match = pc.and_(
@@ -214,11 +213,8 @@ class Run:
             )
             for number in tables.slots["tensor"].filter(match).to_pylist():
                 at = pc.index(tables.tensors["tensor"], number).as_py() if number is not None else -1
-                found.append((call, narrow.slice(at, 1).to_pylist()[0] if at >= 0 else {}))
-        return found
-
-    def _readable_steps(self, rank: int) -> list[int]:
-        return sorted({*self.rank_steps(rank), *(step for number, step in self.incomplete if number == rank)})
+                rows.append((call, narrow.slice(at, 1).to_pylist()[0] if at >= 0 else {}))
+        return rows
 
     def _unknown(self, name: str, step: int | None, rank: int | None) -> str:
         names = self.tensors["name"].unique().drop_null().to_pylist()
@@ -246,7 +242,7 @@ def _few(numbers: list[int]) -> str:
 
 
 def _pattern(call: str) -> str:
-    """Return the pattern that keeps this call's tensors, those of its backward too."""
+    """Return the `tensors=` pattern that keeps the tensors of a call and of its backward."""
     name = parse_call(call)
     if name is None:
         return f"{call}*"

@@ -1,11 +1,11 @@
-"""A run behind an address: `s3://…`, `gs://…`, `hdfs://…`, by pyarrow's file systems.
+"""Reads runs at an address: `s3://…`, `gs://…`, `hdfs://…`, by pyarrow's file systems.
 
-It is read through a copy in the user's cache. Opening the run copies the tables that are new or have changed; a shard
+A run is read through a copy in the user's cache. Opening the run copies the tables that are new or have changed; a shard
 of kept tensors is copied when one of its tensors is asked for.
 
     $XDG_CACHE_HOME/numscope/remote/
       5f1c…/            one per endpoint, bucket and key
-        origin          the address; outside the copy, where no object of the bucket can replace it
+        origin          the address; outside the copy, so that no object of the bucket can replace it
         partial/        files that are being copied: each is moved into the copy when it is complete
         run/NAME/       the copy
 """
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _URL = re.compile(r"[a-z][a-z0-9+]+://", re.IGNORECASE)
 _ON_DEMAND = ".safetensors"
 _OUTSIDE = re.compile(r"(^|/)\.{0,2}(/|$)|\\|^[a-z]:|[\x00-\x1f]", re.IGNORECASE)
-# Where these differ, the same address may mean another server.
+# Where these variables differ, the same address may mean another server.
 _ENDPOINT_VARIABLES = (
     *("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_CONFIG_FILE"),
     *("CLOUD_STORAGE_EMULATOR_ENDPOINT", "STORAGE_EMULATOR_HOST", "HADOOP_CONF_DIR"),
@@ -41,12 +41,12 @@ _writers: dict[Path, Lock] = {}
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
-    """Tell whether this is an address and no path of this machine."""
+    """Tell whether this is an address, not a path on this machine."""
     return isinstance(path, str) and _URL.match(path) is not None
 
 
 def local_copy(url: str) -> Path:
-    """Copy a run's tables here, those that are new or have changed; return the directory of the copy."""
+    """Copy the tables of a run that are new or have changed; return the directory of the copy."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
@@ -55,7 +55,7 @@ def local_copy(url: str) -> Path:
 
 
 def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
-    """Bring the copy in a cache entry up to date, but for the shards it does not have; return its directory."""
+    """Update the copy in a cache entry, except for shards that it does not have; return its directory."""
     from pyarrow.fs import FileSelector, FileType
 
     try:
@@ -71,7 +71,7 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
     _write_origin(entry, url)
     _delete_abandoned(entry / "partial")
     wanted = {path for name in listed for path in (copy / name, *(copy / name).parents)}
-    for path in sorted(copy.rglob("*"), reverse=True):  # what is in a directory before the directory
+    for path in sorted(copy.rglob("*"), reverse=True):  # the content of a directory before the directory
         if path not in wanted:
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
     for name, info in listed.items():
@@ -82,9 +82,9 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
 
 
 def fetch_shard(run: Path, file: Path) -> None:
-    """Copy a shard from where the run lies, if `run` is a copy in the cache and the shard is not there yet."""
+    """Copy a shard from the run's address, if `run` is a copy in the cache and the shard is missing."""
     entry = run.absolute().parent.parent
-    if file.exists() or entry.parent != _cache():  # an `origin` beside a run that lies elsewhere is not ours
+    if file.exists() or entry.parent != _cache():  # an `origin` beside any other run is not ours
         return
     url = (entry / "origin").read_text(encoding="utf-8")
     files, root = _file_system(url)
@@ -101,16 +101,18 @@ def _cache() -> Path:
 
 
 def _digest(url: str, root: str) -> str:
-    """Return the name of a cache entry: one per endpoint, bucket and key, whoever asks for it."""
+    """Return the name of a cache entry: one per endpoint, bucket and key, independent of credentials."""
     parts = urlsplit(url)
-    endpoint = [parts.scheme, parts.netloc.rpartition("@")[2], parts.query]  # without the credentials
+    _, _, host = parts.netloc.rpartition("@")  # without the credentials
+    endpoint = [parts.scheme, host, parts.query]
     variables = [os.environ.get(name, "") for name in _ENDPOINT_VARIABLES]
     return hashlib.sha256("\0".join([*endpoint, root, *variables]).encode()).hexdigest()[:32]
 
 
 def _label(root: str) -> str:
     """Return the last part of a key as the name of a directory."""
-    return re.sub(r"[^\w-]+", "-", root.rpartition("/")[2])[:80].strip("-") or "run"
+    _, _, name = root.rpartition("/")
+    return re.sub(r"[^\w-]+", "-", name)[:80].strip("-") or "run"
 
 
 def _name_in_run(url: str, path: str, root: str) -> str:
@@ -125,7 +127,7 @@ def _name_in_run(url: str, path: str, root: str) -> str:
 
 
 def _write_origin(entry: Path, url: str) -> None:
-    """Note the address, for the user's eyes alone: it may hold credentials."""
+    """Write the address into a file that only the user can read: it may hold credentials."""
     fd, partial = tempfile.mkstemp(dir=entry / "partial")
     with open(fd, "w", encoding="utf-8") as file:
         file.write(url)
@@ -160,7 +162,7 @@ def _file_system(url: str) -> tuple[FileSystem, str]:
 
 
 def _copy(files: FileSystem, info: FileInfo, path: Path, entry: Path) -> None:
-    """Copy one file under a name of its own, and move it to its place when it is what was listed."""
+    """Copy one file under a temporary name, and rename it when its size and time are those that were listed."""
     partial = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Which directory a run may be written to, and what overwriting one may delete."""
+"""Makes the directory of a run: checks that a run may be written there, and deletes only a run that is overwritten."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import JsonObject
 from numscope.store.files import place
 from numscope.store.remote import is_url
 from numscope.store.schema import FORMAT
 
 MANIFEST = "manifest.json"
-_RANK = re.compile(r"rank(\d+)")
+_RANK = re.compile(r"rank(?P<rank>\d+)")
 _OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
 
 
 def here() -> str:
-    """Return the working directory, or an empty text where it is there no more."""
+    """Return the working directory, or "" where it was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -28,14 +28,14 @@ def here() -> str:
 
 
 def located(path: str | os.PathLike[str], home: str) -> Path:
-    """Return where a path is that was given while `home` was the working directory; a job may have gone elsewhere."""
+    """Resolve a path against `home`, the working directory when it was given: the job may have changed it since."""
     return Path(path) if os.path.isabs(path) or here() == home else Path(home, path)
 
 
 def rank_directories(path: Path) -> dict[int, Path]:
     """Return the rank directories of a run, by rank."""
-    found = {int(match[1]): entry for entry in path.iterdir() if (match := _RANK.fullmatch(entry.name))}
-    return dict(sorted(found.items()))
+    entries = {int(match["rank"]): entry for entry in path.iterdir() if (match := _RANK.fullmatch(entry.name))}
+    return dict(sorted(entries.items()))
 
 
 def listing(path: Path, limit: int = 4) -> str:
@@ -45,21 +45,21 @@ def listing(path: Path, limit: int = 4) -> str:
 
 
 def check(path: Path, rank: int, overwrite: bool) -> None:
-    """Say early why a run could not be written to a directory; nothing is made or deleted."""
-    if is_url(f"{path}".replace(":/", "://", 1)):  # pathlib has made one slash of two
+    """Raise where a run could not be written to a directory; make and delete nothing."""
+    if is_url(f"{path}".replace(":/", "://", 1)):  # pathlib has made one slash of the two
         raise RunError(f"{path}: a run is written to a directory: give one, and copy it there when it is complete")
     _check_name(path)
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file: choose a directory for the run")
-    place = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
-    if not place.is_dir():
-        raise RunError(f"cannot write a run to {path} ({place} is a file): choose another directory")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise RunError(f"cannot write a run to {path} (no permission for {place}): choose another directory")
-    if place != path:
+    existing = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not existing.is_dir():
+        raise RunError(f"cannot write a run to {path} ({existing} is a file): choose another directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise RunError(f"cannot write a run to {path} (no permission for {existing}): choose another directory")
+    if existing != path:
         return
     foreign = [entry.name for entry in path.iterdir() if not _OURS.fullmatch(entry.name)]
-    if foreign and not _is_run(path):  # in this order: another rank may be making the run at this moment
+    if foreign and not _is_run(path):  # files first: another rank may be making the run at this moment
         raise RunError(f"{path} is not empty and not a numscope run (found: {listing(path)}): choose another directory")
     if (path / f"rank{rank}").exists() and not overwrite:
         raise RunError(f"{path} already holds a run: choose another directory or pass overwrite=True (--overwrite)")
@@ -73,8 +73,8 @@ def _check_name(path: Path) -> None:
         raise RunError(f"the path {name} is not in UTF-8: rename it, or choose another directory") from None
 
 
-def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
-    """Make the run's directory and this rank's; return this rank's."""
+def create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Path:
+    """Make the directories of the run and of this rank; return the rank's."""
     try:
         return _create(path, rank, manifest, overwrite)
     except OSError as error:
@@ -82,7 +82,7 @@ def create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> 
         raise RunError(f"cannot write a run to {path} ({reason}): choose another directory") from error
 
 
-def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) -> Path:
+def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Path:
     directory = path / f"rank{rank}"
     if manifest.get("job") and manifest["job"] == job_of(directory):
         raise RunError(
@@ -106,14 +106,14 @@ def _create(path: Path, rank: int, manifest: dict[str, Any], overwrite: bool) ->
     return directory
 
 
-def add_to_manifest(path: Path, facts: dict[str, Any]) -> None:
-    """Put facts into a run's manifest that were not known when it began."""
+def add_to_manifest(path: Path, facts: JsonObject) -> None:
+    """Add facts to a run's manifest that were not known when the run began."""
     content = {**json.loads((path / MANIFEST).read_bytes()), **facts}
     place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False, default=str).encode(), replace=True)
 
 
 def job_of(directory: Path) -> str | None:
-    """Return the job that has written a rank's directory, or None where it does not say."""
+    """Return the job that wrote a rank's directory, or None where that is not recorded."""
     try:
         return str(json.loads((directory / "rank.json").read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -127,8 +127,8 @@ def _is_run(path: Path) -> bool:
         return False
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return a run's manifest, or say why the path is no run that can be read."""
+def read_manifest(path: Path) -> JsonObject:
+    """Return a run's manifest; raise with the reason where the path is no run that can be read."""
     _check_name(path)
     try:
         content = (path / MANIFEST).read_bytes()
@@ -170,7 +170,7 @@ def _no_manifest(path: Path) -> str:
 
 
 def _layout(path: Path) -> str:
-    """Return whose layout a directory has, where another tool's is recognised."""
+    """Return whose layout a directory has, or "" where it is no known tool's."""
     for pattern in ("dump.json", "rank*/dump.json", "step*/dump.json", "step*/rank*/dump.json"):
         if any(path.glob(pattern)):
             return "msprobe's layout"

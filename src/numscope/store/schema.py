@@ -1,7 +1,7 @@
-"""The tables of a run, as Arrow schemas: what the writer writes and the reader reads.
+"""The tables of a run as Arrow schemas, for the writer and the reader.
 
-On disk a slot refers to a tensor by number and a call to a stack by number; `Run.calls` and `Run.tensors` give them
-joined. `order` numbers the calls of one step of one rank in the order in which they began; `tensor` numbers the
+On disk a slot refers to a tensor by number and a call to a stack by number; `Run.calls` and `Run.tensors` are
+the joined tables. `order` numbers the calls of one step of one rank in the order in which they began; `tensor` numbers the
 distinct tensors of one step of one rank; `stack` numbers the distinct stacks of one rank.
 """
 
@@ -22,18 +22,14 @@ CALLS = pa.schema(
         ("order", pa.int32()),
         ("name", pa.string()),
         ("kind", pa.string()),  # core.words.Kind
-        (
-            "module",
-            pa.string(),
-        ),  # path of the module in whose forward the call runs; a module call's own path
+        # Path of the module in whose forward the call runs; of a module call its own.
+        ("module", pa.string()),
         ("module_class", pa.string()),  # class of that module
         ("phase", pa.string()),  # core.words.Phase
         ("parent", pa.int32()),  # order of the enclosing call, or null
         ("forward", pa.int32()),  # for a backward call: order of its forward call, or null
-        (
-            "arguments",
-            pa.string(),
-        ),  # JSON: {"args": {"1": 1e-5}, "kwargs": {...}}, non-tensor arguments only, or null
+        # JSON: {"args": {"1": 1e-5}, "kwargs": {...}}, non-tensor arguments only, or null.
+        ("arguments", pa.string()),
         ("stack", pa.int32()),  # row of STACKS, or null
         ("recompute", pa.bool_()),  # a checkpoint's second execution; not counted in the numbering
         ("error", pa.string()),  # the exception the call raised, or null
@@ -45,10 +41,8 @@ SLOTS = pa.schema(
     [
         ("step", pa.int32()),
         ("call", pa.int32()),  # order of the call
-        (
-            "slot",
-            pa.string(),
-        ),  # "input.0", "kwargs.mask", "output.0", "parameters.weight", "parameters_grad.weight"
+        # "input.0", "kwargs.mask", "output.0", "parameters.weight", "parameters_grad.weight"
+        ("slot", pa.string()),
         ("tensor", pa.int32()),  # number of the tensor, or null where it was not measured
         ("note", pa.string()),  # why it was not measured, or null
     ]
@@ -58,10 +52,8 @@ TENSORS = pa.schema(
     [
         ("step", pa.int32()),
         ("tensor", pa.int32()),
-        (
-            "dtype",
-            pa.string(),
-        ),  # torch's short name: float32, bfloat16, float8_e4m3fn, int64, bool, complex64
+        # torch's short name: float32, bfloat16, float8_e4m3fn, int64, bool, complex64
+        ("dtype", pa.string()),
         ("shape", pa.list_(pa.int64())),
         ("device", pa.string()),
         ("elements", pa.int64()),
@@ -69,10 +61,8 @@ TENSORS = pa.schema(
         ("posinf", pa.int64()),
         ("neginf", pa.int64()),
         ("zero", pa.int64()),
-        (
-            "min",
-            pa.float64(),
-        ),  # min, max, mean, l2: of the finite elements; null where there are none or keep="structure"
+        # min, max, mean, l2: of the finite elements; null where there are none or keep="structure"
+        ("min", pa.float64()),
         ("max", pa.float64()),
         ("mean", pa.float64()),
         ("l2", pa.float64()),

@@ -4,7 +4,7 @@
     000000.tmp/             being closed: readers ignore it
     000000/calls.parquet …  closed: appears by one rename; only then are the streams deleted
 
-Readers take the directory where it is there, and the streams otherwise, so each of these states gives the same rows.
+Readers use the directory if it exists, and the streams otherwise, so each of these states gives the same rows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _END_OF_STREAM = memoryview(b"\xff\xff\xff\xff\x00\x00\x00\x00")
 
 
 def stream_path(directory: Path, segment: int, table: str) -> Path:
-    """Return where an open segment has that table."""
+    """Return the path of a table of an open segment."""
     return directory / f"{segment:06d}.{table}.arrows"
 
 
 def parquet_path(directory: Path, segment: int, table: str) -> Path:
-    """Return where a closed segment has that table."""
+    """Return the path of a table of a closed segment."""
     return directory / f"{segment:06d}" / f"{table}.parquet"
 
 
@@ -77,7 +77,7 @@ class SegmentWriter:
                 _to_parquet(stream_path(self._directory, self.segment, table), waiting / f"{table}.parquet")
             waiting.rename(self._directory / f"{self.segment:06d}")
         except BaseException:
-            shutil.rmtree(waiting, ignore_errors=True)  # the streams stay, and hold everything
+            shutil.rmtree(waiting, ignore_errors=True)  # the streams still hold everything
             raise
         for table in tables:
             stream_path(self._directory, self.segment, table).unlink()
@@ -85,11 +85,12 @@ class SegmentWriter:
     def let_go(self) -> None:
         """Close the streams as they are."""
         while self._files:
-            os.close(self._files.popitem()[1])
+            _, fd = self._files.popitem()
+            os.close(fd)
 
 
 def _to_parquet(stream: Path, path: Path) -> None:
-    # Read, not mapped: pages of a mapped file that were read count as this process's memory.
+    # Not memory-mapped: the pages of a mapped file would count as memory of this process.
     with pa.OSFile(str(stream)) as source, pa.ipc.open_stream(source) as reader:
         waiting = [reader.read_next_batch()]
         rows = waiting[0].num_rows
@@ -101,9 +102,7 @@ def _to_parquet(stream: Path, path: Path) -> None:
             compression=dict.fromkeys(others, "ZSTD") | dict.fromkeys(plain, "NONE"),
             compression_level=dict.fromkeys(others, 1),
             use_dictionary=[fld.name for fld in reader.schema if pa.types.is_string(fld.type)],
-            write_statistics=[
-                leaf for leaf in others if not leaf.startswith("sketch")
-            ],  # nobody looks for its smallest
+            write_statistics=[leaf for leaf in others if not leaf.startswith("sketch")],
             write_page_checksum=True,
         ) as writer:
             for batch in reader:
@@ -116,16 +115,16 @@ def _to_parquet(stream: Path, path: Path) -> None:
 
 
 def _incompressible(batch: pa.RecordBatch) -> list[str]:
-    """Return the leaves that a compressor makes little of, judged by a segment's first rows."""
-    # A sketch is noise to it: without it, closing takes a third less and the file a tenth more. But where nothing is
-    # measured it is NaN throughout, which would be most of the file.
+    """Return the leaves that are not worth compressing, judged by a segment's first rows."""
+    # A sketch looks like noise: leaving it uncompressed makes closing a third faster and the file a tenth larger. Where
+    # nothing is measured, it is NaN throughout, and compressing it saves most of the file.
     if "sketch" not in batch.schema.names or np.isnan(batch.column("sketch").values.to_numpy()).all():
         return []
     return [leaf for leaf in _leaves(batch.schema) if leaf.startswith("sketch")]
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Return the names that Parquet gives the columns, those inside lists and structs by their path."""
+    """Return Parquet's names of the columns: those inside lists and structs have paths."""
     leaves = []
     for fld in schema:
         path, kind = fld.name, fld.type

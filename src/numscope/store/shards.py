@@ -1,4 +1,4 @@
-"""Reads shards of kept tensors: safetensors files, and the keys by which the tables name what is in them."""
+"""Reads shards of kept tensors: safetensors files, and the keys by which the tables name their elements."""
 
 from __future__ import annotations
 
@@ -6,29 +6,36 @@ import json
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import RunError, describe
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 
 
+class _Entry(TypedDict):
+    """An entry of a shard's header, as safetensors defines it."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
 def key_of_view(key: str, offset: int, strides: Iterable[int]) -> str:
-    """Return how the tables name elements of an entry, `0123456789abcdef[768:256,1]`: they begin at an element, and
-    along each dimension of the tensor's shape the next one is so many further."""
+    """Return the key of a view of an entry: `0123456789abcdef[768:256,1]` has the offset 768 and the strides (256, 1)."""
     return f"{key}[{offset}:{','.join(map(str, strides))}]"
 
 
 def entry_of(key: str) -> str:
-    """Return the entry that a key of the tables names, or elements of which it names."""
+    """Return the entry that a key names, or that a key's view is of."""
     return key.partition("[")[0]
 
 
-def _elements(flat: NDArray[Any], key: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
-    """Return those elements of an entry that a key names, in order; None where the entry does not have them."""
-    offset, _, steps = key.partition("[")[2].removesuffix("]").partition(":")
+def _elements(flat: AnyArray, key: str, shape: tuple[int, ...]) -> AnyArray | None:
+    """Return the elements of a view's key, in order; None where the entry does not have them."""
+    offset, _, steps = key.removeprefix(f"{entry_of(key)}[").removesuffix("]").partition(":")
     try:
         start, strides = int(offset), tuple(map(int, steps.split(","))) if steps else ()
     except ValueError:
@@ -38,14 +45,14 @@ def _elements(flat: NDArray[Any], key: str, shape: tuple[int, ...]) -> NDArray[A
     if start + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) >= len(flat):
         return None
     strides = tuple(flat.itemsize * stride for stride in strides)
-    found = np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
-    whole = np.ascontiguousarray(found).reshape(shape)
+    view = np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
+    whole = np.ascontiguousarray(view).reshape(shape)
     whole.flags.writeable = False
     return whole
 
 
 class Shard:
-    """A shard opened for reading; arrays are views of the file, read-only, and copied only where not aligned."""
+    """A shard opened for reading; arrays are read-only views of the file, or copies where they are not aligned."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,7 +73,7 @@ class Shard:
         self._start = 8 + reserved
         self.entries = self._index(self._data[8 : self._start])
 
-    def array(self, key: str, dtype: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    def array(self, key: str, dtype: str, shape: tuple[int, ...] | None = None) -> AnyArray:
         """Return the array that a key of the tables names; `shape` None means the shape in the file (a sample's)."""
         entry = self.entries.get(entry_of(key))
         if entry is None:
@@ -101,11 +108,11 @@ class Shard:
         """Return the keys of the entries."""
         return [key for key in self.entries if key != "__metadata__"]
 
-    def _index(self, text: bytes) -> dict[str, Any]:
+    def _index(self, text: bytes) -> dict[str, _Entry]:
         try:
             entries = json.loads(text)
         except ValueError:
-            # Killed while the entries were written: those before the last complete one are whole.
+            # The job was killed while it wrote entries: keep the complete ones.
             try:
                 entries = json.loads(text[: text.rindex(b"]}") + 2] + b"}")
             except ValueError:

@@ -1,17 +1,18 @@
-"""Reads the tables of one rank, whatever state its segments are in: open, being closed, closed, cut off by a kill."""
+"""Reads the tables of one rank, whose segments may be open, being closed, closed, or cut off by a kill."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import JsonObject
 from numscope.store.schema import TABLES
 from numscope.store.segments import parquet_path, stream_path
 
@@ -20,27 +21,34 @@ _UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
 _CURE = "copy it again from where the run was made, or capture again"
 
 
+class RowRange(NamedTuple):
+    """The rows of a step in a table of its segment."""
+
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True)
 class StepLine:
-    """A line of steps.jsonl: a complete step, and where its rows are."""
+    """A line of steps.jsonl: a complete step, and its rows in each table."""
 
     step: int
     segment: int
-    rows: dict[str, tuple[int, int]]
+    rows: dict[str, RowRange]
     skipped: dict[str, int]
     time: float
     seconds: float
 
 
 class RankTables:
-    """The tables of one rank, read when asked for. Steps are those that were complete when it was opened."""
+    """The tables of one rank, read when asked for; its steps are those that were complete when it was opened."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        # Segments first: one that begins between the two looks is then known from the lines, with its complete steps.
-        found = _list_segments(directory)
+        # Segments before lines: a segment that begins in between is then known from the lines of its complete steps.
+        segments = _list_segments(directory)
         self.lines = _read_lines(directory / "steps.jsonl")
-        self._segments = sorted(found | {line.segment for line in self.lines})
+        self._segments = sorted(segments | {line.segment for line in self.lines})
         self._open: dict[int, dict[str, _Parquet | _Stream]] = {}
 
     def segments(self) -> list[int]:
@@ -48,7 +56,7 @@ class RankTables:
         return self._segments
 
     def groups(self) -> list[list[int]]:
-        """Return the segments in groups that can be read apart: a step that was ended twice may be in two of them."""
+        """Group the segments so that no step is in two groups: a step that was ended twice may be in two segments."""
         steps: dict[int, set[int]] = {segment: set() for segment in self.segments()}
         for line in self.lines:
             steps[line.segment].add(line.step)
@@ -71,7 +79,7 @@ class RankTables:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def step(self, step: int, table: str) -> pa.Table:
-        """Return the rows of a step; those that were written so far where it is not complete."""
+        """Return the rows of a step; of an incomplete step those written so far."""
         parts = [self.read(line.segment, table, *line.rows[table]) for line in self.lines if line.step == step]
         if not parts:
             tail = self.tail(table)
@@ -83,12 +91,12 @@ class RankTables:
         segments = self.segments()
         if not segments:
             return TABLES[table].empty_table()
-        stops = [line.rows[table][1] for line in self.lines if line.segment == segments[-1]]
+        stops = [line.rows[table].stop for line in self.lines if line.segment == segments[-1]]
         return self.read(segments[-1], table, max(stops, default=0), None)
 
     def segment(self, segment: int, table: str, columns: list[str] | None = None) -> pa.Table:
-        """Return all rows of a segment, of those columns only where they are given."""
-        stops = [line.rows[table][1] for line in self.lines if line.segment == segment]
+        """Return all rows of a segment, of all columns or only of these."""
+        stops = [line.rows[table].stop for line in self.lines if line.segment == segment]
         rows = self.read(segment, table, 0, None, columns)
         if rows.num_rows < max(stops, default=0):
             raise self._short(segment, table, rows.num_rows, max(stops))
@@ -97,7 +105,7 @@ class RankTables:
     def read(
         self, segment: int, table: str, start: int, stop: int | None, columns: list[str] | None = None
     ) -> pa.Table:
-        """Return a range of rows of a segment's table, to its end where stop is None."""
+        """Return a range of rows of a segment's table; without a stop, to its end."""
         source = self._source(segment, table)
         rows = source.read(start, stop, columns) if source else TABLES[table].empty_table()
         if stop is not None and rows.num_rows < stop - start:
@@ -106,15 +114,15 @@ class RankTables:
 
     def _source(self, segment: int, table: str) -> _Parquet | _Stream | None:
         if segment not in self._open:
-            # All tables at once, what refers before what is referred to: while a job goes on writing, a slot that is
-            # seen has its call and its tensor.
-            found = {name: self._find(segment, name) for name in ("slots", "calls", "tensors", "stacks")}
-            self._open[segment] = {name: source for name, source in found.items() if source is not None}
+            # All tables at once, and slots before the calls and tensors that they refer to: while a job goes on
+            # writing, every slot that is read then has its call and its tensor.
+            sources = {name: self._find(segment, name) for name in ("slots", "calls", "tensors", "stacks")}
+            self._open[segment] = {name: source for name, source in sources.items() if source is not None}
             self._forget(segment)
         return self._open[segment].get(table)
 
     def _forget(self, segment: int) -> None:
-        """Close segments that were read before this one: their pages and row groups would fill the memory."""
+        """Close the other closed segments: their pages and row groups would fill the memory."""
         for other in [number for number in self._open if number not in (segment, self._segments[-1])]:
             if all(isinstance(source, _Parquet) for source in self._open[other].values()):
                 del self._open[other]
@@ -125,21 +133,31 @@ class RankTables:
             try:
                 return _Stream(stream)
             except FileNotFoundError:
-                pass  # not begun, or closed between the two looks
+                pass  # not begun, or closed since the check above
         return _Parquet(closed) if closed.exists() else None
 
-    def _short(self, segment: int, table: str, found: int, wanted: int) -> RunError:
+    def _short(self, segment: int, table: str, rows: int, expected: int) -> RunError:
         path = parquet_path(self.directory, segment, table)
         if not path.parent.exists():
             path = stream_path(self.directory, segment, table)
         what = "is damaged" if path.exists() else "is missing"
-        return RunError(f"{path} {what} ({found} of {wanted} rows are there): {_CURE}")
+        return RunError(f"{path} {what} ({rows} of {expected} rows are there): {_CURE}")
+
+
+class _RowGroups(NamedTuple):
+    """The rows of the row groups from `first` to `last`."""
+
+    first: int
+    last: int
+    rows: pa.Table
 
 
 class _Parquet:
+    """A table of a closed segment."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._last: tuple[tuple[int, int], pa.Table] | None = None
+        self._cached: _RowGroups | None = None
         try:
             self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             _conform(self._file.schema_arrow.empty_table(), path.stem)
@@ -157,10 +175,11 @@ class _Parquet:
             return TABLES[self._path.stem].empty_table()
         first = next(i for i, end in enumerate(self._stops) if end > start)
         last = next(i for i, end in enumerate(self._stops) if end >= stop)
-        # Steps are read one after the other: the next one is often in the same row groups.
+        # Steps are read in order: the next one is often in the same row groups.
         offset = self._stops[first - 1] if first else 0
-        if columns is None and self._last is not None and self._last[0] == (first, last):
-            return self._last[1].slice(start - offset, stop - start)
+        cached = self._cached
+        if columns is None and cached is not None and (cached.first, cached.last) == (first, last):
+            return cached.rows.slice(start - offset, stop - start)
         try:
             groups = self._file.read_row_groups(list(range(first, last + 1)), columns)
             if columns is None:
@@ -168,7 +187,7 @@ class _Parquet:
         except _UNREADABLE as error:
             raise self._damaged(error) from error
         if columns is None and last - first < _REMEMBERED:
-            self._last = ((first, last), groups)
+            self._cached = _RowGroups(first, last, groups)
         return groups.slice(start - offset, stop - start)
 
     def _damaged(self, error: Exception) -> RunError:
@@ -178,7 +197,7 @@ class _Parquet:
 
 
 class _Stream:
-    """An Arrow stream up to its last complete batch: what comes after is not written yet, or was cut off."""
+    """An Arrow stream up to its last complete batch: the rest is not written yet, or was cut off."""
 
     def __init__(self, path: Path) -> None:
         batches: list[pa.RecordBatch] = []
@@ -192,7 +211,7 @@ class _Stream:
                     batches.append(batch)
             except _UNREADABLE:
                 pass
-        table = path.name.split(".")[1]
+        _, table, _ = path.name.split(".")
         self._table = _conform(pa.Table.from_batches(batches, schema or TABLES[table]), table)
         self.rows = self._table.num_rows
 
@@ -202,7 +221,7 @@ class _Stream:
 
 
 def _conform(rows: pa.Table, table: str) -> pa.Table:
-    """Return rows in the schema of their table: a column that a run of this format did not have yet is null."""
+    """Return rows in the schema of their table; a column that an older numscope did not write is null."""
     schema = TABLES[table]
     if rows.schema.equals(schema):
         return rows
@@ -237,11 +256,11 @@ def _read_lines(path: Path) -> list[StepLine]:
     return lines
 
 
-def _parse_line(line: dict[str, Any]) -> StepLine:
+def _parse_line(line: JsonObject) -> StepLine:
     return StepLine(
         step=int(line["step"]),
         segment=int(line["segment"]),
-        rows={table: (int(line["rows"][table][0]), int(line["rows"][table][1])) for table in TABLES},
+        rows={table: RowRange(*map(int, line["rows"][table])) for table in TABLES},
         skipped={str(reason): int(count) for reason, count in line["skipped"].items()},
         time=float(line["time"]),
         seconds=float(line["seconds"]),

@@ -1,4 +1,4 @@
-"""Writes a run: batches come in from the job's thread, a thread of its own turns them into files.
+"""Writes a run: the job's thread hands batches over, and a writer's thread turns them into files.
 
     with RunWriter("runs/gpu", rank=0, manifest=collect(framework="torch")) as writer:
         writer.write(Batch(calls={...}, slots={...}, tensors={...}, data={0: array}))
@@ -21,13 +21,14 @@ from enum import Enum
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import JsonObject
 from numscope.store import rundir
 from numscope.store.batch import Batch, OnDevice, Sample, View
 from numscope.store.segments import SEGMENT_BYTES
-from numscope.store.writing.rank_files import Begun, EndOfStep, RankFiles
+from numscope.store.writing.rank_files import EndOfStep, PendingBatch, RankFiles
 from numscope.store.writing.shard_writer import SHARD_BYTES
 
 __all__ = ["Batch", "OnDevice", "RunWriter", "Sample", "View"]
@@ -36,15 +37,15 @@ QUEUE_BYTES = 256 << 20
 _AHEAD = 16  # batches at most whose data is being written while the next are prepared
 
 
-class _Word(Enum):
-    """What the thread is told besides what to write."""
+class _Command(Enum):
+    """A command to the writer's thread."""
 
-    SETTLE = 1  # close the open segment, and go on with a new one when more comes
+    SETTLE = 1  # close the open segment, and begin another with the next batch
     CLOSE = 2
-    NOTHING = 3  # there is nothing new
+    NOTHING = 3  # the queue is empty
 
 
-_Item = Batch | Callable[[], Batch] | EndOfStep | _Word
+_Item = Batch | Callable[[], Batch] | EndOfStep | _Command
 _T = TypeVar("_T")
 
 
@@ -60,7 +61,7 @@ class RunWriter:
         path: str | os.PathLike[str],
         *,
         rank: int,
-        manifest: dict[str, Any],
+        manifest: JsonObject,
         overwrite: bool = False,
         queue_bytes: int = QUEUE_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
@@ -69,8 +70,10 @@ class RunWriter:
         self.path = Path(path)
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite)
-        self._files = RankFiles(directory.absolute(), segment_bytes, shard_bytes)  # the job may go elsewhere
-        self._queue: deque[tuple[_Item, int]] = deque()  # with the size of each
+        self._files = RankFiles(
+            directory.absolute(), segment_bytes, shard_bytes
+        )  # the job may change its working directory
+        self._queue: deque[tuple[_Item, int]] = deque()  # each with its size
         self._changed = threading.Condition()
         self._limit = queue_bytes
         self._waiting = 0  # bytes in the queue, the batch being written included
@@ -85,7 +88,7 @@ class RunWriter:
         atexit.register(self._close_at_exit)
 
     def write(self, batch: Batch | Callable[[], Batch], size: int | None = None) -> None:
-        """Hand a batch over, or what makes one in the writer's thread and its size; waits while the queue is full."""
+        """Hand over a batch, or a function that makes one in the writer's thread and its size; wait while the queue is full."""
         if size is None:
             size = batch.nbytes() if isinstance(batch, Batch) else 0
         with self._changed:
@@ -95,7 +98,7 @@ class RunWriter:
             self._put(batch, size)
 
     def end_step(self, step: int, skipped: dict[str, int]) -> None:
-        """End a step: it becomes visible when all that was handed over before is written."""
+        """End a step: it becomes visible when everything handed over before is written."""
         now = time.perf_counter()
         with self._changed:
             self._check()
@@ -103,27 +106,27 @@ class RunWriter:
         self._step_began = now
 
     def flush(self) -> None:
-        """Wait until all that was handed over is written."""
+        """Wait until everything handed over is written."""
         with self._changed:
             while self._items and self._thread.is_alive():
                 self._changed.wait(1.0)
             self._check()
 
     def settle(self) -> None:
-        """Wait until all is written and in its final form; more may follow."""
+        """Wait until everything handed over is written and its segment closed; more may follow."""
         with self._changed:
             self._check()
-            self._put(_Word.SETTLE, 0)
+            self._put(_Command.SETTLE, 0)
         self.flush()
 
     def close(self) -> None:
-        """Write what is waiting, close the files, and end the thread."""
+        """Write the rest of the queue, close the files, and end the thread."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
         atexit.unregister(self._close_at_exit)
         with self._changed:
-            self._queue.append((_Word.CLOSE, 0))
+            self._queue.append((_Command.CLOSE, 0))
             self._changed.notify_all()
         self._thread.join()
         self._raise()
@@ -137,7 +140,7 @@ class RunWriter:
         try:
             self.close()
         except RunError:
-            if error is None:  # the user's own error goes first
+            if error is None:  # the user's own error takes precedence
                 raise
 
     def _close_at_exit(self) -> None:
@@ -173,40 +176,40 @@ class RunWriter:
         raise RunError(f"{self.path}: a batch could not be written ({error})") from error
 
     def _work(self) -> None:
-        begun: deque[tuple[Begun, int]] = deque()  # batches whose data is being written, with the size of each
+        begun: deque[tuple[PendingBatch, int]] = deque()  # batches whose data is being written, each with its size
         while True:
             item, size = self._next(wait=not begun)
-            if not isinstance(item, (EndOfStep, _Word)):
+            if not isinstance(item, (EndOfStep, _Command)):
                 batch = self._attempt(partial(self._begin, item))
-                del item  # and with it the data of what need not be written
+                del item  # frees the data that need not be written
                 if batch is None:
                     self._release(size)
                 else:
                     begun.append((batch, size))
                 self._finish(begun, leave=_AHEAD)
                 continue
-            self._finish(begun, leave=len(begun) - 1 if item is _Word.NOTHING else 0)
-            if item is _Word.CLOSE:
+            self._finish(begun, leave=len(begun) - 1 if item is _Command.NOTHING else 0)
+            if item is _Command.CLOSE:
                 self._attempt(self._files.close, always=True)
                 return
             if isinstance(item, EndOfStep):
                 self._attempt(partial(self._files.end_step, item))
-            elif item is _Word.SETTLE:
+            elif item is _Command.SETTLE:
                 self._attempt(self._files.next_segment)
-            if item is not _Word.NOTHING:
+            if item is not _Command.NOTHING:
                 self._release(0)
 
     def _next(self, wait: bool) -> tuple[_Item, int]:
         with self._changed:
             while wait and not self._queue:
                 self._changed.wait()
-            return self._queue.popleft() if self._queue else (_Word.NOTHING, 0)
+            return self._queue.popleft() if self._queue else (_Command.NOTHING, 0)
 
-    def _begin(self, item: Batch | Callable[[], Batch]) -> Begun:
+    def _begin(self, item: Batch | Callable[[], Batch]) -> PendingBatch:
         return self._files.begin(item if isinstance(item, Batch) else item())
 
-    def _finish(self, begun: deque[tuple[Begun, int]], leave: int) -> None:
-        """Finish, in order, batches whose data is written; wait for it where more than `leave` are not."""
+    def _finish(self, begun: deque[tuple[PendingBatch, int]], leave: int) -> None:
+        """Finish in order the batches whose data is written, waiting for it while more than `leave` are unfinished."""
         while begun and (len(begun) > leave or begun[0][0].is_done):
             batch, size = begun.popleft()
             self._attempt(partial(self._files.finish, batch), fatal=True)
@@ -219,7 +222,7 @@ class RunWriter:
             self._changed.notify_all()
 
     def _attempt(self, work: Callable[[], _T], *, fatal: bool = False, always: bool = False) -> _T | None:
-        """Do work of the thread; a full disk stays full, so that nothing is done after it, or after a fatal fault."""
+        """Do work of the thread, unless it failed fatally or at the system before: a full disk stays full."""
         if self._broken is not None and not always:
             return None
         try:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.names import parse_call
 from numscope.fingerprint.columns import Fingerprints
@@ -45,7 +45,7 @@ class ForeignTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    load: Callable[[], NDArray[Any]] | None = None  # the data, read when it is needed
+    load: Callable[[], AnyArray] | None = None  # the data, read when it is needed
     sampled: bool = False  # … is a part of the elements only
     min: float | None = None
     max: float | None = None
@@ -54,7 +54,7 @@ class ForeignTensor:
     digest: int | None = None  # the dump's own hash of the content: comparable within this format alone
 
     @classmethod
-    def of_array(cls, array: NDArray[Any]) -> ForeignTensor:
+    def of_array(cls, array: AnyArray) -> ForeignTensor:
         """Return a tensor whose data is in memory."""
         return cls(array.dtype.name, array.shape, lambda: array)
 
@@ -191,7 +191,7 @@ class _BatchRows:
         self._stacks: list[dict[str, object]] = []
         self._tensors: list[_TensorRow] = []
         self._fingerprints = NumpyBatch()
-        self._data: dict[int, NDArray[Any] | Sample] = {}
+        self._data: dict[int, AnyArray | Sample] = {}
         self.size = 0
 
     def add_call(self, order: int, call: ForeignCall, orders: dict[str, int], stack: int | None) -> None:

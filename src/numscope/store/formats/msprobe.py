@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, members, number, sizes
 from numscope.store.formats import torch_file
@@ -196,7 +196,7 @@ class _SlotReader:
             digest=_digest(str(digest)) if digest and load is None else None,
         )
 
-    def _load(self, file: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    def _load(self, file: Path, shape: tuple[int, ...]) -> AnyArray:
         value = np.load(file) if file.suffix == ".npy" else torch_file.load(file, self._trust_pickle)
         if not isinstance(value, np.ndarray):
             raise RunError(f"{file} holds no tensor")

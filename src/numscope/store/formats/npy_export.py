@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.store.formats.step_calls import step_calls
 from numscope.store.reader import Run
 
@@ -42,7 +41,7 @@ def kept_slots(run: Run) -> int:
     return int(pc.sum(run.tensors["kept"]).as_py() or 0)
 
 
-def widened(array: NDArray[Any]) -> NDArray[Any]:
+def widened(array: AnyArray) -> AnyArray:
     """Return an array as .npy can hold it: bf16 and fp8 as float32, which is exact."""
     return (
         array.astype(np.float32)

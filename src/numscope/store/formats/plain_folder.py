@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.names import natural_key, split_tensor
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
@@ -97,6 +97,6 @@ def _safetensors(file: Path) -> Iterator[tuple[str, ForeignTensor]]:
         yield key, ForeignTensor(dtype.name, shape, partial(_from_file, file, dtype, begin, shape))
 
 
-def _from_file(file: Path, dtype: np.dtype[Any], begin: int, shape: tuple[int, ...]) -> NDArray[Any]:
+def _from_file(file: Path, dtype: AnyDtype, begin: int, shape: tuple[int, ...]) -> AnyArray:
     count = int(np.prod(shape, dtype=np.int64))
     return np.fromfile(file, dtype, count, offset=begin).reshape(shape)

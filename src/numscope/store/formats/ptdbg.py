@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, items, number, sizes
 from numscope.core.names import natural_key
@@ -238,9 +237,9 @@ def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
     return ForeignTensor(dtype, shape, load, not whole, min=low, max=high, mean=mean)
 
 
-def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> NDArray[Any]:
+def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> AnyArray:
     """Return the data in the tensor's own dtype: the files hold float32, which widens exactly."""
-    array: NDArray[Any] = np.load(file)
+    array: AnyArray = np.load(file)
     kind = numpy_dtype(dtype)
     if kind is not None and array.dtype != kind:
         with np.errstate(invalid="ignore", over="ignore"):
@@ -281,6 +280,6 @@ def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
     return ForeignTensor(dtype, shape, lambda: _of(values[:-3], kind), True, min=low, max=high, mean=mean)
 
 
-def _of(values: list[float], kind: np.dtype[Any]) -> NDArray[Any]:
+def _of(values: list[float], kind: AnyDtype) -> AnyArray:
     with np.errstate(invalid="ignore", over="ignore"):
         return np.array(values, np.float64).astype(kind)

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from numpy.typing import NDArray
-
+from numscope.core.arrays import AnyArray
 from numscope.core.json_value import Json
 from numscope.store.reader import Run
 
@@ -40,7 +39,7 @@ class StepTensor:
     neginf: int | None
     finite: Statistics  # of the finite elements
     hash: int | None
-    load: Callable[[], NDArray[Any]] | None
+    load: Callable[[], AnyArray] | None
 
     def statistics(self) -> Statistics:
         """Return the statistics over all elements."""

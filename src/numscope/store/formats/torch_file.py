@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import RunError
 from numscope.store.dtypes import numpy_dtype
 
@@ -39,7 +39,7 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
 }
 _STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
-_Storage = Callable[[object], NDArray[Any]]  # a persistent id of torch's → the elements of that storage
+_Storage = Callable[[object], AnyArray]  # a persistent id of torch's → the elements of that storage
 
 
 class _Name:
@@ -71,7 +71,7 @@ def load(path: Path, trust_pickle: bool = False) -> object:
         ) from None
 
 
-def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, NDArray[Any]]]:
+def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, AnyArray]]:
     """Return the arrays in nested containers, each with its path such as `0.weight`; the value's own path is empty."""
     if isinstance(value, np.ndarray):
         yield path, value
@@ -81,9 +81,9 @@ def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, NDArray[Any]
 
 
 def _storages(archive: zipfile.ZipFile, root: str) -> _Storage:
-    cache: dict[str, NDArray[Any]] = {}
+    cache: dict[str, AnyArray] = {}
 
-    def storage(identity: object) -> NDArray[Any]:
+    def storage(identity: object) -> AnyArray:
         if not isinstance(identity, tuple):
             raise ValueError("a storage has no identity")
         _, kind, key, _, count = identity[:5]
@@ -98,8 +98,8 @@ def _storages(archive: zipfile.ZipFile, root: str) -> _Storage:
 
 
 def _rebuild_tensor(
-    storage: NDArray[Any], offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
-) -> NDArray[Any]:
+    storage: AnyArray, offset: int, shape: Iterable[int], strides: Iterable[int], *_: object
+) -> AnyArray:
     shape, strides = tuple(shape), tuple(strides)
     reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if math.prod(shape) else 0
     if offset < 0 or any(stride < 0 for stride in strides) or reach > len(storage):
@@ -112,7 +112,7 @@ def _rebuild_tensor(
 
 
 def _rebuild_tensor_v3(
-    storage: NDArray[Any],
+    storage: AnyArray,
     offset: int,
     shape: Iterable[int],
     strides: Iterable[int],
@@ -120,7 +120,7 @@ def _rebuild_tensor_v3(
     _hooks: object,
     dtype: object,
     *_: object,
-) -> NDArray[Any]:
+) -> AnyArray:
     kind = numpy_dtype(dtype.name if isinstance(dtype, _Name) else str(dtype).removeprefix("torch."))
     if kind is None:
         raise ValueError(f"numpy has no {dtype}")
@@ -258,7 +258,7 @@ class _Trusting(pickle.Unpickler):
         super().__init__(file)
         self._storage = storage
 
-    def persistent_load(self, pid: object) -> NDArray[Any]:
+    def persistent_load(self, pid: object) -> AnyArray:
         return self._storage(pid)
 
     def find_class(self, module: str, name: str) -> object:
@@ -324,7 +324,7 @@ class _Writer:
     def _name(self, module: str, name: str) -> None:
         self.parts.append(f"c{module}\n{name}\n".encode())
 
-    def _tensor(self, array: NDArray[Any]) -> None:
+    def _tensor(self, array: AnyArray) -> None:
         dtype = array.dtype.name
         storage = _STORAGE_OF.get(dtype)
         self._name("torch._utils", "_rebuild_tensor_v2" if storage else "_rebuild_tensor_v3")

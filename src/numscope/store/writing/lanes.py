@@ -1,7 +1,7 @@
 """Threads that write files side by side.
 
-A file takes bytes as fast as one thread copies them to the system's memory, which is slower than most disks. So there are
-several lanes, each with a thread and an open file of its own; what is put on one lane is done in order.
+One thread copies bytes into the system's memory more slowly than most disks write them. So there are several lanes, each
+with a thread and an open file of its own; a lane does its jobs in order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LANES = max(1, min(4, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffi
 
 
 class Job:
-    """Something that a lane was given to do."""
+    """A piece of work of a lane."""
 
     def __init__(self, work: Callable[[], None], size: int) -> None:
         self.size = size
@@ -24,31 +24,31 @@ class Job:
         self._done = threading.Event()
 
     def run(self, before: BaseException | None) -> BaseException | None:
-        """Do it, unless something before it has failed: then it fails for that reason. Return why it failed."""
+        """Do the work, unless an earlier job has failed: then fail with its error. Return the error."""
         self._error = before
         if self._work is not None and before is None:
             try:
                 self._work()
             except BaseException as error:
                 self._error = error
-        self._work = None  # and with it the data
+        self._work = None  # frees the data
         self._done.set()
         return self._error
 
     @property
     def is_done(self) -> bool:
-        """Tell whether it is done, or has failed."""
+        """Tell whether the job is done or has failed."""
         return self._done.is_set()
 
     def wait(self) -> None:
-        """Wait until it is done; raise what it raised."""
+        """Wait until the job is done; raise the error that it raised."""
         self._done.wait()
         if self._error is not None:
             raise self._error
 
 
 class Lane:
-    """A thread that does jobs in order; after one that failed, the others fail too."""
+    """A thread that does jobs in order; after a failed job, all later ones fail too."""
 
     def __init__(self, name: str) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -58,7 +58,7 @@ class Lane:
         self._thread: threading.Thread | None = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # the interpreter ends, and starts no threads any more: jobs are done where they are put
+        except RuntimeError:  # an interpreter that is ending starts no threads: do jobs in the caller's
             self._thread = None
 
     @property
@@ -67,7 +67,7 @@ class Lane:
         return self._waiting
 
     def put(self, work: Callable[[], None], size: int) -> Job:
-        """Have this done after what was put before."""
+        """Add a job after all earlier ones."""
         job = Job(work, size)
         if self._thread is None:
             self._failure = job.run(self._failure)
@@ -78,7 +78,7 @@ class Lane:
         return job
 
     def close(self) -> None:
-        """Wait until all is done, and end the thread."""
+        """Wait until all jobs are done, and end the thread."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()

@@ -1,30 +1,31 @@
-"""Batches as messages of an Arrow stream; one that repeats the one before is its bytes with other numbers in them.
+"""Makes messages of an Arrow stream from batches, and reuses the bytes of a message for a batch that repeats it.
 
-Steps mostly repeat each other: the same calls show tensors of the same shapes. What differs is the step and the fingerprints:
-columns of numbers, whose places in the bytes are known. To fill these in takes a third of the time that it takes to make a
-record batch and its message, and hands Python's lock to and fro less often, as nothing of Arrow is called.
+Most steps have the same calls with tensors of the same shapes; only the step and the fingerprints differ. These are
+columns of numbers, whose positions in the bytes are known. Overwriting them takes a third of the time of making a record
+batch and its message, and releases Python's lock less often, because Arrow is not called.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray, AnyDtype
 from numscope.store.batch import NULL_IF_NAN, Columns, is_wide, low_part, record_batch
 from numscope.store.schema import SKETCH
 
-_KNOWN = 7  # batches a step, at most, that are looked for in the next: as many as capture looks for
-_Key = tuple[Any, ...]
+_REMEMBERED = 7  # batches that are recognised when they are repeated: as many as capture recognises
+_Key = tuple[object, ...]
 
 
 @dataclass(frozen=True)
 class Message:
-    """Some rows of a table, as they stand in its stream."""
+    """Some rows of a table, as the bytes of its stream."""
 
     rows: int
     content: memoryview
@@ -35,39 +36,46 @@ def message_of(batch: pa.RecordBatch) -> Message:
     return Message(batch.num_rows, memoryview(batch.serialize()))
 
 
+class _Remembered(NamedTuple):
+    """A batch that may be repeated."""
+
+    columns: list[pa.Array]  # kept alive, because the key has their addresses
+    stencil: _Stencil | None  # of a batch that was repeated once
+
+
 class Messages:
-    """Makes messages of the batches of one table, one after the other."""
+    """Makes the messages of the batches of one table in order."""
 
     def __init__(self, table: str) -> None:
         self._table = table
-        # The last batches, by what a batch must have to repeat one: its columns, and the stencil of what has come twice.
-        self._known: dict[_Key, tuple[list[pa.Array], _Stencil | None]] = {}
+        self._remembered: dict[_Key, _Remembered] = {}  # the last used at the end
 
     def of(self, columns: Columns, at_once: bool) -> Message:
-        """Return a batch as a message; at_once says that it is written before the next one is asked for."""
+        """Return a batch as a message; `at_once` says that it is written before the next one is made."""
         key = _key(columns) if at_once else None
         if key is None:
             return message_of(record_batch(self._table, columns))
-        known = self._known.pop(key, None)
-        stencil = known[1] if known is not None else None
-        if known is not None and stencil is not None and stencil.fill(columns):
-            self._known[key] = known  # the last of them
+        remembered = self._remembered.pop(key, None)
+        stencil = remembered.stencil if remembered is not None else None
+        if remembered is not None and stencil is not None and stencil.fill(columns):
+            self._remembered[key] = remembered
             return stencil.message
         batch = record_batch(self._table, columns)
-        # No stencil of what has come once: a job whose steps all differ has nothing of it.
-        stencil = _Stencil.of(batch, columns) if known is not None else None
-        self._known[key] = [values for values in columns.values() if isinstance(values, pa.Array)], stencil
-        if len(self._known) > _KNOWN:
-            del self._known[next(iter(self._known))]
+        # No stencil of a batch that came once: a job whose steps all differ would never use it.
+        stencil = _Stencil.of(batch, columns) if remembered is not None else None
+        arrays = [values for values in columns.values() if isinstance(values, pa.Array)]
+        self._remembered[key] = _Remembered(arrays, stencil)
+        if len(self._remembered) > _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
         return message_of(batch)
 
 
 def _key(columns: Columns) -> _Key | None:
-    """Return what the batches that repeat each other share: the same columns, or as many numbers in their place.
+    """Return a key that batches share which repeat each other: the same Arrow columns, and numbers of the same shape.
 
-    A column is known by its address, so that who keeps the key must keep the column.
+    The key has the addresses of Arrow columns, so they must be kept alive with it.
     """
-    key: list[Any] = []
+    key: list[object] = []
     for name, values in columns.items():
         if isinstance(values, np.ndarray):
             key += (name, values.shape, values.dtype)
@@ -79,18 +87,18 @@ def _key(columns: Columns) -> _Key | None:
 
 
 class _Stencil:
-    """The bytes of a message, and the places of the numbers in them that the next one may have other values for."""
+    """The bytes of a message, and views of the numbers in them that the next message replaces."""
 
-    def __init__(self, batch: pa.RecordBatch, replaced: Mapping[str, NDArray[Any]], wide: NDArray[np.intp]) -> None:
+    def __init__(self, batch: pa.RecordBatch, replaced: Mapping[str, AnyArray], wide: NDArray[np.intp]) -> None:
         content = np.frombuffer(batch.serialize(), np.uint8).copy()
         self.message = Message(batch.num_rows, content.data)
         names = [*replaced, "sketch_low"] if len(wide) else list(replaced)
-        self._places = dict(zip(names, _places(content, batch.schema, names), strict=True))
+        self._views = dict(zip(names, _views(content, batch.schema, names), strict=True))
         self._wide = wide  # the rows that have a low part of their sketch
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, columns: Columns) -> _Stencil | None:
-        """Return the stencil of a batch made of these columns, or None where others' values may need another place."""
+        """Return the stencil of a batch made of these columns, or None where other values may not fit its bytes."""
         replaced = {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
         for name, values in replaced.items():
             if batch.column(name).null_count or (values.dtype != _dtype(batch.schema, name) and name != "sketch"):
@@ -103,18 +111,18 @@ class _Stencil:
         return cls(batch, replaced, wide)
 
     def fill(self, columns: Columns) -> bool:
-        """Put in the values of a batch that repeats this one; False where they do not fit, and the bytes are spoilt."""
-        with np.errstate(over="ignore"):  # of a sketch: see record_batch
-            for name, place in self._places.items():
+        """Write the values of a batch that repeats this one; where they do not fit, return False and leave invalid bytes."""
+        with np.errstate(over="ignore"):  # of a sketch: see batch._sketch
+            for name, view in self._views.items():
                 values = columns[name] if name != "sketch_low" else low_part(columns["sketch"][self._wide])
                 if name in NULL_IF_NAN and np.isnan(values).any():
                     return False
-                place[:] = values
+                view[:] = values
         return not len(self._wide) or not np.isnan(columns["sketch"][self._wide, 0]).any()
 
 
-def _dtype(schema: pa.Schema, name: str) -> np.dtype[Any] | None:
-    """Return the dtype of a column's numbers as they lie in a message, or None where they are no plain numbers."""
+def _dtype(schema: pa.Schema, name: str) -> AnyDtype | None:
+    """Return the dtype of a column's numbers in a message, or None where the column has no plain numbers."""
     kind = schema.field(name).type
     if pa.types.is_fixed_size_list(kind):
         kind = kind.value_type
@@ -122,12 +130,12 @@ def _dtype(schema: pa.Schema, name: str) -> np.dtype[Any] | None:
     return np.dtype(f"{letter}{kind.bit_width // 8}") if letter != "u" or pa.types.is_integer(kind) else None
 
 
-def _places(content: NDArray[np.uint8], schema: pa.Schema, names: Iterable[str]) -> Iterator[NDArray[Any]]:
-    """Give the values of some columns as they lie in a message."""
+def _views(content: NDArray[np.uint8], schema: pa.Schema, names: Iterable[str]) -> Iterator[AnyArray]:
+    """Yield the values of some columns as views of a message's bytes."""
     whole = pa.py_buffer(content)
     batch = pa.ipc.read_record_batch(whole, schema)
     for name in names:
         values = batch.column(name).buffers()[-1]
         start = values.address - whole.address
-        place = content[start : start + values.size].view(_dtype(schema, name) or np.float32)
-        yield place.reshape(-1, SKETCH) if name.startswith("sketch") else place
+        view = content[start : start + values.size].view(_dtype(schema, name) or np.float32)
+        yield view.reshape(-1, SKETCH) if name.startswith("sketch") else view

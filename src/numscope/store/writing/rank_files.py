@@ -8,12 +8,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
 from numscope.store.files import write_all
 from numscope.store.schema import TENSORS
@@ -23,30 +22,30 @@ from numscope.store.writing.lanes import Job
 from numscope.store.writing.messages import Message, Messages, message_of
 from numscope.store.writing.shard_writer import Kept, ShardWriter
 
-# What is referred to goes before what refers to it: a killed job leaves no slot without its tensor and call.
+# Slots refer to tensors and calls, so they are written last: a killed job leaves no slot without its tensor and call.
 _ORDER = ("stacks", "tensors", "calls", "slots")
 
 
 @dataclass(frozen=True)
 class EndOfStep:
-    """The end of a step: how many calls were not recorded, by reason, how long it took and when it was."""
+    """The end of a step."""
 
     step: int
-    skipped: dict[str, int]
-    seconds: float
-    time: float
+    skipped: dict[str, int]  # calls that were not recorded, by reason
+    seconds: float  # its duration
+    time: float  # since the epoch
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A batch whose data is being written; its rows follow."""
+class PendingBatch:
+    """A batch whose data is being written, and whose rows will follow."""
 
     tables: dict[str, Message]
     jobs: list[Job]
 
     @property
     def is_done(self) -> bool:
-        """Tell whether its data is written."""
+        """Tell whether the data is written."""
         return all(job.is_done for job in self.jobs)
 
 
@@ -62,31 +61,30 @@ class RankFiles:
         self._begun = 0  # batches that are not finished
         self._begin = dict(self._segment.rows)
         self._lost: dict[str, int] = {}
-        self._placed: dict[int, tuple[str, str]] = {}  # where the data of this step's tensors is, by their number
+        self._placed: dict[int, tuple[str, str]] = {}  # shard and key of this step's tensors, by number
         self._steps = os.open(directory / "steps.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
 
-    def begin(self, batch: Batch) -> Begun:
-        """Begin to write the data of a batch; its rows come with `finish`, in the order of the batches."""
+    def begin(self, batch: Batch) -> PendingBatch:
+        """Begin to write the data of a batch; `finish` writes the rows, in the order of the batches."""
         self._check_ours()
         try:
-            given = {name: getattr(batch, name) for name in _ORDER}
-            filled = {name for name, columns in given.items() if _has_rows(columns)}
+            columns = {name: getattr(batch, name) for name in _ORDER}
             tables: dict[str, Message] = {}
             jobs: list[Job] = []
             for name in _ORDER:
                 if name == "tensors" and batch.data:
                     rows, jobs = self._keep(batch, record_batch(name, batch.tensors))
                     tables[name] = message_of(rows)
-                elif name in filled:
-                    tables[name] = self._messages[name].of(given[name], at_once=not self._begun)
+                elif _has_rows(columns[name]):
+                    tables[name] = self._messages[name].of(columns[name], at_once=not self._begun)
         except Exception as error:
             reason = f"not stored: {type(error).__name__}"
             self._lost[reason] = self._lost.get(reason, 0) + len(batch.calls.get("order", ()))
             raise
         self._begun += 1
-        return Begun(tables, jobs)
+        return PendingBatch(tables, jobs)
 
-    def finish(self, begun: Begun) -> None:
+    def finish(self, begun: PendingBatch) -> None:
         """Wait for the data of a batch, and write its rows."""
         for job in begun.jobs:
             job.wait()
@@ -96,7 +94,7 @@ class RankFiles:
         self._begun -= 1
 
     def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Job]]:
-        """Begin to store the data of a batch; return its tensors with the place of their data filled in."""
+        """Begin to store the data of a batch; return its tensors with shard and key filled in."""
         numbers = tensors.column("tensor").to_numpy(zero_copy_only=False)
         rows = {int(number): row for row, number in enumerate(numbers)}
         if unknown := batch.data.keys() - rows.keys():
@@ -105,7 +103,9 @@ class RankFiles:
         stored, jobs = self._shards.start(_kept(own, rows, tensors))
         self._placed.update(zip(own, stored, strict=True))
         for number, value in batch.data.items():
-            if isinstance(value, View) and value.tensor in self._placed:  # else its batch was lost, and the error told
+            if (
+                isinstance(value, View) and value.tensor in self._placed
+            ):  # else its batch was lost, and that error raised
                 shard, key = self._placed[value.tensor]
                 self._placed[number] = shard, key_of_view(key, value.offset, value.strides)
         places = {
@@ -136,7 +136,7 @@ class RankFiles:
             self.next_segment()
 
     def next_segment(self) -> None:
-        """Close the segment and begin another, unless a step is under way: its rows must be in one piece."""
+        """Close the segment and begin another, unless a step is under way: its rows must be in one segment."""
         if self._segment.bytes and self._segment.rows == self._begin:
             self._check_ours()
             self._segment.close()
@@ -145,7 +145,7 @@ class RankFiles:
 
     def close(self) -> None:
         try:
-            if self._segment.bytes:  # else all is in its final form, and the run may be gone by now
+            if self._segment.bytes:  # else nothing is left to close, and the run may have been deleted
                 self._check_ours()
                 self._segment.close()
         finally:
@@ -154,7 +154,7 @@ class RankFiles:
             os.close(self._steps)
 
     def _check_ours(self) -> None:
-        """Refuse to touch files by their names once the run was removed or overwritten: they are another job's."""
+        """Raise if the run was removed or overwritten: files of these names may be another job's."""
         if os.fstat(self._steps).st_nlink == 0:
             raise OSError(errno.ESTALE, "it was removed, or overwritten by another job")
 
@@ -164,9 +164,9 @@ def _has_rows(columns: Columns) -> bool:
 
 
 def _kept(
-    data: Mapping[int, NDArray[Any] | OnDevice | Sample | View], rows: Mapping[int, int], tensors: pa.RecordBatch
+    data: Mapping[int, AnyArray | OnDevice | Sample | View], rows: Mapping[int, int], tensors: pa.RecordBatch
 ) -> list[Kept]:
-    """Return what to store for data by the number of its tensor, whose rows in the table are given."""
+    """Return the arrays to store; `rows` has the row of each tensor's number in the table."""
     hashes, dtypes = tensors.column("hash").to_pylist(), tensors.column("dtype").to_pylist()
     kept = []
     for number, value in data.items():

@@ -1,11 +1,11 @@
-"""Writes kept tensors: safetensors shards that grow while the job runs and are whole after every write.
+"""Writes kept tensors into safetensors shards that grow while the job runs and are complete files after every write.
 
 safetensors puts its index, a JSON object, in front of the data. Room for it is reserved when a shard begins, filled
 with spaces as the format allows; each write appends the data, then puts the new entries over the closing brace. So a
 shard needs no second file while it is open, no copy when it is closed, and a killed job leaves shards that any reader
 of safetensors opens (unless it was killed between those two writes: then numscope's reader still does).
 
-A short run has one shard. Where more is waiting than one file takes, others are begun beside it (see `lanes`).
+A short run has one shard. Where one lane cannot keep up, shards of other lanes are begun beside it (see `lanes`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray, AnyDtype
 from numscope.store.batch import OnDevice
 from numscope.store.dtypes import SAFETENSORS
 from numscope.store.files import write_all
@@ -31,15 +31,12 @@ from numscope.store.schema import FORMAT
 from numscope.store.writing.lanes import LANES, Job, Lane
 
 SHARD_BYTES = 1 << 30
-_FIRST_HEADER = 128 << 10  # a short run keeps few tensors,
-_HEADER = 1 << 20  # a long one should not need many files
+_FIRST_HEADER = 128 << 10  # bytes: a short run keeps few tensors
+_HEADER = 1 << 20  # bytes: a long run should not need many files
 _OPENING = json.dumps({"__metadata__": {"format": FORMAT}}, separators=(",", ":"))[:-1].encode()
 _RUN = 8 << 20  # bytes that go to one lane in one piece
 _MANY = 32 << 20  # bytes waiting in every lane: time for another one
 
-# Hash, dtype, shape of a sample or number of elements, sampled: equal means bitwise equal. The hash is that of the
-# elements in row-major order, so what is only reshaped is one content; the tables know each tensor's own shape.
-Identity = tuple[int, str, tuple[int, ...] | int, bool]
 Place = tuple[str, str]  # shard, key
 Bytes = memoryview | OnDevice
 
@@ -52,7 +49,20 @@ class Kept:
     dtype: str
     shape: tuple[int, ...]
     sampled: bool
-    array: NDArray[Any] | OnDevice
+    array: AnyArray | OnDevice
+
+
+class _Identity(NamedTuple):
+    """The key of a content: two arrays of equal identities are bitwise equal.
+
+    The hash is of the elements in row-major order: arrays that differ only in shape are stored once, and the tables have
+    each tensor's own shape.
+    """
+
+    hash: int
+    dtype: str
+    size: tuple[int, ...] | int  # the shape of a sample, or the number of elements
+    sampled: bool
 
 
 class ShardWriter:
@@ -62,30 +72,31 @@ class ShardWriter:
         self._directory = directory
         self._limit = shard_bytes
         self._most = lanes
-        self._places: dict[Identity, Place] = {}
+        self._places: dict[_Identity, Place] = {}
         self._keys: set[str] = set()
         self._count = 0
         self._growing: list[_Growing] = []
 
     def add(self, items: Iterable[Kept]) -> list[Place]:
-        """Store what is not stored yet; return where each item is."""
+        """Store the contents that are not stored yet; return the place of each item."""
         places, jobs = self.start(items)
         for job in jobs:
             job.wait()
         return places
 
     def start(self, items: Iterable[Kept]) -> tuple[list[Place], list[Job]]:
-        """Begin to store what is not stored yet; return where each item will be once the jobs are done."""
+        """Begin to store the contents that are not stored yet; return the place that each item has once the jobs are done."""
         places: list[Place] = []
         jobs: list[Job] = []
         growing: _Growing | None = None
-        # All buffers first: what cannot be stored must fail before anything is noted as stored.
+        # All buffers first: an array that cannot be stored must raise before any place is remembered.
         for item, buffer in [(item, _buffer(item)) for item in items]:
             content = item.hash
             if content is None:
                 assert not isinstance(buffer, OnDevice)
                 content = int.from_bytes(hashlib.blake2b(buffer, digest_size=8).digest(), "little")
-            identity = (content, item.dtype, item.shape if item.sampled else item.array.size, item.sampled)
+            size = item.shape if item.sampled else item.array.size
+            identity = _Identity(content, item.dtype, size, item.sampled)
             place = self._places.get(identity)
             if place is None:
                 key = f"{content:016x}"
@@ -108,13 +119,13 @@ class ShardWriter:
         return places, jobs
 
     def close(self) -> None:
-        """Wait for the jobs and close the open shards; they are whole already."""
+        """Wait for the jobs and close the open shards, which are complete files already."""
         for growing in self._growing:
             growing.close()
         self._growing = []
 
     def _choose(self) -> _Growing:
-        """Return the shard that has the least to write, a new one where that is much."""
+        """Return the shard with the least to write; a new one where even that is much."""
         least = min(self._growing, key=lambda growing: growing.lane.waiting, default=None)
         if least is None or (least.lane.waiting >= _MANY and len(self._growing) < self._most):
             least = _Growing(Lane(f"numscope-shards-{len(self._growing)}"))
@@ -123,19 +134,19 @@ class ShardWriter:
 
 
 class _Growing:
-    """The open shard of a lane, and what is to be appended to it next."""
+    """The open shard of a lane, and the arrays to append to it next."""
 
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.name = ""
         self.size = 0  # bytes not sent yet
         self._fd = -1
-        self._reserved = self._header_end = self._data_end = 0  # once all is written
+        self._reserved = self._header_end = self._data_end = 0  # as they will be when everything is written
         self._buffers: list[Bytes] = []
         self._entries: list[bytes] = []
 
     def begin(self, path: Path) -> None:
-        """Begin another shard; the one before is closed when it is written."""
+        """Begin another shard; the lane closes the one before when that is written."""
         if self._fd >= 0:
             self.lane.put(_closing(self._fd), 0)
         self._reserved = _HEADER if self._fd >= 0 else _FIRST_HEADER
@@ -146,8 +157,8 @@ class _Growing:
         self._header_end = len(_OPENING)
         self._data_end = 0
 
-    def append(self, key: str, array: NDArray[Any] | OnDevice, buffer: Bytes, limit: int | None = None) -> bool:
-        """Append an array with the next send; False where the shard is not begun or has no room."""
+    def append(self, key: str, array: AnyArray | OnDevice, buffer: Bytes, limit: int | None = None) -> bool:
+        """Append an array with the next send; return False where no shard is open or it has no room."""
         size = array.nbytes
         if self._fd < 0 or (limit is not None and self._data_end > 0 and self._data_end + size > limit):
             return False
@@ -162,7 +173,7 @@ class _Growing:
         return True
 
     def send(self) -> list[Job]:
-        """Have the lane write what was appended."""
+        """Have the lane write the appended arrays."""
         if not self._entries:
             return []
         fd, buffers, text = self._fd, self._buffers, b"," + b",".join(self._entries)
@@ -171,7 +182,7 @@ class _Growing:
         return [self.lane.put(lambda: _write(fd, buffers, text, at), size)]
 
     def close(self) -> None:
-        """Wait until all is written, and close the shard."""
+        """Wait until everything is written, and close the shard."""
         self.lane.close()
         if self._fd >= 0:
             os.close(self._fd)
@@ -195,12 +206,12 @@ def _write(fd: int, buffers: Sequence[Bytes], text: bytes, at: int) -> None:
 
 
 def _buffer(item: Kept) -> Bytes:
-    """Return an array's bytes, without a copy where its elements lie in order."""
+    """Return an array's bytes, without a copy of a contiguous array."""
     array = item.array
     if isinstance(array, OnDevice):
         if item.hash is not None:
             return array
-        return memoryview(b"".join(map(bytes, array.fetch([array.data]))))  # there is no telling what it is without
+        return memoryview(b"".join(map(bytes, array.fetch([array.data]))))  # without a hash, its bytes identify it
     if array.dtype.hasobject:
         raise TypeError(f"an array of {array.dtype} cannot be stored")
     whole = array if array.flags.c_contiguous else np.ascontiguousarray(array)
@@ -208,11 +219,11 @@ def _buffer(item: Kept) -> Bytes:
 
 
 @cache
-def _code(dtype: np.dtype[Any]) -> str | None:
-    return SAFETENSORS.get(dtype.name)  # numpy makes the name anew each time, slowly
+def _code(dtype: AnyDtype) -> str | None:
+    return SAFETENSORS.get(dtype.name)  # cached: numpy builds the name each time, slowly
 
 
-def _entry(key: str, array: NDArray[Any] | OnDevice, start: int) -> bytes:
+def _entry(key: str, array: AnyArray | OnDevice, start: int) -> bytes:
     code = _code(array.dtype)
     shape = array.shape if code else (*array.shape, array.dtype.itemsize)
     sizes = ",".join(map(str, shape))
