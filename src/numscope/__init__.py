@@ -18,9 +18,7 @@ import importlib
 
 from numscope.core.version import __version__
 
-TYPE_CHECKING = False  # as type checkers know it; importing typing for it would be most of the cost of this import
-if TYPE_CHECKING:
-    from typing import Any
+TYPE_CHECKING = False  # type checkers know this name; importing it from typing would be most of the cost of this import
 
 _WHERE = {
     "open_run": "numscope.store.reader",
@@ -45,9 +43,9 @@ _PACKAGES = ("capture", "compare", "diagnose")  # folders that are called by the
 __all__ = [*_WHERE, *_PACKAGES, "__version__"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _WHERE:
-        value = getattr(importlib.import_module(_WHERE[name]), name)
+        value: object = getattr(importlib.import_module(_WHERE[name]), name)
         globals()[name] = value
         return value
     if name in _PACKAGES:
@@ -63,6 +61,14 @@ if TYPE_CHECKING:
     from numscope.capture.guard import guard as guard
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare
+    from numscope.core.errors import CaptureError as CaptureError
+    from numscope.core.errors import ComparisonError as ComparisonError
+    from numscope.core.errors import MissingExtraError as MissingExtraError
+    from numscope.core.errors import NonFiniteError as NonFiniteError
+    from numscope.core.errors import NotKeptError as NotKeptError
+    from numscope.core.errors import NumscopeError as NumscopeError
+    from numscope.core.errors import RunError as RunError
+    from numscope.core.errors import SettingsError as SettingsError
     from numscope.diagnose.diagnosis import diagnose as diagnose
     from numscope.diagnose.intervene.graft import graft as graft
     from numscope.diagnose.intervene.reroute import to_cpu as to_cpu

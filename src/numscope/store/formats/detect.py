@@ -1,4 +1,4 @@
-"""Detects which tool wrote a dump: each format says whether a path looks like its own, the most particular first."""
+"""Detects which tool wrote a dump: asks each format in turn, the most specific first."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The types that every reader of another tool's dump returns, and how such a dump is written as a run.
+"""The types that the readers of other tools' dumps return, and the writer that turns them into a run.
 
-A fact that a dump does not hold stays null in the run: a statistic without its data has no hash and no sketch, so that a
-comparison says what cannot be known instead of guessing it.
+A fact that a dump does not have stays null in the run: a tensor without data has no hash and no sketch, so that a
+comparison says what is unknown instead of guessing it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,7 @@ from numscope.core.names import parse_call
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.numpy_form import NumpyBatch
 from numscope.store import manifest
+from numscope.store.batch import ColumnValues
 from numscope.store.schema import SKETCH, TENSORS
 from numscope.store.writer import Batch, RunWriter, Sample
 
@@ -41,17 +42,17 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class ForeignTensor:
-    """A tensor of a dump, as far as the dump describes it; None is unknown."""
+    """A tensor of a dump; None is a fact that the dump does not have."""
 
     dtype: str
     shape: tuple[int, ...]
-    load: Callable[[], AnyArray] | None = None  # the data, read when it is needed
-    sampled: bool = False  # … is a part of the elements only
+    load: Callable[[], AnyArray] | None = None  # reads the data
+    sampled: bool = False  # the data is a part of the elements
     min: float | None = None
     max: float | None = None
     mean: float | None = None
     l2: float | None = None
-    digest: int | None = None  # the dump's own hash of the content: comparable within this format alone
+    digest: int | None = None  # the dump's own hash of the content: comparable only within its format
 
     @classmethod
     def of_array(cls, array: AnyArray) -> ForeignTensor:
@@ -70,7 +71,7 @@ class ForeignTensor:
 
 @dataclass
 class ForeignCall:
-    """One call of a dump, under the name that a run gives it."""
+    """One call of a dump, under its name in a run."""
 
     name: str
     slots: list[tuple[str, ForeignTensor | None]] = field(default_factory=list)
@@ -90,16 +91,16 @@ class ForeignStep:
 
 @dataclass(frozen=True)
 class Dump:
-    """A dump that was recognised: the tool that wrote it, and its steps, read one after the other, rank by rank."""
+    """A dump: the tool that wrote it, and its steps, which are read rank by rank."""
 
     tool: str
     steps: Iterable[ForeignStep]
     framework: str = ""
-    hash: str = ""  # which hash fills the hash column where it is not numscope's own
+    hash: str = ""  # the tool whose hash is in the hash column; "" for numscope's own
     notes: dict[str, object] = field(default_factory=dict)
 
 
-# Facts of the process that imports, not of the job that was dumped.
+# Facts about the importing process, which say nothing about the dumped job.
 _NOT_IMPORTED = """
     created argv script git environment framework_version python platform cpus
     """.split()
@@ -267,7 +268,7 @@ class _BatchRows:
                 columns[name] = _finite(float(getattr(prints, name)[row.fingerprint]))
             return columns
         sizes = {"min": tensor.min, "max": tensor.max, "mean": tensor.mean, "l2": tensor.l2}
-        # A statistic that is not finite says that there is such an element, not how many: one is certain.
+        # A non-finite statistic proves at least one such element, but not how many.
         columns["nan"] = 1 if any(value is not None and math.isnan(value) for value in sizes.values()) else None
         columns["posinf"] = 1 if tensor.max == math.inf else None
         columns["neginf"] = 1 if tensor.min == -math.inf else None
@@ -276,7 +277,7 @@ class _BatchRows:
         return columns
 
 
-def _columns(rows: list[dict[str, object]]) -> dict[str, Any]:
+def _columns(rows: list[dict[str, object]]) -> dict[str, ColumnValues]:
     """Return rows as columns."""
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
@@ -286,7 +287,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def is_user_file(file: str) -> bool:
-    """Tell whether a frame's file is the user's own, in a dump from any machine."""
+    """Tell whether a frame's file is the user's own code, by its path on any machine."""
     parts = file.replace("\\", "/").split("/")
     return not ({"site-packages", "dist-packages"} & set(parts)) and not any(
         part.startswith("python3.") for part in parts

@@ -25,8 +25,8 @@ def find(path: Path) -> list[Path]:
 
 
 def _epoch_and_step(folder: Path) -> tuple[int, int]:
-    numbers = [re.fullmatch(r"(?:epoch|step)(-?\d+)", part) for part in folder.parts[-2:]]
-    epoch, step = (int(match[1]) if match else 0 for match in numbers)
+    numbers = [re.fullmatch(r"(?:epoch|step)(?P<number>-?\d+)", part) for part in folder.parts[-2:]]
+    epoch, step = (int(match["number"]) if match else 0 for match in numbers)
     return epoch, step
 
 
@@ -78,10 +78,11 @@ def _call(record: dict[object, object], kind: str, naming: dict[str, int]) -> Fo
 
 
 def _head(name: str) -> str:
+    _, _, function = name.rpartition(".")
     if name.startswith("torch.nn.functional."):
-        return f"Functional.{name.rpartition('.')[2]}"
+        return f"Functional.{function}"
     if name.startswith("torch.Tensor."):
-        return f"Tensor.{name.rpartition('.')[2]}"
+        return f"Tensor.{function}"
     if name.startswith("torch."):
         return f"Torch.{name.removeprefix('torch.')}"
     return f"Module.{name}"

@@ -26,8 +26,8 @@ _XOR = (
     "msprobe's xor checksums are left out: elements in another order or with other signs have the same one; "
     "dump with summary_mode statistics or md5 to compare values"
 )
-_RANK = re.compile(r"(?:rank|proc)(\d*)")
-_STEP = re.compile(r"step(\d+)")
+_RANK = re.compile(r"(?:rank|proc)(?P<number>\d*)")
+_STEP = re.compile(r"step(?P<number>\d+)")
 _GRADIENTS = re.compile(r"^(?P<head>Module\..+)\.parameters_grad(?:\.(?P<index>\d+))?$")
 _FRAME = re.compile(r"File (?P<file>.+?), line (?P<line>\d+), in (?P<function>.+?), ?\n? ?(?P<code>.*)", re.DOTALL)
 
@@ -46,7 +46,7 @@ def find(path: Path) -> list[StepFolder]:
     if path.is_dir():
         for pattern in ("*/dump.json", "*/*/dump.json"):
             candidates += sorted(path.glob(pattern))
-    found = []
+    folders = []
     for file in candidates:
         if not file.is_file():
             continue
@@ -54,10 +54,11 @@ def find(path: Path) -> list[StepFolder]:
         rank, step = _RANK.fullmatch(folder.name), _STEP.fullmatch(folder.name)
         if rank:
             step = _STEP.fullmatch(folder.parent.name)
-        # A process that belongs to no group has its number as a name: that is no rank.
-        rank_number = int(rank[1]) if rank and rank[1] and not folder.name.startswith("proc") else 0
-        found.append(StepFolder(rank_number, int(step[1]) if step else 0, folder))
-    return sorted(found, key=lambda folder: (folder.rank, folder.step))
+        # `proc123` is a process without a group, named by its process id: that is no rank.
+        is_rank = rank is not None and rank["number"] and not folder.name.startswith("proc")
+        rank_number = int(rank["number"]) if rank is not None and is_rank else 0
+        folders.append(StepFolder(rank_number, int(step["number"]) if step else 0, folder))
+    return sorted(folders, key=lambda folder: (folder.rank, folder.step))
 
 
 def read(path: Path, trust_pickle: bool = False) -> Dump:
@@ -165,12 +166,12 @@ class _SlotReader:
             if value["type"] in ("torch.Tensor", "numpy.ndarray", "mindspore.Tensor") or "shape" in value:
                 slots.append((path, self.tensor(value)))
             else:
-                others[path.partition(".")[2]] = _argument(value)
+                others[_position(path)] = _argument(value)
         elif isinstance(value, dict):
             for key, item in value.items():
                 self._walk(f"{path}.{key}", item, slots, others)
         elif isinstance(value, list) and value and not top and _is_plain(value):
-            others[path.partition(".")[2]] = _argument(value)
+            others[_position(path)] = _argument(value)
         elif isinstance(value, list):
             for index, item in enumerate(value):
                 self._walk(f"{path}.{index}", item, slots, others)
@@ -203,6 +204,12 @@ class _SlotReader:
         return value
 
 
+def _position(path: str) -> str:
+    """Return the position or name of an argument in its group: `0.1` of `input.0.1`."""
+    _, _, position = path.partition(".")
+    return position
+
+
 def _is_plain(value: Json) -> bool:
     """Tell whether a value holds no tensor."""
     if isinstance(value, list):
@@ -211,7 +218,7 @@ def _is_plain(value: Json) -> bool:
 
 
 def _argument(value: Json) -> Json:
-    """Return an argument as a run has it."""
+    """Convert an argument to the form that runs have."""
     if isinstance(value, list):
         return [_argument(item) for item in value]
     entry = members(value)
@@ -230,8 +237,8 @@ def _digest(text: str) -> int | None:
 def _in_argument_order(call: ForeignCall, forward: ForeignCall | None) -> None:
     """Number the outgoing gradients by the arguments they belong to.
 
-    msprobe lists them as the autograd node does (a linear's bias first). Where the shapes of the forward inputs tell
-    the arguments apart, the number is set right; otherwise the order stays as it is in the dump.
+    msprobe lists them in the order of the autograd node (a linear's bias first). Where the shapes of the forward inputs
+    identify the arguments, the numbers are corrected; otherwise the order of the dump stays.
     """
     if forward is None:
         return
@@ -244,11 +251,11 @@ def _in_argument_order(call: ForeignCall, forward: ForeignCall | None) -> None:
     renamed: dict[int, tuple[str, ForeignTensor]] = {}
     for index, tensor in outputs.items():
         same = [slot for slot, other in inputs if other.shape == tensor.shape]
-        turned = [slot for slot, other in inputs if other.shape == tensor.shape[::-1] and len(tensor.shape) == 2]
+        transposed = [slot for slot, other in inputs if other.shape == tensor.shape[::-1] and len(tensor.shape) == 2]
         if len(same) == 1:
-            renamed[index] = (f"output.{same[0].partition('.')[2]}", tensor)
-        elif not same and len(turned) == 1:  # addmm's node gives the transposed weight's gradient
-            renamed[index] = (f"output.{turned[0].partition('.')[2]}", _transposed(tensor))
+            renamed[index] = (f"output.{_position(same[0])}", tensor)
+        elif not same and len(transposed) == 1:  # addmm's node gives the transposed weight's gradient
+            renamed[index] = (f"output.{_position(transposed[0])}", _transposed(tensor))
         else:
             return
     if len({slot for slot, _ in renamed.values()}) == len(outputs):
@@ -258,23 +265,25 @@ def _in_argument_order(call: ForeignCall, forward: ForeignCall | None) -> None:
 
 def _transposed(tensor: ForeignTensor) -> ForeignTensor:
     load = tensor.load
-    turned = None if load is None else (lambda: np.ascontiguousarray(load().T))
-    return replace(tensor, shape=tensor.shape[::-1], load=turned, digest=None)
+    load_transposed = None if load is None else (lambda: np.ascontiguousarray(load().T))
+    return replace(tensor, shape=tensor.shape[::-1], load=load_transposed, digest=None)
 
 
 def _stacks(file: Path) -> dict[str, tuple[Frame, ...]]:
     """Return the stack of each call, outermost frame first."""
     if not file.is_file():
         return {}
-    found: dict[str, tuple[Frame, ...]] = {}
+    stacks: dict[str, tuple[Frame, ...]] = {}
     for key, value in _json(file).items():
         names, lines = [key], value  # early releases: name → frames
-        if isinstance(value, list) and len(value) == 2 and isinstance(value[0], list):
-            names, lines = [str(name) for name in value[0]], value[1]
+        if isinstance(value, list) and len(value) == 2:
+            calls, shared = value  # later: number → [names, frames]
+            if isinstance(calls, list):
+                names, lines = [str(name) for name in calls], shared
         if isinstance(lines, list):
             frames = tuple(frame for line in reversed(lines) if (frame := _frame(str(line))))
-            found.update(dict.fromkeys(names, frames))
-    return found
+            stacks.update(dict.fromkeys(names, frames))
+    return stacks
 
 
 def _frame(line: str) -> Frame | None:

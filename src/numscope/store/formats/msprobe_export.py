@@ -1,6 +1,6 @@
-"""Writes a run as msprobe's dump, such that msprobe's own `compare` and `graph_visualize` read it.
+"""Writes a run as msprobe's dump, which msprobe's own `compare` and `graph_visualize` read.
 
-Calls that msprobe has no place for are left out: the root module, optimizer steps, the data that entered, and buffers.
+Calls that msprobe's format does not have are left out: the root module, optimizer steps, the data that entered, and buffers.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def write_step(
     parents = _parents(run, step, rank, names)
     for name in writer.extra:
         parents[name] = None
-    place = str(folder / "dump_tensor_data") if task == "tensor" else None
-    head = {"task": task, "level": level, "framework": "pytorch", "dump_data_dir": place}
+    data_folder = str(folder / "dump_tensor_data") if task == "tensor" else None
+    head = {"task": task, "level": level, "framework": "pytorch", "dump_data_dir": data_folder}
     folder.mkdir(parents=True, exist_ok=True)
     _write(folder / "dump.json", {**head, "data": writer.data if task != "structure" else {}})
     _write(folder / "stack.json", _stacks(calls))
@@ -77,16 +77,16 @@ def _is_wanted(call: StepCall) -> bool:
 
 
 def _parents(run: Run, step: int, rank: int, names: dict[int, str]) -> dict[str, str | None]:
-    """Return the nearest enclosing call that is written, for each."""
+    """Return for each call the nearest enclosing call that is written."""
     calls = run.step_tables(step, rank).calls
     above = dict(zip(calls["order"].to_pylist(), calls["parent"].to_pylist()))
-    found: dict[str, str | None] = {}
+    parents: dict[str, str | None] = {}
     for order, name in names.items():
         parent = above.get(order)
         while parent is not None and parent not in names:
             parent = above.get(parent)
-        found[name] = names[parent] if parent is not None else None
-    return found
+        parents[name] = names[parent] if parent is not None else None
+    return parents
 
 
 def _write(file: Path, content: object) -> None:
@@ -94,7 +94,7 @@ def _write(file: Path, content: object) -> None:
 
 
 def _stacks(calls: list[StepCall]) -> dict[str, list[list[str]]]:
-    """Return msprobe's table of stacks: a number, the calls that share it, its frames from the innermost on."""
+    """Return msprobe's table of stacks: by number, the calls that share a stack and its frames, innermost first."""
     shared: dict[tuple[str, ...], list[str]] = {}
     for call in calls:
         if call.phase != "backward" and call.frames:
@@ -120,7 +120,7 @@ class _Writer:
         self.files = 0
 
     def learn_gradients(self, calls: list[StepCall]) -> None:
-        """Find the tensors that require a gradient: those for which one came."""
+        """Find the tensors that require a gradient: those whose gradient a backward call shows."""
         by_order = {call.order: call for call in calls}
         for call in calls:
             if call.phase != "backward":
@@ -172,7 +172,7 @@ class _Writer:
                 gradients[tail] = [self._entry(name, tail, tensor)]
             elif group in groups and self._shows(group):
                 if tail.startswith("kwargs."):  # msprobe numbers all gradients, those of named arguments too
-                    tail = str(1 + max((int(known.partition(".")[0]) for known in groups[group]), default=-1))
+                    tail = str(1 + max((int(other.partition(".")[0]) for other in groups[group]), default=-1))
                 groups[group][tail] = self._entry(call.name, f"{group}.{tail}", tensor)
         if groups["input"] or groups["output"]:
             self.data[call.name] = {group: _nested(values) for group, values in groups.items() if self._shows(group)}
@@ -214,14 +214,14 @@ class _Writer:
 
 
 def _crc(tensor: StepTensor) -> str:
-    """Return the checksum of the bytes that msprobe calls md5, or the fingerprint's hash where there is no data."""
+    """Return the CRC-32 that msprobe calls md5, or the fingerprint's hash where there is no data."""
     if tensor.load is None:
         return f"{tensor.hash:016x}" if tensor.hash is not None else ""
     return f"{zlib.crc32(np.ascontiguousarray(tensor.load()).tobytes()):08x}"
 
 
 def _plain(value: Json) -> Json:
-    """Return an argument that is no tensor as msprobe writes it: a list item by item, infinities as JSON's extension."""
+    """Return a non-tensor argument in msprobe's form: a list item by item, NaN and infinities as numbers."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict) and list(value) == ["slice"]:

@@ -15,7 +15,7 @@ from numscope.store.reader import Run
 
 
 def export(run: Run, destination: Path) -> int:
-    """Write `step{N}/rank{R}/{tensor name}.npy` for each kept tensor, and index.json with what .npy cannot say."""
+    """Write `step{N}/rank{R}/{tensor name}.npy` for each kept tensor, and index.json with names and dtypes."""
     count = 0
     for rank in run.ranks:
         for step in run.written_steps(rank):
@@ -43,8 +43,5 @@ def kept_slots(run: Run) -> int:
 
 def widened(array: AnyArray) -> AnyArray:
     """Return an array as .npy can hold it: bf16 and fp8 as float32, which is exact."""
-    return (
-        array.astype(np.float32)
-        if array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8"))
-        else array
-    )
+    is_foreign = array.dtype.kind == "V" or array.dtype.name.startswith(("bfloat", "float8"))
+    return array.astype(np.float32) if is_foreign else array

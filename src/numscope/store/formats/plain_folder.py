@@ -1,4 +1,4 @@
-"""Reads plain folders of tensors: .npy, .npz, .pt and .safetensors files, below `step{N}` and `rank{R}` where there are."""
+"""Reads plain folders of tensors: .npy, .npz, .pt and .safetensors files, with optional `step{N}` and `rank{R}` folders."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(path: Path, trust_pickle: bool = False) -> Dump:
 
 
 class _Origin(NamedTuple):
-    """What a file's path says of its tensors."""
+    """The step, the rank and the label that a file's path gives to its tensors."""
 
     step: int
     rank: int
@@ -56,9 +56,9 @@ def _origin(relative: Path) -> _Origin:
     numbers = {"step": 0, "rank": 0}
     labels = []
     for part in relative.with_suffix("").parts:
-        match = re.fullmatch(r"(step|rank)_?(\d+)", part)
+        match = re.fullmatch(r"(?P<kind>step|rank)_?(?P<number>\d+)", part)
         if match:
-            numbers[match[1]] = int(match[2])
+            numbers[match["kind"]] = int(match["number"])
         else:
             labels.append(part)
     return _Origin(numbers["step"], numbers["rank"], ".".join(labels) or relative.stem)

@@ -1,11 +1,11 @@
-"""Reads the dumps of ptdbg_ascend and torch_npu.hooks: ".pkl" files of JSON lines, and ptdbg's folder of .npy beside them.
+"""Reads the dumps of ptdbg_ascend and torch_npu.hooks: ".pkl" files of JSON lines, and ptdbg's folders of .npy files.
 
     ptdbg       ["21_Torch_norm_forward_input.0", 1, [], "torch.float32", [2, 3], [max, min, mean]]
                 ["21_Torch_norm_forward_stack_info", [[file, line, function, code], …]]
     torch_npu   ["21_Torch_norm_forward_input", [values …], "torch.float32", [2, 3]]
 
-Their backward `input` is the gradient that goes out (torch's grad_input), `output` the one that comes in; a run has it
-the other way round. The number in front counts calls (ptdbg) or tensors (torch_npu) over all operators; a run counts per
+Their backward `input` is the gradient that goes out (torch's grad_input) and `output` the one that comes in; in a run, they
+are the other way round. The number in front counts calls (ptdbg) or tensors (torch_npu) over all operators; a run counts per
 operator, and pairs a backward call with the last forward call of its operator that has none yet.
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
@@ -42,9 +43,9 @@ _STAMP = r"_\d{8}_?\d{5,6}"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file, a tensor or a stack; in an asynchronous dump of torch_npu, one .npy file."""
+    """One line of a file: a tensor or a stack. In an asynchronous dump of torch_npu, one .npy file."""
 
-    name: str  # as it is written: 21_Torch_norm_forward_input.0
+    name: str  # as in the file: 21_Torch_norm_forward_input.0
     number: int
     prefix: str
     op: str
@@ -65,7 +66,7 @@ class Line:
 
 
 def parse_name(name: str) -> Line | None:
-    """Return a line of that name, or None where the name has another form."""
+    """Return a line of this name, or None where the name has another form."""
     match = _NAME.match(name)
     if not match:
         return None
@@ -91,17 +92,20 @@ def lines_of(path: Path) -> Iterator[Line]:
 
 
 def _filled(line: Line, fields: list[Json]) -> Line:
-    """Return a line with what follows its name."""
+    """Return a line with the fields that follow its name."""
     if line.role == "stack_info":
-        return replace(line, frames=tuple(items(fields[1])))
+        _, frames, *_ = fields
+        return replace(line, frames=tuple(items(frames)))
     if len(fields) == 4:
-        return replace(line, values=fields[1], dtype=str(fields[2]), shape=sizes(fields[3]))
-    statistics = tuple(items(fields[5])) if len(fields) > 5 else ()
-    return replace(line, dtype=str(fields[3]), shape=sizes(fields[4]), statistics=statistics)
+        _, values, dtype, shape = fields
+        return replace(line, values=values, dtype=str(dtype), shape=sizes(shape))
+    _, _, _, dtype, shape, *rest = fields
+    statistics = tuple(items(rest[0])) if rest else ()
+    return replace(line, dtype=str(dtype), shape=sizes(shape), statistics=statistics)
 
 
 def is_json_lines(path: Path) -> bool:
-    """Tell whether a file's first line is one of these tools'."""
+    """Tell whether one of these tools wrote a file, by its first line."""
     try:
         with path.open("rb") as stream:
             fields = json.loads(stream.readline(1 << 24))
@@ -110,25 +114,32 @@ def is_json_lines(path: Path) -> bool:
         return False
 
 
-def files_of(path: Path) -> list[tuple[int, Path]]:
-    """Return (rank, file) of the JSON-lines files under a path."""
+class RankFile(NamedTuple):
+    """A file that one rank wrote."""
+
+    rank: int
+    path: Path
+
+
+def files_of(path: Path) -> list[RankFile]:
+    """Return the JSON-lines files under a path."""
     if path.is_file():
-        return [(0, path)] if is_json_lines(path) else []
-    found = []
+        return [RankFile(0, path)] if is_json_lines(path) else []
+    files = []
     for pattern in ("*.pkl", "rank*/*.pkl"):
         for file in sorted(path.glob(pattern), key=lambda file: natural_key(str(file))):
-            rank = re.fullmatch(r"rank_?(\d+)", file.parent.name)
+            rank = re.fullmatch(r"rank_?(?P<number>\d+)", file.parent.name)
             if is_json_lines(file):
-                found.append((int(rank[1]) if rank else 0, file))
-    return found
+                files.append(RankFile(int(rank["number"]) if rank else 0, file))
+    return files
 
 
 def async_files(path: Path) -> list[tuple[str, Path]]:
     """Return (name, file) of the files that wrap_async_datadump_hook writes, in their order."""
     if not path.is_dir():
         return []
-    found = [(match["name"], file) for file in path.glob("*.npy") if (match := _ASYNC.match(file.name))]
-    return sorted(found, key=lambda item: int(item[0].partition("_")[0]))
+    files = [(match["name"], file) for file in path.glob("*.npy") if (match := _ASYNC.match(file.name))]
+    return sorted(files, key=lambda item: int(item[0].partition("_")[0]))
 
 
 def data_folder(file: Path) -> Path | None:
@@ -143,7 +154,7 @@ def read(path: Path, trust_pickle: bool = False) -> Dump:
     files = files_of(path)
     if not files:
         return Dump(ASYNC, [ForeignStep(0, 0, _calls(list(_async_lines(path)), TORCH_NPU))], "torch")
-    with files[0][1].open(encoding="utf-8") as stream:
+    with files[0].path.open(encoding="utf-8") as stream:
         tool = TORCH_NPU if len(json.loads(stream.readline())) == 4 else PTDBG
 
     def steps() -> Iterator[ForeignStep]:
@@ -238,7 +249,7 @@ def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
 
 
 def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> AnyArray:
-    """Return the data in the tensor's own dtype: the files hold float32, which widens exactly."""
+    """Return the data in the tensor's own dtype; the files hold it in float32, which is exact."""
     array: AnyArray = np.load(file)
     kind = numpy_dtype(dtype)
     if kind is not None and array.dtype != kind:
@@ -248,7 +259,7 @@ def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> AnyArray:
 
 
 def _is_sampled(lines: list[Line]) -> bool:
-    """Tell whether a torch_npu file holds ten elements and three statistics of a tensor, by the first that shows it."""
+    """Tell whether a torch_npu file has only ten elements and three statistics of each tensor, by its first clear line."""
     told = (_sampling(line) for line in lines if line.values is not None)
     return next((sampled for sampled in told if sampled is not None), True)
 
@@ -271,7 +282,7 @@ def _npu_tensor(sampled: bool, line: Line) -> ForeignTensor:
     values = [math.nan if (value := number(item)) is None else value for item in _flat(line.values)]
     dtype, shape = _dtype(line), line.shape
     kind = numpy_dtype(dtype) or np.dtype("float32")
-    own = _sampling(line)  # one file may hold both: a registration with another sample goes on with it
+    own = _sampling(line)  # lines of one file may differ: a later registration with another sample appends to it
     if not (sampled if own is None else own):
         return ForeignTensor(dtype, shape, lambda: _of(values, kind).reshape(shape))
     if len(values) - 3 == int(np.prod(shape, dtype=np.int64)):  # ten elements or fewer: all of them

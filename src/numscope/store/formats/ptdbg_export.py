@@ -33,6 +33,7 @@ def export(run: Run, destination: Path) -> int:
 
 
 def _write_call(number: int, call: StepCall, stream: TextIO, data: Path) -> int:
+    """Write the lines of a call and its data; return the number of .npy files."""
     parts = parse_call(call.name)
     if parts is None:
         return 0
@@ -41,13 +42,13 @@ def _write_call(number: int, call: StepCall, stream: TextIO, data: Path) -> int:
         frames = [[f["file"], f["line"], f["function"], f["code"]] for f in reversed(call.frames)]
         stream.write(json.dumps([f"{head}_stack_info", frames]) + "\n")
     written = 0
-    turned = {"input": "input", "kwargs": "input", "output": "output"}
+    groups = {"input": "input", "kwargs": "input", "output": "output"}
     if call.phase == "backward":
-        turned = {"input": "output", "output": "input"}
+        groups = {"input": "output", "output": "input"}
     for group in ("input", "output"):
         for slot, tensor in call.slots:
             first, _, tail = slot.partition(".")
-            if tensor is None or turned.get(first) != group:
+            if tensor is None or groups.get(first) != group:
                 continue
             high, low, mean, _ = tensor.statistics()
             name = f"{head}_{group}.{tail}"

@@ -36,7 +36,7 @@ def find(path: Path) -> list[RankFolder]:
 
 
 class _Recorded(NamedTuple):
-    """A call of one file, and what orders it within its micro-step: outputs before gradients, each by its number."""
+    """A call of one file, and the order within its micro-step: outputs before gradients, each by number."""
 
     is_gradient: bool
     number: int

@@ -1,4 +1,4 @@
-"""One step of a run as objects, for the writers of other tools' formats, which go call by call."""
+"""One step of a run as objects, for the writers of other tools' formats."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from numscope.core.arrays import AnyArray
 from numscope.core.json_value import Json
 from numscope.store.reader import Run
+from numscope.store.schema import TableRow
 
 _COLUMNS = """
     tensor dtype shape nan posinf neginf min max mean l2 hash shard key sampled
@@ -19,7 +20,7 @@ _COLUMNS = """
 
 
 class Statistics(NamedTuple):
-    """Statistics over all elements, as tools have them that do not set non-finite elements apart."""
+    """The statistics of a tensor."""
 
     max: float | None
     min: float | None
@@ -29,7 +30,7 @@ class Statistics(NamedTuple):
 
 @dataclass(frozen=True)
 class StepTensor:
-    """A tensor of a run; None is unknown."""
+    """A tensor of a run; None is a fact that the run does not have."""
 
     number: int
     dtype: str
@@ -42,7 +43,7 @@ class StepTensor:
     load: Callable[[], AnyArray] | None
 
     def statistics(self) -> Statistics:
-        """Return the statistics over all elements."""
+        """Return the statistics over all elements, non-finite ones included, as most tools compute them."""
         finite = self.finite
         if finite.min is None and not (self.nan or self.posinf or self.neginf):
             return Statistics(None, None, None, None)
@@ -97,7 +98,7 @@ def step_calls(run: Run, step: int, rank: int) -> list[StepCall]:
     return [calls[order] for order in orders_by_end(parents)]
 
 
-def _tensor(run: Run, rank: int, row: Mapping[str, Any]) -> StepTensor:
+def _tensor(run: Run, rank: int, row: TableRow) -> StepTensor:
     shape = tuple(row["shape"] or ())
     load = None
     if row["shard"] is not None and not row["sampled"]:
@@ -109,7 +110,7 @@ def _tensor(run: Run, rank: int, row: Mapping[str, Any]) -> StepTensor:
 
 
 def orders_by_end(parents: Mapping[int, int | None]) -> list[int]:
-    """Return the orders of calls, given each one's parent, in the order in which the calls ended."""
+    """Return the calls, by their `order`, in the order in which they ended."""
     inner: dict[int | None, list[int]] = {}
     for order in sorted(parents):
         parent = parents[order]

@@ -2,7 +2,7 @@
 
 A `.pt` file is a zip archive: a pickle program that describes nested containers, and one member of raw bytes for each
 storage. The program is interpreted here over a closed list of instructions and names: tensors, parameters, containers
-and plain values. Anything else is an error or, where the user trusts the file, left to pickle itself.
+and plain values. Anything else is an error, unless the user trusts the file: then pickle itself reads it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
 }
 _STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
-_Storage = Callable[[object], AnyArray]  # a persistent id of torch's → the elements of that storage
+_Storage = Callable[[object], AnyArray]  # returns the elements of a storage by its persistent id
 
 
 class _Name:
-    """A global that a pickle program names: looked up in a table of ours, never imported."""
+    """A global that a pickle program names: looked up in the table below, never imported."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
@@ -56,7 +56,7 @@ def load(path: Path, trust_pickle: bool = False) -> object:
     """Return the content of a `.pt` file, tensors as numpy arrays."""
     try:
         with zipfile.ZipFile(path) as archive:
-            program = next((name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"), None)
+            program = next((name for name in archive.namelist() if Path(name).name == "data.pkl"), None)
             if program is None:
                 raise RunError(f"{path} is a zip file, but none that torch.save wrote: it has no data.pkl")
             root = program[: -len("data.pkl")]
@@ -229,7 +229,7 @@ class _Machine:
                 raise _Forbidden(repr(function))
             stack.append(_CALLABLE[function.module, function.name](*arguments))
         elif name == "BUILD":
-            stack.pop()  # attributes of a dictionary or a tensor: of no interest here
+            stack.pop()  # attributes of a dictionary or a tensor: not needed here
         else:
             raise _Forbidden(f"the instruction {name}")
 
@@ -238,7 +238,8 @@ class _Machine:
             return _Name(module, name)
         raise _Forbidden(f"{module}.{name}")
 
-    def _to_mark(self) -> list[Any]:
+    def _to_mark(self) -> list[object]:
+        """Pop the values above the last mark, and the mark."""
         mark = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
         items = self.stack[mark + 1 :]
         del self.stack[mark:]
