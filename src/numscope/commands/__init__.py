@@ -1,6 +1,6 @@
 """One file per command of the command line: `HELP`, `add_arguments(parser)` and `run(args) -> exit status`.
 
-The table below is all that `numscope --help` needs, so that it loads none of them.
+`numscope --help` needs only the table below and loads no command.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ COMMANDS = {
 
 
 def module_of(command: str) -> str:
-    """Return the module that has a command; one that is a word of Python's own has an underscore after it."""
+    """Return the module of a command; a command that is a keyword of Python has an underscore after its name."""
     return f"numscope.commands.{command}{'_' if keyword.iskeyword(command) else ''}"
 
 
 def available() -> dict[str, str]:
-    """Return the commands that are there, with their one line of help."""
-    here = Path(__file__).parent
+    """Return the commands whose modules exist, with their one line of help."""
+    root = Path(__file__).parents[2]
     return {
-        name: line for name, line in COMMANDS.items() if (here / f"{module_of(name).rpartition('.')[2]}.py").exists()
+        name: line
+        for name, line in COMMANDS.items()
+        if (root / module_of(name).replace(".", "/")).with_suffix(".py").exists()
     }

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from numscope.core.errors import RunError
+from numscope.core.json_value import JsonObject
 
 HELP = "the first non-finite value of a run, and where it came from"
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         raise RunError(
             f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with keep='stats'"
         )
-    shape: dict[str, Any] = found.to_dict()
+    shape: JsonObject = found.to_dict()
     told = report.lines(found)
     near = headroom.near_misses(opened)
     shape["near_misses"] = [margin.to_dict() for margin in near]

@@ -67,17 +67,17 @@ def require_torch() -> None:
 
 
 def copy_script(name: str, out: Path) -> Path:
-    """The script's copy in `out`: outside the package, as user code is; a copy that was edited is kept."""
+    """Copy a script into `out`, outside the package as user code is, unless it is there; return the path of the copy."""
     text = resources.files("numscope.demo").joinpath(name).read_text(encoding="utf-8")
     path = out / name
     if not path.exists():
         out.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         return path
-    found = path.read_text(encoding="utf-8", errors="replace")
-    if found.partition("\n")[0] != text.partition("\n")[0]:
+    present = path.read_text(encoding="utf-8", errors="replace")
+    if present.partition("\n")[0] != text.partition("\n")[0]:
         raise SettingsError(f"{path} is not the demo's own file: remove it, or choose another place with --out")
-    if found != text:
+    if present != text:
         print(f"{path} was edited: it is used as it is (remove it to have the first form again)", file=sys.stderr)
     return path
 
@@ -92,7 +92,7 @@ def numscope(*words: str | Path) -> int:
 
 
 def typed(words: tuple[str | Path, ...]) -> str:
-    """The command as the user has to type it in this shell."""
+    """Return the command as the user types it in this shell."""
     beside = Path(sys.executable).with_name("numscope")
     if shutil.which("numscope"):
         program = "numscope"

@@ -19,7 +19,7 @@ FORMATS = ("msprobe", "ptdbg", "npy", "csv", "parquet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the run, the destination and the format."""
+    """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="the run to read")
     parser.add_argument("destination", type=Path, metavar="DEST", help="the folder to write; it must be new or empty")
     parser.add_argument("--format", required=True, help=", ".join(FORMATS))

@@ -14,7 +14,7 @@ HELP = "turn another tool's dump into a run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the source, the run, and how to read."""
+    """Declare the arguments."""
     parser.add_argument("source", type=Path, metavar="SOURCE", help="the folder or file that the other tool wrote")
     parser.add_argument("run", type=Path, metavar="RUN", help="the run directory to write")
     parser.add_argument(

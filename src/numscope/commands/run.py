@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 from dataclasses import fields
-from typing import Any
 
 from numscope.capture import launch
 from numscope.core.errors import SettingsError
+from numscope.core.json_value import JsonObject
 from numscope.core.settings import CaptureSettings, from_text
 
 HELP = "capture a training script with no change to it"
@@ -16,7 +16,7 @@ _METAVARS = {"max_tensors": "N", "max_gradients": "N", "sample": "HEAD,K,TAIL", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the capture options: each has the name of an argument of ns.capture."""
+    """Declare the capture options: each has the name of an argument of ns.capture."""
     parser.usage = "numscope run [-c FILE] [options] --out RUN -- script.py [args …]"
     parser.add_argument(
         "--out", metavar="RUN", help="the run directory to write (default with --guard: numscope-guard)"
@@ -59,12 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the script under capture and pass its exit status on."""
     command = args.script[1:] if args.script[:1] == ["--"] else args.script
-    launch.program(command)  # says what is wrong with it before anything else is loaded
+    launch.program(command)  # raises for a wrong command line before anything else is loaded
     if not args.out and not args.guard:
         raise SettingsError(
             "say where the run goes: numscope run --out RUN -- script.py (with --guard it need not be said)"
         )
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     for item in fields(CaptureSettings):
         value = getattr(args, item.name)
         if value is not None:
@@ -74,11 +74,11 @@ def run(args: argparse.Namespace) -> int:
     CaptureSettings.of(**settings)
     if args.dtype and not args.to_cpu:
         raise SettingsError("--dtype says in which dtype --to-cpu runs things: give --to-cpu PATTERN too")
-    also: dict[str, Any] = {}
+    also: JsonObject = {}
     if args.to_cpu:
         also["numscope.diagnose.intervene.reroute:install"] = {"names": args.to_cpu, "dtype": args.dtype}
-    for place, _, argument in (item.partition("=") for item in args.also):
-        also[place] = {"install": argument}
+    for function, _, argument in (item.partition("=") for item in args.also):
+        also[function] = {"install": argument}
     if args.guard:
         from numscope.capture.guard import RECORD, GuardSettings
 

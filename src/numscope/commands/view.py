@@ -14,7 +14,7 @@ HELP = "look at a run, or at two and their comparison, in the browser"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add this command's arguments."""
+    """Declare the arguments."""
     parser.add_argument("target", nargs="?", metavar="TARGET", help="a run; without it, a page to choose from")
     parser.add_argument("reference", nargs="?", metavar="REFERENCE", help="the run to compare it with")
     parser.add_argument(
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if not 0 <= args.port < 65536:
         raise SettingsError(f"--port {args.port}: give a number from 1 to 65535, or 0 for a free one")
     for path in filter(None, (args.target, args.reference, *args.noise)):
-        open_run(path)  # what cannot be read is said here, not in the browser
+        open_run(path)  # raises here, not in the browser, where a run cannot be read
     viewer = Viewer(forms=EitherForms(_hooktools))
     if args.target:
         viewer.open(Choice(args.target, args.reference, tuple(args.noise), args.map))

@@ -20,15 +20,15 @@ def check_output(path: str | os.PathLike[str]) -> Path:
         raise SettingsError(
             f"{target} cannot be written: there is no directory {parent}: make it, or name another file"
         )
-    place = target if target.exists() else parent
-    if not os.access(place, os.W_OK):
+    writable = target if target.exists() else parent
+    if not os.access(writable, os.W_OK):
         raise SettingsError(f"{target} cannot be written: no permission: check it, or name another file")
     return target
 
 
 @contextmanager
 def output(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the path of an output file to write; the error of a full disk gets the file's name."""
+    """Yield the path of an output file to write; an error of the system then names the file."""
     target = check_output(path)
     with writing(target):
         yield target

@@ -1,7 +1,7 @@
-"""Writes a comparison as one HTML file: the viewer's own pages with the rows that matter most, and no network.
+"""Writes a comparison as one HTML file: the viewer's pages with the most important rows, and no network access.
 
-The file holds the built front end (view/static) and the data. Its Content-Security-Policy names the two pieces of code
-by their hashes and allows nothing to be loaded, so that it can be opened from disk, mailed and attached to an issue.
+The file holds the built front end (view/static) and the data. Its Content-Security-Policy allows the script and the style
+by their hashes and nothing else to be loaded, so that it can be opened from disk, mailed and attached to an issue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def page(data: Mapping[str, object], title: str) -> str:
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    # In JSON a < can be written as an escape, so that nothing in a name can end the element.
+    # Every < is escaped, so that no name in the data can end the script element.
     embedded = json.dumps(plain(data), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
@@ -108,7 +108,7 @@ def _data(comparison: Comparison, calls: IndexedTable, pairs: IndexedTable, shar
 
 
 def _most_telling(calls: IndexedTable, suspects: list[int], most: int) -> RowNumbers:
-    """Return the rows that a reader looks for: suspects and their neighbours, then differences, the largest first."""
+    """Return the rows to show: suspects and their neighbours, then differences, the largest first."""
     near = [row for suspect in suspects[:20] for row in range(max(suspect - 15, 0), min(suspect + 16, len(calls)))]
     picked = [np.array(near, np.int64)]
     for verdict in _DIFFERENT:
@@ -121,12 +121,12 @@ def _most_telling(calls: IndexedTable, suspects: list[int], most: int) -> RowNum
 
 def _records(calls: IndexedTable, sides: dict[str, RunIndex], row: int) -> dict[str, TableRow | None]:
     cell: TableRow = calls.table.slice(row, 1).to_pylist()[0]
-    found = {}
+    records = {}
     for name, side in sides.items():
         order = cell[f"{name}_order"]
         if order is not None and side.has(cell["step"], cell["rank"]):
-            found[name] = side.call(cell["step"], cell["rank"], order)
-    return dict(plain(found))
+            records[name] = side.call(cell["step"], cell["rank"], order)
+    return dict(plain(records))
 
 
 def _frames(records: dict[str, TableRow | None]) -> list[TableRow]:

@@ -34,7 +34,7 @@ def write_xlsx(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         import xlsxwriter
     except ImportError as error:
         raise MissingExtraError("xlsxwriter", "xlsx", "compare --xlsx") from error
-    memory = io.BytesIO()  # a workbook that cannot be written to its end would complain again when it is collected
+    memory = io.BytesIO()  # a workbook that fails to write a file raises again when it is garbage-collected
     with xlsxwriter.Workbook(memory, {"constant_memory": True, "nan_inf_to_errors": False}) as book:
         styles = {name: book.add_format({"bg_color": colour}) for name, colour in _FILL.items()}
         header = book.add_format({"bold": True, "bg_color": "#D9E1EA", "bottom": 1})

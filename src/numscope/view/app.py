@@ -1,4 +1,4 @@
-"""The viewer's web application: routes, and nothing else; `Session`, `Job` and `Forms` make the answers."""
+"""The viewer's web application: only routes; `Session`, `Job` and `Forms` make the answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST_ROWS = 2000  # of one window
 
 @dataclass
 class Viewer:
-    """The state of the server: nothing opened yet, a job at work, or the session that it made."""
+    """The state of the server: nothing open, a job at work, or the session that it made."""
 
     memory: Memory = field(default_factory=Memory)
     forms: Forms = field(default_factory=RunForms)
@@ -254,9 +254,9 @@ class Api:
         return _json({"size": size, "elements": tensor.elements(pair, flat)})
 
     def start(self, request: Request) -> Response:
-        known = self.viewer.memory.read()
-        recent = [path for path in known.runs if (Path(path) / "manifest.json").is_file()]
-        return _json({"recent": recent, "near": runs_near(Path.cwd()), "forms": known.forms, "here": str(Path.cwd())})
+        memory = self.viewer.memory.read()
+        recent = [path for path in memory.runs if (Path(path) / "manifest.json").is_file()]
+        return _json({"recent": recent, "near": runs_near(Path.cwd()), "forms": memory.forms, "here": str(Path.cwd())})
 
     async def open(self, request: Request) -> Response:
         body = await _body(request)

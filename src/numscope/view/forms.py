@@ -21,7 +21,7 @@ from numscope.store.schema import TableRow
 
 FOLDERS = ("forward", "backward", "gradient")
 METRICS = ("L1", "AE", "MAE", "CS", "MSE", "RMSE", "MAPE")
-_RANGE = re.compile(r"^([\[(])\s*(\d+)\s*,\s*(\d+)\s*([\])])$")
+_RANGE = re.compile(r"^(?P<open>[\[(])\s*(?P<low>\d+)\s*,\s*(?P<high>\d+)\s*(?P<close>[\])])$")
 _FULL_WIDTH = str.maketrans("［］（），【】", "[](),[]")
 
 
@@ -83,7 +83,7 @@ class Forms(Protocol):
 
 
 def in_range(text: str) -> Callable[[int], bool]:
-    """Return the test of a range as hooktools writes it: `7`, `[0,8)`, `[1,2]`, in full width too; empty is all."""
+    """Return the test of a range in hooktools' notation: `7`, `[0,8)`, `[1,2]`, also in full width; empty is everything."""
     text = text.strip().translate(_FULL_WIDTH)
     if not text or text == "-1":
         return lambda number: True
@@ -92,21 +92,21 @@ def in_range(text: str) -> Callable[[int], bool]:
         return lambda number: number == only
     if not (match := _RANGE.match(text)):
         raise SettingsError(f"not a range: {text!r}; write 7, [0,8) or [1,2]")
-    low = int(match[2]) + (match[1] == "(")
-    high = int(match[3]) - (match[4] == ")")
+    low = int(match["low"]) + (match["open"] == "(")
+    high = int(match["high"]) - (match["close"] == ")")
     return lambda number: low <= number <= high
 
 
 def error_of(row: TableRow, metric: str) -> float | None:
     """Return hooktools' metric of a row of a comparison's pairs, or None where the row does not have it."""
     rmse = row["rmse"]
-    known = {"CS": row["cosine"], "RMSE": rmse, "MAPE": row["mape"], "AE": row["max_abs_err"]}
+    measures = {"CS": row["cosine"], "RMSE": rmse, "MAPE": row["mape"], "AE": row["max_abs_err"]}
     if metric == "MSE":
         return None if rmse is None else rmse * rmse
     if metric not in METRICS:
         raise SettingsError(f"no metric {metric!r}: {', '.join(METRICS)}")
-    found = known.get(metric)
-    return None if found is None else float(found)
+    error = measures.get(metric)
+    return None if error is None else float(error)
 
 
 def above(error: float | None, metric: str, threshold: float | None) -> bool:
@@ -117,7 +117,7 @@ def above(error: float | None, metric: str, threshold: float | None) -> bool:
 
 
 class EitherForms:
-    """The forms over numscope runs and over another tool's dumps, whose forms `others` makes when they are first needed."""
+    """The forms over numscope runs and over another tool's dumps; `others` makes the latter when they are first needed."""
 
     def __init__(self, others: Callable[[], Forms]) -> None:
         self._runs = RunForms()

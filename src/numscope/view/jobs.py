@@ -48,7 +48,7 @@ class Job:
         """Do the work; an error of the user's becomes one line on the page."""
         try:
             session = work(self.announce)
-            session.summary  # noqa: B018 - made here, so that the first page comes at once
+            session.summary  # noqa: B018 - computed here, so that the first page appears at once
         except NumscopeError as error:
             self._end(error=str(error))
         except Exception as error:  # a fault of ours ends this job, not the server
@@ -68,7 +68,7 @@ class Job:
         return self
 
     def follow(self, wait: float = 1.0) -> Iterator[dict[str, object]]:
-        """Yield the events so far and each new one; where none comes, the seconds that have passed."""
+        """Yield the events so far and each new one; without a new one, the seconds that have passed."""
         sent = 0
         while True:
             with self._changed:

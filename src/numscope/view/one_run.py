@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from numscope.check.checking import Check
 from numscope.core.dtypes import FLOATS
 from numscope.core.report import plain
+from numscope.store.reader import Run
 from numscope.store.schema import CALLS, SLOTS, TENSORS, TableRow
 
-if TYPE_CHECKING:
-    from numscope.check.checking import Check
-    from numscope.store.reader import Run
-
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 _CHAIN = 200  # names of the chain that a page lists
 
 
@@ -46,13 +47,20 @@ def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:
     return pa.concat_tables(calls), pa.concat_tables(tensors)
 
 
-def _sources(run: Run, rank: int) -> dict[int, tuple[str, int]]:
-    found = {}
+class _Source(NamedTuple):
+    """The line of the user's code that made a call."""
+
+    file: str | None = None
+    line: int | None = None
+
+
+def _sources(run: Run, rank: int) -> dict[int, _Source]:
+    sources = {}
     for row in run.stacks(rank).to_pylist():
         if row["user"] is not None:
             frame = row["frames"][row["user"]]
-            found[row["stack"]] = (frame["file"], frame["line"])
-    return found
+            sources[row["stack"]] = _Source(frame["file"], frame["line"])
+    return sources
 
 
 def _step(
@@ -61,7 +69,7 @@ def _step(
     tensors: pa.Table,
     rank: int,
     offset: int,
-    sources: dict[int, tuple[str, int]],
+    sources: dict[int, _Source],
     verdicts: dict[int, str],
 ) -> tuple[pa.Table, pa.Table]:
     count = calls.num_rows
@@ -85,7 +93,7 @@ def _step(
     nan = np.append(tensors.column("nan").fill_null(0).to_numpy(), 0)
     output = np.asarray(pc.starts_with(slots.column("slot"), "output").to_numpy(), bool)
 
-    def gather(mask: NDArray[np.bool_], values: NDArray[Any], start: float) -> NDArray[Any]:
+    def gather(mask: Flags, values: Floats | Ints, start: float) -> Floats:
         into = np.full(count, start)
         np.fmax.at(into, slot_call[mask], values[slot_tensor[mask]])
         return into
@@ -101,7 +109,7 @@ def _step(
     with np.errstate(divide="ignore", invalid="ignore"):
         headroom = np.log2(limit / magnitude)
     stack = calls.column("stack").to_pylist()
-    where = [sources.get(item, (None, None)) if item is not None else (None, None) for item in stack]
+    lines = [sources.get(number, _Source()) for number in stack]
     columns = {
         "pair": pa.array(np.arange(count) + offset, pa.int32()),
         "step": calls.column("step"),
@@ -125,8 +133,8 @@ def _step(
         "arguments": calls.column("arguments"),
         "recompute": calls.column("recompute"),
         "error": calls.column("error"),
-        "source_file": pa.array([item[0] for item in where], pa.string()),
-        "source_line": pa.array([item[1] for item in where], pa.int32()),
+        "source_file": pa.array([source.file for source in lines], pa.string()),
+        "source_line": pa.array([source.line for source in lines], pa.int32()),
     }
     return pa.table(columns), _slots(calls, slots, tensors, slot_call, slot_tensor, rank, offset, size, top)
 
@@ -135,12 +143,12 @@ def _slots(
     calls: pa.Table,
     slots: pa.Table,
     tensors: pa.Table,
-    slot_call: NDArray[Any],
-    slot_tensor: NDArray[Any],
+    slot_call: Ints,
+    slot_tensor: Ints,
     rank: int,
     offset: int,
-    size: NDArray[Any],
-    top: NDArray[Any],
+    size: Floats,
+    top: Floats,
 ) -> pa.Table:
     at = pa.array(slot_tensor, pa.int64(), mask=slot_tensor < 0)
     row = tensors.take(at)
@@ -167,7 +175,7 @@ def _slots(
     )
 
 
-def _null_for_nan(values: NDArray[Any]) -> pa.Array:
+def _null_for_nan(values: Floats) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
 
 
@@ -175,11 +183,11 @@ def check_summary(found: Check, calls: pa.Table) -> TableRow:
     """Return the JSON of `numscope check --json`, with the rows of the chain's calls in the table."""
     shape: TableRow = plain(found.to_dict())
     if found.origin is not None:
-        places = zip(*(calls.column(name).to_pylist() for name in ("rank", "step", "target_order")))
-        rows = {place: row for row, place in enumerate(places)}
-        here = (found.origin.rank, found.origin.step)
+        keys = zip(*(calls.column(name).to_pylist() for name in ("rank", "step", "target_order")))
+        rows = {key: row for row, key in enumerate(keys)}
+        step = (found.origin.rank, found.origin.step)
         shape["chain"] = shape["chain"][:_CHAIN]
-        shape["chain_rows"] = [rows[(*here, link.order)] for link in found.chain[:_CHAIN]]
+        shape["chain_rows"] = [rows[(*step, link.order)] for link in found.chain[:_CHAIN]]
     return shape
 
 

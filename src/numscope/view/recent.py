@@ -26,7 +26,7 @@ class Remembered(NamedTuple):
 
 
 class Memory:
-    """A small JSON file; losing it loses nothing but convenience, so no fault of it is an error."""
+    """A small JSON file, kept for convenience: no error of reading or writing it is raised."""
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = file or default_file()
@@ -43,14 +43,14 @@ class Memory:
         )
 
     def add_runs(self, *paths: str) -> None:
-        """Put these runs at the head of the recent ones."""
-        known = self.read()
-        self._write(known._replace(runs=[*paths, *(run for run in known.runs if run not in paths)][:_MOST]))
+        """Put these runs first among the recent ones."""
+        before = self.read()
+        self._write(before._replace(runs=[*paths, *(run for run in before.runs if run not in paths)][:_MOST]))
 
     def keep_form(self, name: str, fields: dict[str, Json]) -> None:
         """Remember the fields of a form."""
-        known = self.read()
-        self._write(known._replace(forms={**known.forms, name: fields}))
+        before = self.read()
+        self._write(before._replace(forms={**before.forms, name: fields}))
 
     def _write(self, content: Remembered) -> None:
         try:
@@ -64,13 +64,13 @@ class Memory:
 
 def runs_near(folder: Path, most: int = 40) -> list[str]:
     """Return the runs in a folder and two levels below it: the folders with a manifest."""
-    found: list[str] = []
+    runs: list[str] = []
     try:
         for pattern in ("manifest.json", "*/manifest.json", "*/*/manifest.json"):
             for file in sorted(folder.glob(pattern)):
-                found.append(str(file.parent))
-                if len(found) >= most:
-                    return found
+                runs.append(str(file.parent))
+                if len(runs) >= most:
+                    return runs
     except OSError:
         pass
-    return found
+    return runs

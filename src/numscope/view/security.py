@@ -1,8 +1,8 @@
 """Access control: only a browser that has the token may ask, and only from the viewer's own pages.
 
 A page on the internet can make a browser send requests to 127.0.0.1. So every request needs the random token (in the
-address that is printed, then in a cookie, or in a header for scripts); the Host must be the one that is served, which
-stops DNS rebinding; a request that names an Origin must name ours, and one that changes something must name it.
+printed address, then in a cookie, or in a header for scripts). The Host must be the one that is served, which stops DNS
+rebinding. A request with an Origin must have ours, and a request that changes something must have one.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _is_address(text: str) -> bool:
 
 
 class Guard:
-    """ASGI middleware that lets a request through only if it may ask."""
+    """ASGI middleware that refuses requests without the token or from other origins."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self.app = app
@@ -138,5 +138,5 @@ class Guard:
             return PlainTextResponse("numscope view: a request that changes something must say its Origin\n", 403)
         return None
 
-    def _is_token(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self.access.token.encode())
+    def _is_token(self, text: str) -> bool:
+        return secrets.compare_digest(text.encode(), self.access.token.encode())

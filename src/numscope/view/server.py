@@ -38,7 +38,8 @@ def serve(
             f"or forward the port: ssh -L {port or 8000}:127.0.0.1:{port or 8000} …"
         )
     listener = _listen(host, port)
-    access = Access(port=listener.getsockname()[1], host=host)
+    _, bound, *_ = listener.getsockname()
+    access = Access(port=bound, host=host)
     if not is_loopback(host):
         print(
             f"warning: serving on {host}: everyone who can reach this machine and has the address below "

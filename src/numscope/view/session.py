@@ -1,35 +1,36 @@
-"""The content of the pages: one comparison, or one run alone, as tables that are quick to ask.
+"""The content of the pages: one comparison, or one run alone, as indexed tables.
 
-The server and its tests look through a `Session`, so that none of them knows where the tables came from.
+The server and its tests use a `Session`, which hides where the tables came from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from numscope.check import checking
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import NotKeptError, SettingsError
+from numscope.core.json_value import JsonObject
 from numscope.core.names import split_tensor
 from numscope.core.report import plain
 from numscope.report.pages import story, summary
 from numscope.report.pages.run_index import RunIndex
 from numscope.report.pages.tables import Filter, IndexedTable
+from numscope.store.reader import Run
 from numscope.store.schema import TableRow
 from numscope.view import one_run, tensor, tree
 
 if TYPE_CHECKING:
     from numscope.compare.comparison import Comparison
-    from numscope.store.reader import Run
 
 
 @dataclass
 class Session:
-    """One comparison, or (`comparing` is false) one run, opened for looking at."""
+    """An open comparison, or an open run where `comparing` is false."""
 
     calls: IndexedTable
     pairs: IndexedTable
@@ -38,7 +39,7 @@ class Session:
     target: Run | None = None
     reference: Run | None = None
     comparing: bool = True
-    comparison: Comparison | None = None  # what can be diagnosed
+    comparison: Comparison | None = None  # can be diagnosed
     sides: dict[str, RunIndex] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class Session:
         return self.calls if name == "calls" else self.pairs
 
     @cached_property
-    def summary(self) -> dict[str, Any]:
+    def summary(self) -> JsonObject:
         """The content of the first page, and the choices of the filters."""
         described = summary.describe(
             self.calls,
@@ -108,7 +109,7 @@ class Session:
         row = described["origin_row"]
         return described | {"stack": [] if row is None else self.stack(row), "version": self.version()}
 
-    def diagnose(self) -> dict[str, Any]:
+    def diagnose(self) -> JsonObject:
         """Replay the suspects, take the report of the diagnosis, and return the new summary."""
         if self.comparison is None:
             raise SettingsError("only a comparison of two runs can be diagnosed")
@@ -119,7 +120,7 @@ class Session:
         return self.summary
 
     def warm(self) -> None:
-        """Sort by the columns that are asked for first, so that a table of a million rows answers at once."""
+        """Sort by the columns that the pages show first, so that a table of a million rows answers at once."""
         for name in (self.measure.output, self.measure.input):
             self.calls.rows(Filter(), name, True)
 
@@ -160,7 +161,7 @@ class Session:
     def data(self, row: int, slot: str) -> tuple[tensor.TensorPair, dict[str, str]]:
         """Return the data of a slot on both sides, and for each side without data the reason."""
         cell = self._cell(row)
-        arrays: dict[str, NDArray[Any] | None] = {"target": None, "reference": None}
+        arrays: dict[str, AnyArray | None] = {"target": None, "reference": None}
         missing: dict[str, str] = {}
         sampled = False
         names = self._slot_names(cell["pair"], slot)
@@ -180,8 +181,11 @@ class Session:
         """Return a slot's own name on each side: the two may differ where calls were paired by value."""
         for row in self.pairs.table.take(pa.array(self.pairs.rows(Filter(pair=(pair,))))).to_pylist():
             if row["slot"] == slot:
-                parts = {side: split_tensor(row.get(f"{side}_name") or "") for side in ("target", "reference")}
-                return {side: part[1] for side, part in parts.items() if part}
+                names: dict[str, str] = {}
+                for side in ("target", "reference"):
+                    if parts := split_tensor(row.get(f"{side}_name") or ""):
+                        _, names[side] = parts
+                return names
         return {}
 
     def group(self, step: int, rank: int, name: str, phase: str) -> dict[str, object]:

@@ -1,14 +1,15 @@
-"""Two arrays side by side, for pictures: histograms, a plane of any two dimensions, the worst elements."""
+"""Pictures of two arrays side by side: histograms, a plane of any two dimensions, the worst elements."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numscope.compare.measure.ulp import ordered
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import SettingsError
 from numscope.report.pages.frames import Column, encode
 
@@ -21,8 +22,8 @@ PLANE = 320  # pixels of a heatmap's side, at most
 class TensorPair:
     """The data of one slot on both sides; either may be missing."""
 
-    target: NDArray[Any] | None
-    reference: NDArray[Any] | None
+    target: AnyArray | None
+    reference: AnyArray | None
     sampled: bool = False  # the arrays are samples of the tensors, as one row
 
     @property
@@ -40,7 +41,7 @@ class TensorPair:
         return {"target": self.target is not None, "reference": self.reference is not None, "sampled": self.sampled}
 
 
-def real(array: NDArray[Any]) -> Floats:
+def real(array: AnyArray) -> Floats:
     """Return the array as float64; of a complex one the magnitude."""
     if array.dtype.kind == "c":
         array = np.abs(array)
@@ -48,7 +49,7 @@ def real(array: NDArray[Any]) -> Floats:
     return result
 
 
-def difference(target: NDArray[Any], reference: NDArray[Any]) -> Floats:
+def difference(target: AnyArray, reference: AnyArray) -> Floats:
     """Return target − reference; 0 where both are the same infinity or both NaN."""
     a, b = real(target), real(reference)
     with np.errstate(invalid="ignore"):
@@ -57,19 +58,11 @@ def difference(target: NDArray[Any], reference: NDArray[Any]) -> Floats:
     return result
 
 
-def ulps(target: NDArray[Any], reference: NDArray[Any]) -> Floats:
-    """Return the number of representable numbers between the two, NaN where that has no meaning."""
+def ulps(target: AnyArray, reference: AnyArray) -> Floats:
+    """Return the distances in representable numbers, NaN where that is not defined."""
     if target.dtype != reference.dtype or target.dtype.kind in "biucO" or target.dtype.itemsize > 8:
         return np.full(target.shape, np.nan)
-    width = target.dtype.itemsize
-    lowest = np.iinfo(f"i{width}").min
-
-    def ordered(array: NDArray[Any]) -> NDArray[Any]:
-        """Return integers in the order of the numbers, one apart for neighbours; both zeros are 0."""
-        bits = np.ascontiguousarray(array).view(f"i{width}").astype(np.int64)
-        return np.where(bits < 0, lowest - bits, bits)
-
-    a, b = ordered(target), ordered(reference)
+    a, b = ordered(target).astype(np.int64), ordered(reference).astype(np.int64)
     high, low = np.maximum(a, b).view(np.uint64), np.minimum(a, b).view(np.uint64)
     gap = (high - low).astype(np.float64)  # modulo 2**64, so that no difference overflows
     result: Floats = np.where(np.isnan(real(target)) | np.isnan(real(reference)), np.nan, gap)
@@ -93,7 +86,7 @@ def histogram(pair: TensorPair, scale: str) -> dict[str, object]:
     return {"scale": scale, "value": _count(values), "difference": differences}
 
 
-def _scaled(array: NDArray[Any], scale: str) -> Floats:
+def _scaled(array: AnyArray, scale: str) -> Floats:
     flat = real(array).ravel()
     flat = flat[np.isfinite(flat)]
     if scale == "log":
@@ -130,15 +123,15 @@ def plane(pair: TensorPair, what: str, rows: int, columns: int, fixed: Sequence[
                 picture = np.where(picture == 0, 0.0, picture / np.abs(real(reference)))
     else:
         raise SettingsError(f"there is no picture of {what!r}: the data of that side was not kept")
-    height, width = picture.shape
     small = _pool(picture)
+    height, width = small.shape
     finite = small[np.isfinite(small)]
     return encode(
         [Column("value", small.astype("f4").ravel())],
         {
-            "height": small.shape[0],
-            "width": small.shape[1],
-            "full": [height, width],
+            "height": height,
+            "width": width,
+            "full": list(picture.shape),
             "low": float(finite.min()) if finite.size else 0.0,
             "high": float(finite.max()) if finite.size else 0.0,
         },
@@ -157,14 +150,14 @@ def _cut(shape: tuple[int, ...], rows: int, columns: int, fixed: Sequence[int]) 
     return tuple(cut)
 
 
-def _slice(array: NDArray[Any], cut: tuple[int | slice, ...], rows: int, columns: int) -> NDArray[Any]:
-    part: NDArray[Any] = array[cut]
+def _slice(array: AnyArray, cut: tuple[int | slice, ...], rows: int, columns: int) -> AnyArray:
+    part: AnyArray = array[cut]
     if part.ndim < 2:
         return _fold(part)
     return part.T if rows > columns else part
 
 
-def _fold(part: NDArray[Any]) -> NDArray[Any]:
+def _fold(part: AnyArray) -> AnyArray:
     """Fold a long vector into a square picture, row by row; an incomplete last row is cut off."""
     flat = part.reshape(-1)
     if flat.size <= 4 * PLANE:
@@ -174,7 +167,7 @@ def _fold(part: NDArray[Any]) -> NDArray[Any]:
 
 
 def _pool(picture: Floats) -> Floats:
-    """Shrink to at most PLANE a side, keeping of each block the element farthest from zero: a lone error must show."""
+    """Shrink to at most PLANE a side, keeping the element of each block farthest from zero, so that a lone error shows."""
     for axis in (0, 1):
         size = picture.shape[axis]
         step = -(-size // PLANE)
@@ -183,7 +176,8 @@ def _pool(picture: Floats) -> Floats:
         padding = [(0, 0), (0, 0)]
         padding[axis] = (0, -size % step)
         wide = np.pad(picture, padding, mode="edge")
-        blocks = wide.reshape(-1, step, wide.shape[1]) if axis == 0 else wide.reshape(wide.shape[0], -1, step)
+        rows, columns = wide.shape
+        blocks = wide.reshape(-1, step, columns) if axis == 0 else wide.reshape(rows, -1, step)
         inner = 1 if axis == 0 else 2
         rank = np.where(np.isnan(blocks), np.inf, np.abs(blocks))
         picture = np.take_along_axis(blocks, rank.argmax(axis=inner, keepdims=True), inner).squeeze(inner)
@@ -191,7 +185,7 @@ def _pool(picture: Floats) -> Floats:
 
 
 def worst(pair: TensorPair, count: int = 50) -> list[dict[str, object]]:
-    """Return the elements that differ most, the worst first; for one side alone the largest and the non-finite."""
+    """Return the elements that differ most, the worst first; of one side alone, the non-finite and largest ones."""
     some = pair.target if pair.target is not None else pair.reference
     if some is None or not some.size:
         return []
@@ -209,8 +203,8 @@ def worst(pair: TensorPair, count: int = 50) -> list[dict[str, object]]:
 
 def elements(pair: TensorPair, flat: NDArray[np.int64]) -> list[dict[str, object]]:
     """Return index and values of these elements."""
-    places = np.stack(np.unravel_index(flat, pair.shape), axis=1).tolist() if pair.shape else [[] for _ in flat]
-    columns: dict[str, list[object]] = {"index": places, "flat": flat.tolist()}
+    indices = np.stack(np.unravel_index(flat, pair.shape), axis=1).tolist() if pair.shape else [[] for _ in flat]
+    columns: dict[str, list[object]] = {"index": indices, "flat": flat.tolist()}
     if pair.target is not None:
         columns["target"] = real(pair.target.reshape(-1)[flat]).tolist()
     if pair.reference is not None and (pair.comparable or pair.target is None):

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.errors import SettingsError
-from numscope.core.words import PairVerdict
 from numscope.report.pages.run_index import RunIndex
+from numscope.report.pages.summary import SEVERITY
 from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
 
 MOST = 48  # nodes of a group
-SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "unmatched", "inherited", "origin")
-_GROUP = re.compile(r"^(root|r\d+)(?:/(\d+)-(\d+))?$")
+_GROUP = re.compile(r"^(?:root|r(?P<row>\d+))(?:/(?P<start>\d+)-(?P<end>\d+))?$")
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,9 @@ class Forest:
 
     rows: RowNumbers
     parent: RowNumbers  # index, or -1
-    severity: NDArray[np.int8]  # worst of the call and all inside it; -1: none
+    severity: NDArray[np.int8]  # the worst verdict of the call and all calls inside it; -1 for none
     inside: RowNumbers  # the number of calls inside it
-    lone: RowNumbers  # the number of them, and of itself, that have no partner
+    lone: RowNumbers  # the number of calls without a partner, inside it and itself
     phase: list[str | None]
     depth: RowNumbers
 
@@ -46,7 +45,7 @@ def forest(table: IndexedTable, step: int, rank: int) -> Forest:
     parent = parent_column.values[rows].astype(np.int64)
     if parent_column.valid is not None:
         parent = np.where(parent_column.valid[rows], parent, -1)
-    parent = index[parent]  # -1 finds the last entry, which stays -1
+    parent = index[parent]  # the index -1 is the last entry, which is -1
     depth = np.zeros(len(rows), np.int64)
     above = parent.copy()
     while (above >= 0).any():
@@ -96,23 +95,23 @@ def children(tree: Forest, group: str, phase: str) -> tuple[RowNumbers, Stretch]
     match = _GROUP.match(group)
     if not match:
         raise SettingsError(f"no group {group!r}")
-    if match[1] == "root":
+    if match["row"] is None:
         wanted = np.array([p == phase or (phase == "forward" and p == "input") for p in tree.phase], bool)
         top = tree.parent < 0
-        # A call whose enclosing call is of another phase is at the top of its own.
+        # A call whose enclosing call has another phase is at the top of its own phase.
         top |= wanted & ~wanted[tree.parent] & (tree.parent >= 0)
-        found = np.flatnonzero(top & wanted)
+        calls = np.flatnonzero(top & wanted)
     else:
-        hits = np.flatnonzero(tree.rows == int(match[1][1:]))
+        hits = np.flatnonzero(tree.rows == int(match["row"]))
         if not len(hits):
             raise SettingsError(f"no call {group!r} in this step")
-        found = np.flatnonzero(tree.parent == hits[0])
-    start, end = (int(match[2]), int(match[3])) if match[2] else (0, len(found))
-    return found, Stretch(start, min(end, len(found)))
+        calls = np.flatnonzero(tree.parent == hits[0])
+    start, end = (int(match["start"]), int(match["end"])) if match["start"] else (0, len(calls))
+    return calls, Stretch(start, min(end, len(calls)))
 
 
 def stretches(whole: Stretch) -> list[Stretch]:
-    """Cut a stretch into at most MOST parts; of one call each where they are few enough."""
+    """Cut a stretch into at most MOST parts, of one call each if the calls are few enough."""
     start, end = whole
     size = 1
     while (end - start) / size > MOST:
@@ -128,12 +127,12 @@ def group(
     sides: list[SideOfStep],
 ) -> dict[str, object]:
     """Return the nodes and edges of a group."""
-    found, whole = children(tree, name, phase)
-    base = name.split("/")[0]
+    calls, whole = children(tree, name, phase)
+    base, _, _ = name.partition("/")
     nodes: list[dict[str, object]] = []
     label = np.full(len(tree.rows), -1, np.int64)
     for number, (first, last) in enumerate(stretches(whole)):
-        members = found[first:last]
+        members = calls[first:last]
         label[members] = number
         rows = tree.rows[members]
         if last - first == 1:
@@ -182,8 +181,8 @@ def path(tree: Forest, row: int) -> list[str]:
     while True:
         parent = int(tree.parent[at])
         name = "root" if parent < 0 or tree.phase[parent] != tree.phase[at] else f"r{tree.rows[parent]}"
-        found, whole = children(tree, name, phase)
-        position = int(np.flatnonzero(found == at)[0])
+        calls, whole = children(tree, name, phase)
+        position = int(np.flatnonzero(calls == at)[0])
         inner: list[str] = [name]
         while True:
             whole = next(part for part in stretches(whole) if part.start <= position < part.end)
@@ -223,7 +222,7 @@ def _text(table: IndexedTable, name: str, row: int) -> str | None:
 
 
 def _knows_flow(side: SideOfStep) -> bool:
-    """Tell whether some tensor is in two slots: other tools' dumps do not record the identity of tensors."""
+    """Tell whether a run records which slots show the same tensor: other tools' dumps do not."""
     if not side.is_there:
         return False
     tensors = side.run.step(side.step, side.rank).slot_tensor
@@ -231,15 +230,16 @@ def _knows_flow(side: SideOfStep) -> bool:
 
 
 def _edges(table: IndexedTable, tree: Forest, label: RowNumbers, side: SideOfStep) -> set[tuple[int, int]]:
+    """Return the pairs of nodes between which a tensor passes on one side."""
     if not side.is_there:
         return set()
     index = side.run.step(side.step, side.rank)
     column = table.column(f"{side.prefix}_order")
     order = column.values[tree.rows].astype(np.int64)
-    known = np.ones(len(order), bool) if column.valid is None else column.valid[tree.rows]
+    is_there = np.ones(len(order), bool) if column.valid is None else column.valid[tree.rows]
     size = int(max(order.max(initial=0), index.order.max(initial=0))) + 1
     by_order = np.full(size, -1, np.int64)
-    by_order[order[known]] = label[known]
+    by_order[order[is_there]] = label[is_there]
     node = by_order[index.slot_call]
     slot = np.asarray(index.slots.column("slot").to_pylist(), dtype=object)
     out = np.array([name.startswith("output") for name in slot], bool)

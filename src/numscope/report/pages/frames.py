@@ -7,8 +7,8 @@ column starts at a multiple of 8, counted from the end of the header, so that th
         {"name": "error_out", "type": "f64", "at": 0, "valid": 16},
         {"name": "verdict", "type": "text", "at": 24, "words": ["identical", "origin"]}], ...}
 
-`valid` is where a byte per row says whether there is a value: a null is not a NaN. A text column is codes (i32) into
-`words`, -1 for null. All numbers are little-endian.
+`valid` is the position of a byte per row that says whether there is a value: a null is not a NaN. A text column
+is codes (i32) into `words`, -1 for null. All numbers are little-endian.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
+from numscope.core.json_value import JsonObject
 from numscope.core.report import plain
 
 MEDIA_TYPE = "application/vnd.numscope.frame"
@@ -32,7 +33,7 @@ class Column:
     """One column of a frame: numbers, or codes into words."""
 
     name: str
-    values: NDArray[Any]
+    values: AnyArray
     valid: NDArray[np.bool_] | None = None
     words: list[str] | None = None
 
@@ -43,7 +44,7 @@ def encode(columns: Iterable[Column], extra: Mapping[str, object] | None = None)
     parts: list[bytes] = []
     position = rows = 0
 
-    def append(values: NDArray[Any]) -> int:
+    def append(values: AnyArray) -> int:
         nonlocal position
         start = position
         raw = np.ascontiguousarray(values).tobytes()
@@ -75,14 +76,14 @@ def encode(columns: Iterable[Column], extra: Mapping[str, object] | None = None)
     return len(header).to_bytes(4, "little") + header + b"".join(parts)
 
 
-def decode(frame: bytes) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return the header of a frame, and its columns as lists with None for null; for tests and scripts."""
+def decode(frame: bytes) -> tuple[JsonObject, dict[str, list[object]]]:
+    """Return the header of a frame, and its columns as lists with None for null: for tests and scripts."""
     length = int.from_bytes(frame[:4], "little")
     header = json.loads(frame[4 : 4 + length])
     body = memoryview(frame)[4 + length :]
     rows = header["rows"]
     types = {word: kind for kind, word in _TYPES.items()} | {"text": "i4"}
-    columns: dict[str, list[Any]] = {}
+    columns: dict[str, list[object]] = {}
     for head in header["columns"]:
         values = np.frombuffer(body, np.dtype(f"<{types[head['type']]}"), rows, head["at"]).tolist()
         if "words" in head:

@@ -1,4 +1,4 @@
-"""An index of one run for the pages: a call by its order, its slots, its stack, the data of a tensor."""
+"""An index of one run for the pages: finds a call by its order, with its slots, its stack and the data of its tensors."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import json
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import NotKeptError
 from numscope.core.json_value import Json
 from numscope.store.reader import Run
+from numscope.store.schema import TableRow
 
-_ARRAYS = 256 * 2**20  # bytes of tensors held for the page that is open
+_ARRAYS = 256 * 2**20  # bytes of tensors that are kept in memory for the open page
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class StepIndex:
 class SlotData(NamedTuple):
     """The data of a slot."""
 
-    array: NDArray[Any]
+    array: AnyArray
     sampled: bool
 
 
@@ -50,7 +52,7 @@ class RunIndex:
         self.run = run
         self.step = lru_cache(maxsize=16)(self._step)
         self._stacks = lru_cache(maxsize=16)(self._read_stacks)
-        self._arrays: OrderedDict[tuple[int, str, str, tuple[int, ...] | None], NDArray[Any]] = OrderedDict()
+        self._arrays: OrderedDict[tuple[int, str, str, tuple[int, ...] | None], AnyArray] = OrderedDict()
 
     def _step(self, step: int, rank: int) -> StepIndex:
         tables = self.run.step_tables(step, rank)
@@ -65,7 +67,7 @@ class RunIndex:
             {number: row for row, number in enumerate(numbers)},
         )
 
-    def _read_stacks(self, rank: int) -> dict[int, dict[str, Any]]:
+    def _read_stacks(self, rank: int) -> dict[int, TableRow]:
         return {row["stack"]: row for row in self.run.stacks(rank).to_pylist()}
 
     def has(self, step: int, rank: int) -> bool:
@@ -74,13 +76,13 @@ class RunIndex:
             return False
         return step in self.run.rank_steps(rank) or (rank, step) in self.run.incomplete
 
-    def call(self, step: int, rank: int, order: int) -> dict[str, Any] | None:
+    def call(self, step: int, rank: int, order: int) -> TableRow | None:
         """Return the call's record with its stack and its slots, or None."""
         index = self.step(step, rank)
         row = index.call_row(order)
         if row < 0:
             return None
-        record: dict[str, Any] = index.calls.slice(row, 1).to_pylist()[0]
+        record: TableRow = index.calls.slice(row, 1).to_pylist()[0]
         stack = self._stacks(rank).get(record["stack"]) if record.get("stack") is not None else None
         record["frames"] = stack["frames"] if stack else []
         record["user_frame"] = stack["user"] if stack else None
@@ -88,10 +90,10 @@ class RunIndex:
         record["slots"] = self.slots(step, rank, order)
         return record
 
-    def slots(self, step: int, rank: int, order: int) -> list[dict[str, Any]]:
+    def slots(self, step: int, rank: int, order: int) -> list[TableRow]:
         """Return the call's slots, each with its tensor's fingerprint."""
         index = self.step(step, rank)
-        found = []
+        rows: list[TableRow] = []
         for slot in index.slots.take(pa.array(np.flatnonzero(index.slot_call == order))).to_pylist():
             tensor = None
             if slot["tensor"] is not None and slot["tensor"] in index.tensor_row:
@@ -100,8 +102,8 @@ class RunIndex:
                     tensor.pop(name, None)
                 tensor["hash"] = None if tensor["hash"] is None else f"{tensor['hash']:016x}"
                 tensor["kept"] = bool(tensor["shard"]) and not tensor["sampled"]
-            found.append({"slot": slot["slot"], "note": slot["note"], "tensor": tensor})
-        return found
+            rows.append({"slot": slot["slot"], "note": slot["note"], "tensor": tensor})
+        return rows
 
     def data(self, step: int, rank: int, order: int, slot: str) -> SlotData:
         """Return the data of a slot, or raise NotKeptError with how to keep it."""

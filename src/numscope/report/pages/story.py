@@ -1,7 +1,7 @@
-"""The story: error over the order of calls, for every call or as many as a screen can show.
+"""The story: the error of each call in the order of calls, thinned out to what a screen can show.
 
-Above `limit` rows the order is cut into stretches, and of each the largest and the smallest error are kept, so that no
-peak is lost; an origin and an unmatched call are always kept.
+Above `limit` rows the order is cut into stretches, and each keeps its largest and its smallest error, so that no peak is
+lost. Origins and unmatched calls are always kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LIMIT = 120_000
 
 @dataclass(frozen=True)
 class Measure:
-    """The columns that are drawn: the value of a call's inputs, of its outputs, and the value that is expected."""
+    """The columns that are drawn: the value of a call's inputs, of its outputs, and the expected value."""
 
     input: str
     output: str
@@ -50,7 +50,7 @@ def _single(values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def chosen(table: IndexedTable, measure: str, rows: RowNumbers, limit: int) -> RowNumbers:
-    """Return positions in `rows` that are worth drawing."""
+    """Return the positions in `rows` to draw."""
     if len(rows) <= limit:
         return np.arange(len(rows))
     column = table.column(measure)
@@ -65,7 +65,7 @@ def chosen(table: IndexedTable, measure: str, rows: RowNumbers, limit: int) -> R
     verdict = table.column("verdict")
     if verdict.words is not None:
         loud = [code for code, word in enumerate(verdict.words.to_pylist()) if word in ("origin", "unmatched")]
-        special = np.flatnonzero(np.isin(verdict.values[rows], loud))
-        picks.append(special[:: max(1, len(special) // limit)])
+        always = np.flatnonzero(np.isin(verdict.values[rows], loud))
+        picks.append(always[:: max(1, len(always) // limit)])
     keep = np.unique(np.concatenate(picks))
     return keep[keep < len(rows)]

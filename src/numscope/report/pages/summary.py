@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from numscope.core.json_value import JsonObject
 from numscope.core.report import plain
+from numscope.core.words import PairVerdict
 from numscope.report.pages.tables import Filter, IndexedTable
 from numscope.store.reader import Run
 from numscope.store.schema import TableRow
 
-_WORST = ("identical", "equivalent", "unmatched", "inherited", "origin")
+SEVERITY: tuple[PairVerdict, ...] = ("identical", "equivalent", "unmatched", "inherited", "origin")  # the worst last
 FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
-# Facts that differ in every job.
+# Facts that differ between any two jobs.
 _TIMES = ("created", "started", "finished", "ended", "time")
 _IGNORED = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files")
 
 
-def about(run: Run | None, name: str = "") -> dict[str, Any]:
+def about(run: Run | None, name: str = "") -> JsonObject:
     """Return the facts of a run that a page shows."""
     if run is None:
         return {"path": name, "steps": [], "ranks": [], "incomplete": [], "skipped": {}, "manifest": {}}
@@ -58,7 +60,7 @@ def _flat(value: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def row_of(calls: IndexedTable, origin: TableRow) -> int | None:
-    """Return the row of the call that an origin names, or None (a datum or parameter may have no row)."""
+    """Return the row of an origin's call, or None: the origin may be data or a parameter that no row shows."""
     rows = calls.rows(Filter(step=(int(origin.get("step", 0)),), rank=(int(origin.get("rank", 0)),)))
     for name in ("target_name", "reference_name"):
         if name not in calls.names:
@@ -79,18 +81,26 @@ def start(calls: IndexedTable) -> list[TableRow]:
     return [plain(row) for row in picked.to_pylist()]
 
 
+class _SlotDtype(NamedTuple):
+    """The dtype of a slot, and whether the slot is an output."""
+
+    is_output: bool
+    dtype: str | None
+
+
 def with_dtype(calls: pa.Table, pairs: pa.Table) -> pa.Table:
     """Add to each call the dtype of its first output (of its first slot where it has no output)."""
     number = pairs.column("pair").to_numpy()
     dtype = pairs.column("target_dtype").to_pylist()
     other = pairs.column("reference_dtype").to_pylist()
     output = [name.startswith("output") for name in pairs.column("slot").to_pylist()]
-    first: dict[int, tuple[bool, str | None]] = {}
+    first: dict[int, _SlotDtype] = {}
     for pair, is_output, mine, theirs in zip(number.tolist(), output, dtype, other):
-        if pair not in first or (is_output and not first[pair][0]):
-            first[pair] = (is_output, mine or theirs)
-    found = [first.get(pair, (False, None))[1] for pair in calls.column("pair").to_pylist()]
-    return calls.append_column("dtype", pa.array(found, pa.string()))
+        if pair not in first or (is_output and not first[pair].is_output):
+            first[pair] = _SlotDtype(is_output, mine or theirs)
+    slots = [first.get(pair) for pair in calls.column("pair").to_pylist()]
+    dtypes = [None if slot is None else slot.dtype for slot in slots]
+    return calls.append_column("dtype", pa.array(dtypes, pa.string()))
 
 
 def describe(
@@ -102,7 +112,7 @@ def describe(
     target: Run | None,
     reference: Run | None,
     comparing: bool,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the content of the first page, and the choices of the filters."""
     origin = (report or check or {}).get("origin")
     tables = {"calls": calls, "pairs": pairs}
@@ -137,18 +147,18 @@ def heat(calls: IndexedTable, measure: str) -> dict[str, object]:
     size = len(steps) * len(ranks)
     verdict = calls.column("verdict")
     words = verdict.words.to_pylist() if verdict.words is not None else []
-    code = np.array([_WORST.index(w) if w in _WORST else -1 for w in words] + [-1])
+    code = np.array([SEVERITY.index(w) if w in SEVERITY else -1 for w in words] + [-1])
     worst = np.full(size, -1)
     np.maximum.at(worst, cell, code[verdict.values])
     error = calls.column(measure)
-    known = np.isfinite(error.values) if error.valid is None else error.valid & np.isfinite(error.values)
+    is_known = np.isfinite(error.values) if error.valid is None else error.valid & np.isfinite(error.values)
     largest = np.full(size, -np.inf)
-    np.maximum.at(largest, cell[known], error.values[known])
+    np.maximum.at(largest, cell[is_known], error.values[is_known])
     shape = (len(ranks), len(steps))
     return {
         "steps": steps,
         "ranks": ranks,
-        "verdict": [[_WORST[c] if c >= 0 else None for c in row] for row in worst.reshape(shape).tolist()],
+        "verdict": [[SEVERITY[c] if c >= 0 else None for c in row] for row in worst.reshape(shape).tolist()],
         "error": [[v if np.isfinite(v) else None for v in row] for row in largest.reshape(shape).tolist()],
         "calls": np.bincount(cell, minlength=size).reshape(shape).tolist(),
     }

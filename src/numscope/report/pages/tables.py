@@ -1,7 +1,7 @@
-"""A table that filters, sorts, cuts windows of rows and finds the next difference within milliseconds, for the pages.
+"""A table for the pages that filters, sorts, cuts windows of rows and finds the next difference within milliseconds.
 
-Strings are coded once against a dictionary, so that a text filter looks at each distinct name once and a sort compares
-integers; sort orders and filters are kept, so that scrolling costs a slice.
+Strings are encoded once with a dictionary: a text filter looks at each distinct string once, and a sort compares integers.
+Sort orders and filters are cached, so that scrolling takes no more than a slice.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from numscope.core.arrays import AnyArray
 from numscope.core.errors import SettingsError
 from numscope.report.pages.frames import Column, encode
 
-T = TypeVar("T")
 RowNumbers = NDArray[np.int64]
+T = TypeVar("T", RowNumbers, NDArray[np.bool_])
 _CACHED = 12  # sort orders and filters remembered per table
 
 
 @dataclass(frozen=True)
 class Filter:
-    """A filter of rows: each field that is not empty must hold."""
+    """A filter of rows, which must match every field that is not empty."""
 
     text: str = ""
     regex: bool = False
-    module: str = ""  # this module and what is inside it
+    module: str = ""  # this module and the modules inside it
     verdict: tuple[str, ...] = ()
     phase: tuple[str, ...] = ()
     kind: tuple[str, ...] = ()
@@ -46,9 +47,9 @@ class Filter:
 
 @dataclass(frozen=True)
 class Coded:
-    """A column in memory: numbers with a mask, or codes into a sorted dictionary."""
+    """A column in memory: numbers with a mask of valid rows, or codes of a sorted dictionary."""
 
-    values: NDArray[Any]
+    values: AnyArray
     valid: NDArray[np.bool_] | None = None
     words: pa.Array | None = None
 
@@ -64,7 +65,7 @@ class IndexedTable:
     table: pa.Table
     text_columns: tuple[str, ...] = ("target_name", "reference_name")
     _columns: dict[str, Coded] = field(default_factory=dict)
-    _cached: OrderedDict[Hashable, Any] = field(default_factory=OrderedDict)
+    _cached: OrderedDict[Hashable, AnyArray] = field(default_factory=OrderedDict)
     _lock: Lock = field(default_factory=Lock)
 
     def __len__(self) -> int:
@@ -82,7 +83,7 @@ class IndexedTable:
             self._columns[name] = _code(self.table.column(name))
         return self._columns[name]
 
-    def facet(self, name: str) -> list[Any]:
+    def facet(self, name: str) -> list[str | int | float]:
         """Return the distinct values of a column, sorted."""
         if name not in self.table.column_names:
             return []
@@ -103,7 +104,7 @@ class IndexedTable:
         column, key = self.column(sort), ("sort", sort, descending)
         rows = np.flatnonzero(mask)
         if 4 * len(rows) < len(mask) and key not in self._cached:
-            return _order(column, descending, rows)  # few are left: sort them alone
+            return _order(column, descending, rows)  # few rows: sort only these
         order = self._cache(key, lambda: _order(column, descending))
         return order if len(rows) == len(mask) else order[mask[order]]
 
@@ -141,13 +142,13 @@ class IndexedTable:
         return result
 
     def window(self, rows: RowNumbers, columns: Sequence[str], extra: Mapping[str, object] | None = None) -> bytes:
-        """Return a frame of these rows; `row` is the number of each in the whole table."""
+        """Return a frame of these rows; its column `row` has their numbers in the whole table."""
         frame = [Column("row", rows.astype("i4"))]
         frame += [take(name, self.column(name), rows) for name in columns]
         return encode(frame, extra)
 
     def find(self, rows: RowNumbers, start: int, step: int, verdicts: Sequence[str]) -> int:
-        """Return the position in `rows`, after `start` in direction `step`, of the next of these verdicts, or -1."""
+        """Return the position in `rows` of the next of these verdicts after `start`, in the direction of `step`, or -1."""
         coded = self.column("verdict")
         assert coded.words is not None
         wanted = [code for code, word in enumerate(coded.words.to_pylist()) if word in verdicts]
@@ -182,7 +183,7 @@ class IndexedTable:
 
 
 def _guarded(values: list[object]) -> list[object]:
-    # A spreadsheet runs a cell that begins so as a formula; names come from a run that may be a stranger's.
+    # A spreadsheet takes text that begins with these characters for a formula, and the run may be a stranger's.
     return ["'" + v if isinstance(v, str) and v[:1] in ("=", "+", "-", "@") else v for v in values]
 
 
@@ -221,7 +222,7 @@ def _valid(column: pa.ChunkedArray) -> NDArray[np.bool_] | None:
 
 
 def _order(coded: Coded, descending: bool, rows: RowNumbers | None = None) -> RowNumbers:
-    """Return the rows (all, or these) in a stable order: nulls are always last, NaN counts as the largest number."""
+    """Sort the rows (all, or these) stably: nulls are always last, and NaN counts as the largest number."""
     rows = np.arange(len(coded.values)) if rows is None else rows
     missing = rows[:0]
     if (present := coded.present) is not None:
@@ -234,8 +235,8 @@ def _order(coded: Coded, descending: bool, rows: RowNumbers | None = None) -> Ro
     return np.concatenate([rows[order], missing])
 
 
-def _argsort(values: NDArray[Any]) -> RowNumbers:
-    """Sort stably, 16 bits at a time, which numpy does by counting: 2 to 7 times as fast as comparing."""
+def _argsort(values: AnyArray) -> RowNumbers:
+    """Sort stably, 16 bits at a time: numpy does that by counting, 2 to 7 times as fast as by comparing."""
     if values.dtype == np.float64:
         numbers = np.where(np.isnan(values), np.nan, values + 0.0)  # one NaN, one zero
         bits = numbers.view(np.uint64)
@@ -244,17 +245,19 @@ def _argsort(values: NDArray[Any]) -> RowNumbers:
         key = np.ascontiguousarray(values).view(np.uint32) ^ np.uint32(1 << 31)
     else:
         return np.argsort(values, kind="stable")
-    digits = key.view(np.uint16).reshape(len(key), key.itemsize // 2)  # the lowest first on the machines we run on
+    digits = key.view(np.uint16).reshape(
+        len(key), key.itemsize // 2
+    )  # the lowest bits first: the machines are little-endian
     order = np.argsort(digits[:, 0], kind="stable")
-    for place in range(1, digits.shape[1]):
-        digit = digits[order, place]
+    for column in digits.T[1:]:
+        digit = column[order]
         if len(digit) and (digit != digit[0]).any():
             order = order[np.argsort(digit, kind="stable")]
     return order
 
 
 def take(name: str, coded: Coded, rows: RowNumbers) -> Column:
-    """Return these rows of a coded column for a frame, with only the words that occur in them."""
+    """Return these rows of a column for a frame, with only the words that occur in them."""
     values = coded.values[rows]
     if coded.words is None:
         return Column(name, values, None if coded.valid is None else coded.valid[rows])

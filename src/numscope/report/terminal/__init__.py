@@ -1,1 +1,1 @@
-"""What the commands print, one file per answer."""
+"""The output of the commands, one file per answer."""

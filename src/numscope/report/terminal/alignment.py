@@ -20,10 +20,10 @@ def print_alignment(comparison: Comparison, stream: TextIO) -> None:
     columns = ["step", "rank", "target_name", "reference_name", "alignment"]
     last = None
     for row in comparison.calls.select(columns).to_pylist():
-        place = (row["step"], row["rank"])
-        if place != last:
-            print(f"step {place[0]}, rank {place[1]}", file=stream)
-            last = place
+        step, rank = row["step"], row["rank"]
+        if (step, rank) != last:
+            print(f"step {step}, rank {rank}", file=stream)
+            last = (step, rank)
         target, reference = row["target_name"] or "—", row["reference_name"] or "—"
         both = target if target == reference else f"{target}  ↔  {reference}"
         print(f"  {both}  ({_WHY[row['alignment']]})", file=stream)

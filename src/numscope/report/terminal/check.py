@@ -1,4 +1,4 @@
-"""What a check found, on one screen: the origin with its line and its tensors, the way to the loss as a short tree, ranks.
+"""The result of a check on one screen: the origin with its line and tensors, the way to the loss as a tree, and the ranks.
 
 FOUND  a NaN is born at Torch.softmax.0.forward in blocks.3.attention, step 120
 
@@ -44,7 +44,7 @@ def lines(found: Check, width: int | None = None) -> list[Line]:
 
 
 def remark_lines(remarks: Sequence[Remark], width: int | None = None) -> list[Line]:
-    """Return the lines of what else was noticed."""
+    """Return the lines of the remarks."""
     wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
     told: list[Line] = []
     for remark in remarks:
@@ -95,22 +95,18 @@ def _tensors(tensors: Sequence[OriginTensor], data: bool) -> list[Line]:
     few = list(tensors)
     if len(few) > _TENSORS:
         few = sorted(few, key=lambda item: item.counts.clean)[:_TENSORS]
-    rows = [
-        (
-            "made" if item.slot.startswith("output") and not data else "given", item.slot, f"{item.dtype} {list(item.shape)}",
-            _short(item.counts), "" if item.low is None else f"{item.low:.4g}", _high(item),
-        )
-        for item in few
-    ]  # fmt: skip
-    told: list[Line] = [
-        f"  {'  '.join(cells[:5])}{' … ' if cells[4].strip() else '   '}{cells[5]}".rstrip()
-        for cells in align(rows, (False, False, False, False, True, False))
-    ]
+    rows = [_cells(item, data) for item in few]
+    told: list[Line] = []
+    for *cells, low, high in align(rows, (False, False, False, False, True, False)):
+        told.append(f"  {'  '.join([*cells, low])}{' … ' if low.strip() else '   '}{high}".rstrip())
     return told + ([f"  … {len(tensors) - len(few)} more tensors"] if len(tensors) > len(few) else [])
 
 
-def _high(item: OriginTensor) -> str:
-    return "" if item.high is None else f"{item.high:.4g}"
+def _cells(item: OriginTensor, data: bool) -> tuple[str, ...]:
+    """Return the cells of a tensor: its role, slot, dtype and shape, non-finite elements, least and greatest value."""
+    role = "made" if item.slot.startswith("output") and not data else "given"
+    low, high = ("" if value is None else f"{value:.4g}" for value in (item.low, item.high))
+    return role, item.slot, f"{item.dtype} {list(item.shape)}", _short(item.counts), low, high
 
 
 def _short(counts: Counts) -> str:
@@ -118,7 +114,7 @@ def _short(counts: Counts) -> str:
 
 
 def _others(found: Check) -> list[Line]:
-    """Return the other origins: one line for a call, however many steps it came up in."""
+    """Return the other origins: one line for each call, with all its steps."""
     steps: dict[tuple[str, int], list[int]] = {}
     for item in found.origins:
         steps.setdefault((item.call, item.rank), []).append(item.step)
@@ -147,7 +143,7 @@ def _many(number: int, word: str) -> str:
 
 
 def _tree(chain: Sequence[ChainCall]) -> list[Line]:
-    """Return the way from the origin, with what each call has that is not finite."""
+    """Return the calls from the origin to the loss, each with its non-finite elements."""
     links = [(link.call, link.counts) for link in chain]
     if len(links) > _SHOWN:
         head, tail = links[: _SHOWN - 3], links[-2:]
@@ -158,7 +154,7 @@ def _tree(chain: Sequence[ChainCall]) -> list[Line]:
 
 
 def headroom_lines(form: FloatFormat, margins: Sequence[Margin], limit: int = 40) -> list[Line]:
-    """Return the calls that a format cannot hold, or only just."""
+    """Return the calls whose values a format cannot hold, or only just."""
     over = sum(margin.overflows for margin in margins)
     rest = f"{len(margins) - over} come near its edges or lose elements to zero"
     told: list[Line] = ["", f"{form.name}: {_many(over, 'tensor')} would overflow, {rest}"]

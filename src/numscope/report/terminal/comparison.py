@@ -139,8 +139,7 @@ def _error(origin: Origin) -> str:
 
 
 def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
-    told = [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
-    return told
+    return [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
 
 
 def _graft(graft: TableRow, paint: Paint, width: int) -> list[str]:

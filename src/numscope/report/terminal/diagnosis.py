@@ -1,4 +1,4 @@
-"""The diagnosis on one screen: where, what kind of fault, what repairs it, and the figures that say so.
+"""The diagnosis on one screen: the place, the kind of fault, the repair, and the figures that prove it.
 
 DIVERGED  at Functional.gelu.2.forward in blocks.2.mlp, step 0
 
@@ -21,9 +21,9 @@ import math
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
+from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Report
 from numscope.report.terminal.comparison import Paint
 
@@ -72,7 +72,7 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
 
 
 def _without_place(origin: Origin) -> str:
-    """Return the reason without the file and line at its end: they have a line of their own."""
+    """Return the reason without the file and line at its end, which are shown on a line of their own."""
     if origin.source is None:
         return origin.reason
     return re.sub(rf"; [^;]*:{origin.source.line}$", "", origin.reason)
@@ -85,7 +85,7 @@ def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
 
 
 def _proof(origin: Origin, width: int) -> list[str]:
-    """Return the figures, the calls that were replayed, and the reasons of those that could not be."""
+    """Return the figures, the replayed calls, and the reasons why others could not be replayed."""
     details = origin.details.get("diagnosis") or {}
     lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
     found = _bars(lift, origin.mechanism, width)
@@ -103,20 +103,20 @@ def _proof(origin: Origin, width: int) -> list[str]:
     return ["", *found] if found else []
 
 
-def _bars(lift: Mapping[str, Any], mechanism: str, width: int) -> list[str]:
-    """Return the lift test as bars on a logarithmic scale, so that a difference that shrinks is seen to shrink."""
+def _bars(lift: JsonObject, mechanism: str, width: int) -> list[str]:
+    """Return the lift test as bars on a logarithmic scale."""
     if lift.get("float64") is None:
         return []
     rows = (("as recorded", "native"), ("float32", "float32"), ("float64", "float64"), ("rounding", "floor"))
     longest = min(_BAR, width - _LABEL - 24)
-    found = []
-    for place, (label, key) in enumerate(rows):
+    bars = []
+    for number, (label, key) in enumerate(rows):
         value = lift.get(key)
         shown = f"{label:<12} {_number(value):>7}  {'━' * _length(value, longest)}"
-        row = f"  {'lift' if not place else '':<{_LABEL}}{shown.rstrip()}"
+        row = f"  {'lift' if not number else '':<{_LABEL}}{shown.rstrip()}"
         told = _SHOWS.get(mechanism, "") if key == "float64" and lift.get("native") else ""
-        found.append(f"{row}  {told}" if told and len(row) + len(told) + 2 <= width else row)
-    return found
+        bars.append(f"{row}  {told}" if told and len(row) + len(told) + 2 <= width else row)
+    return bars
 
 
 def _length(value: object, longest: int) -> int:
@@ -126,7 +126,7 @@ def _length(value: object, longest: int) -> int:
     return max(1, min(longest, round(longest * (17 + math.log10(min(value, 1.0))) / 17)))
 
 
-def _own_errors(lift: Mapping[str, Any], width: int) -> list[str]:
+def _own_errors(lift: JsonObject, width: int) -> list[str]:
     sides = []
     for side in ("target", "reference"):
         if lift.get(f"{side}_error") is not None:
@@ -135,7 +135,7 @@ def _own_errors(lift: Mapping[str, Any], width: int) -> list[str]:
     return _wrapped("own error", f"against a float64 replay: {'; '.join(sides)}", width) if sides else []
 
 
-def _unit(unit: Mapping[str, Any], width: int) -> list[str]:
+def _unit(unit: JsonObject, width: int) -> list[str]:
     """Return the figures of the module, replayed as a unit."""
     if not unit:
         return []
@@ -149,7 +149,7 @@ def _unit(unit: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _rivals(report: Report, width: int) -> list[str]:
-    """Return the other suspects, a line each; those that the origin's repair repairs, too, are left out."""
+    """Return the other suspects, a line each, except those that the origin's repair repairs too."""
     assert report.origin is not None
     found: list[str] = []
     for rival in report.suspects[1:]:

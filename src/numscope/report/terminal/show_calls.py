@@ -42,11 +42,11 @@ class MatchingCalls:
 def find(
     run: Run, pattern: str, step: int | None = None, rank: int | None = None, limit: int | None = None
 ) -> MatchingCalls:
-    """Return the calls whose name matches, or that have a tensor whose name does (then with those slots alone)."""
+    """Return the calls whose name matches, and calls with a tensor whose name matches, these with the matching slots alone."""
     matching = MatchingCalls()
     expression = _expression(pattern)
-    places = _places(run, step, rank)
-    for at, rank_number in places:
+    steps = _steps(run, step, rank)
+    for at, rank_number in steps:
         tables = run.step_tables(at, rank_number)
         stacks = run.stacks(rank_number)
         calls = joined_calls(tables.calls, stacks, rank_number)
@@ -63,7 +63,7 @@ def find(
         if shown.num_rows:
             matching.calls += _with_slots(shown, wanted, stacks)
     if not matching.total:
-        raise RunError(_nothing(run, pattern, places))
+        raise RunError(_nothing(run, pattern, steps))
     matching.many_steps = len({call["step"] for call in matching.calls}) > 1
     matching.many_ranks = len(run.ranks) > 1
     return matching
@@ -104,11 +104,10 @@ def _expression(pattern: str) -> str:
     return "^" + "".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in pattern) + "$"
 
 
-def _places(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int]]:
+def _steps(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int]]:
     """Return (step, rank) of the steps to search, those that were cut off included."""
-    places = {(at, rank_number) for rank_number in run.ranks for at in run.rank_steps(rank_number)}
-    places |= {(at, rank_number) for rank_number, at in run.incomplete}
-    chosen = sorted((at, n) for at, n in places if step in (None, at) and rank in (None, n))
+    steps = {(at, rank_number) for rank_number in run.ranks for at in run.written_steps(rank_number)}
+    chosen = sorted((at, n) for at, n in steps if step in (None, at) and rank in (None, n))
     if not chosen:
         where = " and ".join(f"{word} {value}" for word, value in (("step", step), ("rank", rank)) if value is not None)
         raise RunError(f"{run.path} has no {where or 'complete step'}: it has steps {run.steps}, ranks {run.ranks}")
@@ -146,7 +145,7 @@ def _title(matching: MatchingCalls, call: TableRow) -> list[Part]:
 
 
 def _relative(file: str) -> str:
-    """Return a path relative to the working directory where it lies in that."""
+    """Return a path relative to the working directory, if it is inside it."""
     here = os.getcwd() + os.sep
     return file[len(here) :] if file.startswith(here) else file
 
@@ -181,9 +180,9 @@ def _traceback(call: TableRow) -> list[Line]:
     return out
 
 
-def _nothing(run: Run, pattern: str, places: list[tuple[int, int]]) -> str:
+def _nothing(run: Run, pattern: str, steps: list[tuple[int, int]]) -> str:
     names: dict[str, None] = {}
-    for at, rank in places[:4]:
+    for at, rank in steps[:4]:
         names.update(dict.fromkeys(run.step_tables(at, rank).calls["name"].to_pylist()))
     words = dict.fromkeys(part for name in names for part in name.split(".") if not part.isdecimal())
     near = difflib.get_close_matches(pattern.strip("*"), [*words, *list(names)[:20_000]], n=3, cutoff=0.6)

@@ -113,7 +113,8 @@ def lines(facts: TableRow) -> list[Line]:
         else "none",
         "red" if nonfinite else "",
     )
-    for reason, count in sorted(facts["skipped"].items(), key=lambda item: -item[1]):
+    skipped: Counter[str] = Counter(facts["skipped"])
+    for reason, count in skipped.most_common():
         fact("skipped", f"{number(count)}   {reason}", "yellow")
     fact("on disk", f"{size(facts['bytes'])} in {facts['files']} files")
     fact("most called", ", ".join(f"{name} ×{count}" for name, count in list(facts["apis"].items())[:6]))
