@@ -42,15 +42,15 @@ def run(args: argparse.Namespace) -> int:
         check_output(args.json)
     form = headroom.format_of(args.headroom) if args.headroom else None
     opened = open_run(args.run_path)
-    found = check(opened)
-    if not found.measured:
+    result = check(opened)
+    if not result.measured:
         if not opened.calls.num_rows:
             raise RunError(f"{args.run_path} has no calls, so nothing can be said: was anything recorded?")
         raise RunError(
             f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with keep='stats'"
         )
-    shape: JsonObject = found.to_dict()
-    told = report.lines(found)
+    shape: JsonObject = result.to_dict()
+    told = report.lines(result)
     near = headroom.near_misses(opened)
     shape["near_misses"] = [margin.to_dict() for margin in near]
     if near:
@@ -73,4 +73,4 @@ def run(args: argparse.Namespace) -> int:
         with output(args.json) as file:
             file.write_text(json.dumps(plain(shape), indent=1, ensure_ascii=False), encoding="utf-8")
     print_lines(told)
-    return 1 if found.found else 0
+    return 1 if result.found else 0

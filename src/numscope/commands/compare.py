@@ -109,8 +109,8 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
     from numscope.compare.thresholds import Thresholds, load_thresholds
 
     limits = load_thresholds(args.thresholds) if args.thresholds else Thresholds()
-    given = {name: getattr(args, name) for name in ("scale", "max_relative", "max_unmatched")}
-    return replace(limits, **{name: value for name, value in given.items() if value is not None})
+    options = {name: getattr(args, name) for name in ("scale", "max_relative", "max_unmatched")}
+    return replace(limits, **{name: value for name, value in options.items() if value is not None})
 
 
 def _progress() -> Callable[[int, int], None] | None:

@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
         else:
             print_lines(show_overview.lines(overview))
         return 0
-    found = show_calls.find(opened, pattern, step=args.step, rank=args.rank, limit=args.limit or None)
+    matching = show_calls.find(opened, pattern, step=args.step, rank=args.rank, limit=args.limit or None)
     if args.json:
-        json.dump(plain(show_calls.to_dict(found, stacks=args.stack)), sys.stdout, indent=1, ensure_ascii=False)
+        json.dump(plain(show_calls.to_dict(matching, stacks=args.stack)), sys.stdout, indent=1, ensure_ascii=False)
         print()
     else:
-        print_lines(show_calls.lines(found, stacks=args.stack))
+        print_lines(show_calls.lines(matching, stacks=args.stack))
     return 0

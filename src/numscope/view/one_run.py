@@ -28,7 +28,7 @@ def largest(dtype: str) -> float:
     return form.largest if form is not None else float("nan")
 
 
-def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:
+def tables(run: Run, check: Check) -> tuple[pa.Table, pa.Table]:
     """Return (calls, tensors) in the shape of a comparison's tables, with the target's columns alone."""
     calls: list[pa.Table] = []
     tensors: list[pa.Table] = []
@@ -37,7 +37,7 @@ def tables(run: Run, found: Check) -> tuple[pa.Table, pa.Table]:
         sources = _sources(run, rank)
         for step in run.written_steps(rank):
             part = run.step_tables(step, rank)
-            verdicts = found.verdicts.get((rank, step), {})
+            verdicts = check.verdicts.get((rank, step), {})
             one, other = _step(part.calls, part.slots, part.tensors, rank, offset, sources, verdicts)
             calls.append(one)
             tensors.append(other)
@@ -179,15 +179,15 @@ def _null_for_nan(values: Floats) -> pa.Array:
     return pa.array(values, pa.float64(), mask=np.isnan(values))
 
 
-def check_summary(found: Check, calls: pa.Table) -> TableRow:
+def check_summary(check: Check, calls: pa.Table) -> TableRow:
     """Return the JSON of `numscope check --json`, with the rows of the chain's calls in the table."""
-    shape: TableRow = plain(found.to_dict())
-    if found.origin is not None:
+    shape: TableRow = plain(check.to_dict())
+    if check.origin is not None:
         keys = zip(*(calls.column(name).to_pylist() for name in ("rank", "step", "target_order")))
         rows = {key: row for row, key in enumerate(keys)}
-        step = (found.origin.rank, found.origin.step)
+        step = (check.origin.rank, check.origin.step)
         shape["chain"] = shape["chain"][:_CHAIN]
-        shape["chain_rows"] = [rows[(*step, link.order)] for link in found.chain[:_CHAIN]]
+        shape["chain_rows"] = [rows[(*step, link.order)] for link in check.chain[:_CHAIN]]
     return shape
 
 

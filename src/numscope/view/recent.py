@@ -37,9 +37,9 @@ class Memory:
             content: Json = json.loads(self.file.read_text("utf-8"))
         except (OSError, ValueError):
             content = None
-        found = members(content)
+        fields = members(content)
         return Remembered(
-            [path for path in items(found.get("runs")) if isinstance(path, str)], members(found.get("forms"))
+            [path for path in items(fields.get("runs")) if isinstance(path, str)], members(fields.get("forms"))
         )
 
     def add_runs(self, *paths: str) -> None:

@@ -78,9 +78,9 @@ class Session:
     @classmethod
     def of_run(cls, run: Run) -> Session:
         """Return the session of one run alone."""
-        found = checking.check(run)
-        calls, tensors = one_run.tables(run, found)
-        shape = one_run.check_summary(found, calls)
+        result = checking.check(run)
+        calls, tensors = one_run.tables(run, result)
+        shape = one_run.check_summary(result, calls)
         return cls(IndexedTable(calls), IndexedTable(tensors), check=shape, target=run, comparing=False)
 
     @property
@@ -142,12 +142,12 @@ class Session:
         return cell
 
     def _records(self, cell: TableRow) -> dict[str, TableRow | None]:
-        found: dict[str, TableRow | None] = {}
+        records: dict[str, TableRow | None] = {}
         for name, side in self.sides.items():
             order = cell.get(f"{name}_order")
             if order is not None and side.has(cell["step"], cell["rank"]):
-                found[name] = side.call(cell["step"], cell["rank"], order)
-        return found
+                records[name] = side.call(cell["step"], cell["rank"], order)
+        return records
 
     def call(self, row: int) -> TableRow:
         """Return the calls in a row, and their slots."""
@@ -171,8 +171,8 @@ class Session:
                 missing[name] = "this run has no such call"
                 continue
             try:
-                found = side.data(cell["step"], cell["rank"], order, names.get(name, slot))
-                arrays[name], sampled = found.array, sampled or found.sampled
+                slot_data = side.data(cell["step"], cell["rank"], order, names.get(name, slot))
+                arrays[name], sampled = slot_data.array, sampled or slot_data.sampled
             except NotKeptError as error:
                 missing[name] = str(error)
         return tensor.TensorPair(arrays["target"], arrays["reference"], sampled), missing

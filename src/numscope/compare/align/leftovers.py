@@ -130,13 +130,13 @@ def _passes_on(side: Side, row: int, output: int) -> bool:
 def _outputs(side: Side, rows: Ints) -> Ints:
     """Return the tensor in `output.0` (or `output`) of each row, -1 where there is none."""
     wanted = [side.book.code("output.0"), side.book.code("output")]
-    found = np.full(len(rows), -1)
-    for place, row in enumerate(rows.tolist()):
+    tensors = np.full(len(rows), -1)
+    for index, row in enumerate(rows.tolist()):
         here = slice(side.slots.start[row], side.slots.start[row + 1])
         hit = np.flatnonzero(np.isin(side.slots.slot[here], wanted))
         if len(hit):
-            found[place] = side.slots.tensor[here][hit[0]]
-    return found
+            tensors[index] = side.slots.tensor[here][hit[0]]
+    return tensors
 
 
 def _distance(a: Side, t: int, b: Side, r: int) -> float:

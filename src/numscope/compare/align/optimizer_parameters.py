@@ -42,19 +42,19 @@ def pair_labels(
             continue
         held = _in_order(a, slot_a, alone, b, slot_b, others)
         held = held or _by_module(a, slot_a, alone, b, slot_b, others, _paths(a, b, alignment))
-        alone_now = {label: places for label, places in alone.items() if label not in held}
-        others_now = {label: places for label, places in others.items() if label not in held.values()}
+        alone_now = {label: positions for label, positions in alone.items() if label not in held}
+        others_now = {label: positions for label, positions in others.items() if label not in held.values()}
         for label, other in {**held, **_by_value(a, slot_a, alone_now, b, slot_b, others_now)}.items():
             for head in alone[label].keys() & others[other].keys():
                 key_b[others[other][head]] = key_a[alone[label][head]]
 
 
-def _labels(side: Side, rows: Ints, places: Ints) -> Positions:
-    found: Positions = {}
-    for place in places.tolist():
-        head, _, label = side.book.words[side.slots.slot[rows[place]]].partition(".")
-        found.setdefault(label, {})[head] = place
-    return found
+def _labels(side: Side, rows: Ints, positions: Ints) -> Positions:
+    labels: Positions = {}
+    for position in positions.tolist():
+        head, _, label = side.book.words[side.slots.slot[rows[position]]].partition(".")
+        labels.setdefault(label, {})[head] = position
+    return labels
 
 
 def _paths(a: Side, b: Side, alignment: Alignment) -> dict[str, str]:
@@ -84,22 +84,22 @@ def _by_module(
     a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, theirs: Positions, paths: dict[str, str]
 ) -> dict[str, str]:
     """Pair the labels of parameters that paired modules hold under the same name and in the same layout."""
-    found = {}
+    pairs = {}
     for label in mine:
         path, _, name = label.rpartition(".")
         other = f"{paths[path]}.{name}".lstrip(".") if path in paths else ""
         t, r = _parameter(a, slot_a, mine[label]), _parameter(b, slot_b, theirs.get(other, {}))
         if min(t, r) >= 0 and _is_near(a, t, b, r):
-            found[label] = other
-    return found
+            pairs[label] = other
+    return pairs
 
 
 def _by_value(a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, theirs: Positions) -> dict[str, str]:
     """Pair each label with the one whose parameter is by far the nearest."""
-    found: dict[str, str] = {}
-    left = {label: r for label, places in theirs.items() if (r := _parameter(b, slot_b, places)) >= 0}
-    for label, places in mine.items():
-        t = _parameter(a, slot_a, places)
+    pairs: dict[str, str] = {}
+    left = {label: r for label, positions in theirs.items() if (r := _parameter(b, slot_b, positions)) >= 0}
+    for label, positions in mine.items():
+        t = _parameter(a, slot_a, positions)
         names = [
             x for x, r in left.items() if t >= 0 and a.tensors.shape[t] == b.tensors.shape[r] and b.tensors.sketched[r]
         ]
@@ -111,15 +111,15 @@ def _by_value(a: Side, slot_a: Ints, mine: Positions, b: Side, slot_b: Ints, the
         clear = not next_best or next_best[0] > _APART * best
         if best <= _NEAR * a.tensors.l2[t] and clear:
             name = names[int(distance.argmin())]
-            found[label] = name
+            pairs[label] = name
             del left[name]
-    return found
+    return pairs
 
 
-def _parameter(side: Side, rows: Ints, places: dict[str, int]) -> int:
+def _parameter(side: Side, rows: Ints, positions: dict[str, int]) -> int:
     """Return the tensor of a parameter before the step, or -1."""
-    place = places.get("parameters", -1)
-    return int(side.slots.tensor[rows[place]]) if place >= 0 else -1
+    position = positions.get("parameters", -1)
+    return int(side.slots.tensor[rows[position]]) if position >= 0 else -1
 
 
 def has_parameter(side: Side, label: str, mine: Side, tensor: int) -> bool:

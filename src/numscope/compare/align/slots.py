@@ -199,8 +199,8 @@ def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints
     keep = (t >= 0) & (r >= 0) & ~_overwritten(a, alignment.target[pair], rows_a)
     doubtful = np.flatnonzero(keep & (alignment.why[pair] == VALUE))
     same_op = a.calls.op[alignment.target[pair[doubtful]]] == b.calls.op[alignment.reference[pair[doubtful]]]
-    for place, same in zip(doubtful.tolist(), same_op.tolist()):
-        x, y = t[place], r[place]
+    for index, same in zip(doubtful.tolist(), same_op.tolist()):
+        x, y = t[index], r[index]
         if same:
             continue
         alike = a.tensors.elements[x] == b.tensors.elements[y]
@@ -208,7 +208,7 @@ def _believable(a: Side, b: Side, alignment: Alignment, pair: Ints, rows_a: Ints
             scale = max(float(b.tensors.l2[y]), 1e-300)
             # A fused call takes other inputs than the call at its end does, and these may be near to each other.
             alike = float(np.linalg.norm(a.tensors.sketch[x] - b.tensors.sketch[y])) < 0.01 * scale
-        keep[place] = alike
+        keep[index] = alike
     return keep
 
 

@@ -47,13 +47,13 @@ def _places(pairs: Ints, pair: int) -> range:
     return range(int(np.searchsorted(pairs, pair)), int(np.searchsorted(pairs, pair + 1)))
 
 
-def _lists(side: Side, places: range, rows: Ints) -> dict[str, list[int]]:
+def _lists(side: Side, positions: range, rows: Ints) -> dict[str, list[int]]:
     """Return the positions of the elements of each list among the slots of one call; positional arguments are no list."""
     lists: dict[str, list[int]] = {}
-    for place in places:
-        name, _, number = side.book.words[side.slots.slot[rows[place]]].rpartition(".")
+    for position in positions:
+        name, _, number = side.book.words[side.slots.slot[rows[position]]].rpartition(".")
         if number.isdigit() and (name == "output" or name.startswith(("input.", "kwargs."))):
-            lists.setdefault(name, []).append(place)
+            lists.setdefault(name, []).append(position)
     return lists
 
 
@@ -76,10 +76,12 @@ def _tokens(side: Side, rows: Ints) -> list[tuple[int, int]]:
     return [(int(side.tensors.shape[t]), int(side.tensors.hash[t])) if t >= 0 else (-1, -1) for t in tensors.tolist()]
 
 
-def _renumber(key_a: Ints, key_b: Ints, places_a: list[int], places_b: list[int], pairs: list[tuple[int, int]]) -> None:
+def _renumber(
+    key_a: Ints, key_b: Ints, positions_a: list[int], positions_b: list[int], pairs: list[tuple[int, int]]
+) -> None:
     """Write the reference's key into both sides for paired elements, and a unique key for all others."""
-    kept = key_b[places_b].copy()
-    key_a[places_a] = [-1 - 2 * place for place in places_a]
-    key_b[places_b] = [-2 - 2 * place for place in places_b]
+    kept = key_b[positions_b].copy()
+    key_a[positions_a] = [-1 - 2 * position for position in positions_a]
+    key_b[positions_b] = [-2 - 2 * position for position in positions_b]
     for x, y in pairs:
-        key_a[places_a[x]] = key_b[places_b[y]] = kept[y]
+        key_a[positions_a[x]] = key_b[positions_b[y]] = kept[y]

@@ -54,13 +54,13 @@ def tokens(side: Side) -> Tokens:
     dtype = np.full(len(row), -1) if empty else np.where(measured, tensors.dtype[safe], -1)
     shape = np.full(len(row), -1) if empty else np.where(measured, tensors.shape[safe], -1)
     content = np.zeros(len(row), np.uint64) if empty else np.where(measured, tensors.hash[safe], np.uint64(0))
-    present, place = distinct(slots.slot)
+    present, index = distinct(slots.slot)
     heads = [book.words[code] for code in present.tolist()]
     # Parameters belong to the module's path: their values are compared, not whether a call shows them.
     counted = np.array([head.startswith(("input", "kwargs", "output")) for head in heads], dtype=np.bool_)
     out = np.array([head.startswith("output") for head in heads], dtype=np.bool_)
-    layout = _sum_by_call(np.where(counted[place], _mix(slots.slot, dtype, shape), np.uint64(0)), slots.start)
-    bits = _sum_by_call(np.where(out[place], _mix(slots.slot, dtype, shape, content), np.uint64(0)), slots.start)
+    layout = _sum_by_call(np.where(counted[index], _mix(slots.slot, dtype, shape), np.uint64(0)), slots.start)
+    bits = _sum_by_call(np.where(out[index], _mix(slots.slot, dtype, shape, content), np.uint64(0)), slots.start)
     # Optimizers of different classes are paired.
     job = np.where(calls.kind == book.code("optimizer"), -1, calls.op)
     relaxed = _mix(calls.kind, calls.phase, job)
@@ -68,7 +68,7 @@ def tokens(side: Side) -> Tokens:
     strong = _mix(exact, calls.arguments, bits)
     # Many calls have a constant output (a mask of ones, a zero): it identifies none of them.
     telling = np.zeros(len(row), np.bool_) if empty else measured & (tensors.min[safe] < tensors.max[safe])
-    tells = _sum_by_call((out[place] & telling).astype(np.uint64), slots.start) > 0
+    tells = _sum_by_call((out[index] & telling).astype(np.uint64), slots.start) > 0
     output = np.full(len(calls), -1)
     first = np.zeros(len(calls), np.uint64)
     for words, fill in ((("output.0", "output"), output), (("input.0",), first)):

@@ -107,7 +107,7 @@ def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
         return []
     t, r = work.tokens_a.output[gap_a[rows_a]], work.tokens_b.output[gap_b[rows_b]]
     first_a, first_b = _first_input(work.a, gap_a[rows_a]), _first_input(work.b, gap_b[rows_b])
-    left, right = (place.ravel() for place in np.indices((len(t), len(r))))
+    left, right = (indices.ravel() for indices in np.indices((len(t), len(r))))
     # The output of a model is that of its last layer; only their inputs tell the two apart.
     near = work.near(t[left], r[right]) & work.near(first_a[left], first_b[right])
     near[near] &= work.a.tensors.min[t[left[near]]] < work.a.tensors.max[t[left[near]]]
@@ -122,13 +122,13 @@ def _alike(work: Pairing, gap_a: Ints, gap_b: Ints) -> list[tuple[int, int]]:
 
 def _first_input(side: Side, rows: Ints) -> Ints:
     """Return the first input of each call, or -1."""
-    found = np.full(len(rows), -1)
-    for place, row in enumerate(rows.tolist()):
+    tensors = np.full(len(rows), -1)
+    for index, row in enumerate(rows.tolist()):
         for slot in range(int(side.slots.start[row]), int(side.slots.start[row + 1])):
             if side.book.words[side.slots.slot[slot]].startswith(("input", "kwargs")) and side.slots.tensor[slot] >= 0:
-                found[place] = side.slots.tensor[slot]
+                tensors[index] = side.slots.tensor[slot]
                 break
-    return found
+    return tensors
 
 
 def _pair_moved(work: Pairing, rows_a: Ints, rows_b: Ints) -> list[tuple[int, int]]:
@@ -143,9 +143,9 @@ def _pair_moved(work: Pairing, rows_a: Ints, rows_b: Ints) -> list[tuple[int, in
 
 def _gaps(rows_a: Ints, rows_b: Ints, got_a: Ints, got_b: Ints) -> list[tuple[Ints, Ints]]:
     """Return the stretches between pairs in which both sides have unpaired calls."""
-    place_a = np.searchsorted(rows_a, got_a)
-    place_b = np.searchsorted(rows_b, got_b)
-    edges_a = np.concatenate([[-1], place_a, [len(rows_a)]])
-    edges_b = np.concatenate([[-1], place_b, [len(rows_b)]])
+    position_a = np.searchsorted(rows_a, got_a)
+    position_b = np.searchsorted(rows_b, got_b)
+    edges_a = np.concatenate([[-1], position_a, [len(rows_a)]])
+    edges_b = np.concatenate([[-1], position_b, [len(rows_b)]])
     open_gap = np.flatnonzero((np.diff(edges_a) > 1) & (np.diff(edges_b) > 1))
     return [(rows_a[edges_a[g] + 1 : edges_a[g + 1]], rows_b[edges_b[g] + 1 : edges_b[g + 1]]) for g in open_gap]

@@ -14,15 +14,15 @@ from numscope.store.reader import Run
 def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
-    places: list[tuple[int, int]],
+    steps: list[tuple[int, int]],
     mapping: Map | None,
     thresholds: Thresholds,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[StepResult]:
     """Compare every (step, rank), in order; the history of a rank's earlier steps enters the verdicts of its later ones."""
     histories: dict[int, History] = {}
-    for number, (step, rank) in enumerate(places):
+    for number, (step, rank) in enumerate(steps):
         history = histories.setdefault(rank, History())
         yield judge_step(runs, measure_step(runs, noise, step, rank, mapping), thresholds, history)
         if progress is not None:
-            progress(number + 1, len(places))
+            progress(number + 1, len(steps))

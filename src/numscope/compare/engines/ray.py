@@ -20,7 +20,7 @@ from numscope.store.reader import Run, open_run
 def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
-    places: list[tuple[int, int]],
+    steps: list[tuple[int, int]],
     mapping: Map | None,
     thresholds: Thresholds,
     progress: Callable[[int, int], None] | None,
@@ -35,7 +35,7 @@ def compare_all(
     measure, judge = ray.remote(_measure), ray.remote(_judge)
     paths = tuple(str(run.path.absolute()) for run in (*runs, *noise))
     by_rank: dict[int, list[object]] = {}
-    for step, rank in places:
+    for step, rank in steps:
         by_rank.setdefault(rank, []).append(measure.remote(paths, step, rank, mapping))
     # Ray does not resolve references inside a list: a judge begins with the first steps while later ones are measured.
     waiting = [judge.remote(paths[:2], measured, thresholds) for measured in by_rank.values()]
@@ -45,7 +45,7 @@ def compare_all(
         done, waiting = ray.wait(waiting)
         results += [result for part in ray.get(done) for result in part]
         if progress is not None:
-            progress(len(results), len(places))
+            progress(len(results), len(steps))
     return sorted(results, key=lambda result: (result.step, result.rank))
 
 

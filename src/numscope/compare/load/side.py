@@ -180,8 +180,8 @@ def _rows_of(numbers: Ints, wanted: Ints) -> Ints:
     if numbers[0] == 0 and numbers[-1] == len(numbers) - 1 and bool((np.diff(numbers) == 1).all()):
         return np.where(wanted < len(numbers), wanted, -1)  # capture numbers rows from 0 without gaps
     sort = np.argsort(numbers, kind="stable")
-    place = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
-    rows = sort[place]
+    position = np.searchsorted(numbers, wanted, sorter=sort).clip(max=len(numbers) - 1)
+    rows = sort[position]
     return np.where(numbers[rows] == wanted, rows, -1)
 
 
@@ -237,10 +237,10 @@ def _canonical_ops(ops: list[str]) -> dict[str, str]:
 
 def _recode(codes: Ints, book: Codebook, rename: Callable[[list[str]], dict[str, str]]) -> Ints:
     """Return the codes of a column's words after `rename`, which is called once with the distinct words."""
-    present, place = distinct(codes)
+    present, index = distinct(codes)
     words = [book.words[code] if code >= 0 else "" for code in present.tolist()]
     renamed = rename(words)
-    return np.array([book.code(renamed[word]) for word in words], dtype=np.int64)[place]
+    return np.array([book.code(renamed[word]) for word in words], dtype=np.int64)[index]
 
 
 def _without_wrappers(slots: list[str]) -> dict[str, str]:

@@ -34,12 +34,12 @@ _OTHERS = 5  # origins after the first
 _TENSORS = 8  # of the origin
 
 
-def lines(found: Check, width: int | None = None) -> list[Line]:
+def lines(check: Check, width: int | None = None) -> list[Line]:
     """Return the lines of a check; sentences are as wide as the terminal, up to 140 columns."""
     wide = width or min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
-    told = _nothing(found) if found.origin is None else _found(found, wide)
-    if found.skipped_steps:
-        told.append(f"  skipped by a loss scaler, and no fault: {_steps(found.skipped_steps)}")
+    told = _nothing(check) if check.origin is None else _found(check, wide)
+    if check.skipped_steps:
+        told.append(f"  skipped by a loss scaler, and no fault: {_steps(check.skipped_steps)}")
     return told
 
 
@@ -53,21 +53,21 @@ def remark_lines(remarks: Sequence[Remark], width: int | None = None) -> list[Li
     return told
 
 
-def _nothing(found: Check) -> list[Line]:
-    if not found.meant:
+def _nothing(check: Check) -> list[Line]:
+    if not check.meant:
         return [[("nothing non-finite", "bold green")]]
-    what = "1 tensor holds" if found.meant == 1 else f"{found.meant:,} tensors hold"
+    what = "1 tensor holds" if check.meant == 1 else f"{check.meant:,} tensors hold"
     return [
         [("nothing is born non-finite", "bold green")],
-        f"  {what} infinities that were put there, as a mask does: {found.first_meant}{' first' * (found.meant > 1)}",
+        f"  {what} infinities that were put there, as a mask does: {check.first_meant}{' first' * (check.meant > 1)}",
     ]
 
 
-def _found(found: Check, width: int) -> list[Line]:
-    origin = found.origin
+def _found(check: Check, width: int) -> list[Line]:
+    origin = check.origin
     assert origin is not None
     where = f" in {origin.module}" if origin.module else ""
-    rank = f", rank {origin.rank}" if len(found.run.ranks) > 1 else ""
+    rank = f", rank {origin.rank}" if len(check.run.ranks) > 1 else ""
     how = "comes in" if origin.kind in ("data", "parameter") else "is born"
     born = f"{'a NaN' if origin.details['nan'] else 'an infinity'} {how} at"
     told: list[Line] = [[("FOUND", "bold red"), f"  {born} {origin.call}{where}, step {origin.step}{rank}"], ""]
@@ -77,16 +77,16 @@ def _found(found: Check, width: int) -> list[Line]:
         told.append(f"    {origin.source.code}")
     if finer := origin.details.get("finer"):
         told += [f"  {line}" for line in textwrap.wrap(f"({finer})", width - 2, break_long_words=False)]
-    told += ["", *_tensors(found.tensors, origin.phase == "input")] if found.tensors else []
-    told += ["", *_tree(found.chain)]
-    if found.run.manifest.get("guard") and not found.inherited:
+    told += ["", *_tensors(check.tensors, origin.phase == "input")] if check.tensors else []
+    told += ["", *_tree(check.chain)]
+    if check.run.manifest.get("guard") and not check.inherited:
         told.append("  the guard's record ends with it")
     else:
-        told.append(f"  {_many(found.inherited, 'call') if found.inherited else 'no call'} inherited it")
-    if len(found.origins) > 1:
-        told += _others(found)
-    if found.ranks:
-        told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(found.ranks.items()))]
+        told.append(f"  {_many(check.inherited, 'call') if check.inherited else 'no call'} inherited it")
+    if len(check.origins) > 1:
+        told += _others(check)
+    if check.ranks:
+        told += ["", *(f"  rank {rank}: {story}" for rank, story in sorted(check.ranks.items()))]
     return told
 
 
@@ -113,19 +113,19 @@ def _short(counts: Counts) -> str:
     return "finite" if counts.clean else str(counts).partition(" of ")[0]
 
 
-def _others(found: Check) -> list[Line]:
+def _others(check: Check) -> list[Line]:
     """Return the other origins: one line for each call, with all its steps."""
     steps: dict[tuple[str, int], list[int]] = {}
-    for item in found.origins:
+    for item in check.origins:
         steps.setdefault((item.call, item.rank), []).append(item.step)
     told: list[Line] = []
-    assert found.origin is not None
-    again = steps.pop((found.origin.call, found.origin.rank))[1:]
+    assert check.origin is not None
+    again = steps.pop((check.origin.call, check.origin.rank))[1:]
     if again:
         told += ["", f"  again in {_steps(again)}"]
     if steps:
         told += ["", f"  {_many(len(steps), 'other origin')}:"]
-        ranks = len(found.run.ranks) > 1
+        ranks = len(check.run.ranks) > 1
         for (call, rank), numbers in list(steps.items())[:_OTHERS]:
             told.append(f"    {call}, {_steps(numbers)}" + (f", rank {rank}" if ranks else ""))
     if len(steps) > _OTHERS:

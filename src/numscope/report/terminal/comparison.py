@@ -66,26 +66,26 @@ def lines(
     """Return the lines of the answer."""
     report = comparison.report
     badge = paint(f" {report.verdict.upper()} ", f"{_COLOURS[report.verdict]};7;1")
-    found = [_headline(report.origin, badge, paint) if report.origin else f"{badge} {''}".rstrip()]
-    found += [""]
-    found += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
+    shown = [_headline(report.origin, badge, paint) if report.origin else f"{badge} {''}".rstrip()]
+    shown += [""]
+    shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
     if report.origin:
-        found += _source(report.origin, paint, width)
-        found += ["", *_story(comparison, paint, width)]
-        found += _rivals(report.suspects[1:], paint, width)
+        shown += _source(report.origin, paint, width)
+        shown += ["", *_story(comparison, paint, width)]
+        shown += _rivals(report.suspects[1:], paint, width)
     if "graft" in report.details:
-        found += ["", *_graft(report.details["graft"], paint, width)]
+        shown += ["", *_graft(report.details["graft"], paint, width)]
     table = chosen_pairs(comparison.pair_rows, top, only, sort)
     if report.verdict == "incomparable":
         table = table.slice(0, 0)
     elif only == "unmatched":  # a call without a counterpart is in no pair of tensors
-        found += ["", *_unmatched(comparison, top, paint, width)]
+        shown += ["", *_unmatched(comparison, top, paint, width)]
     else:
-        found += ["", *_worst(table, paint, width, only, sort)]
-    found += ["", *_coverage(comparison, paint, width)]
+        shown += ["", *_worst(table, paint, width, only, sort)]
+    shown += ["", *_coverage(comparison, paint, width)]
     if any(_estimated(row) for row in table.to_pylist()):
-        found.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
-    return found
+        shown.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
+    return shown
 
 
 def _headline(origin: Origin, badge: str, paint: Paint) -> str:
@@ -98,12 +98,12 @@ def _headline(origin: Origin, badge: str, paint: Paint) -> str:
 def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
     if origin.source is None:
         return []
-    place = f"{origin.source.file}:{origin.source.line}"
+    location = f"{origin.source.file}:{origin.source.line}"
     room = width - 4
-    if len(place) > room:
-        place = f"…{place[-room + 1 :]}"
+    if len(location) > room:
+        location = f"…{location[-room + 1 :]}"
     code = origin.source.code.strip()
-    return [f"  {paint(place, '36')}"] + ([f"    {_cut(code, width - 4)}"] if code else [])
+    return [f"  {paint(location, '36')}"] + ([f"    {_cut(code, width - 4)}"] if code else [])
 
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
@@ -173,8 +173,8 @@ def _unmatched(comparison: Comparison, top: int, paint: Paint, width: int) -> li
     for part in comparison.call_rows.batches(columns):
         for row in part.filter(pc.equal(part["verdict"], "unmatched")).slice(0, top - len(told)).to_pylist():
             side = "target" if row["target_name"] else "reference"
-            place = f"  {os.path.basename(row['source_file'])}:{row['source_line']}" if row["source_file"] else ""
-            call = f"{row['target_name'] or row['reference_name']}, step {row['step']}{place}"
+            location = f"  {os.path.basename(row['source_file'])}:{row['source_line']}" if row["source_file"] else ""
+            call = f"{row['target_name'] or row['reference_name']}, step {row['step']}{location}"
             told.append(f"  {paint(f'only in the {side:<9}', _CALL_COLOURS['unmatched'])}  {_cut(call, width - 25)}")
     return told or ["  no call is unmatched"]
 
@@ -210,12 +210,12 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     if coverage["unmatched_target"] or coverage["unmatched_reference"]:
         text += f" ({coverage['unmatched_target']} only in the target, {coverage['unmatched_reference']} only in the reference)"
     skipped = "; ".join(f"{count} {reason}" for reason, count in coverage["skipped"].items())
-    found = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
+    shown = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
     if skipped:
-        found.append(_cut(f"  not compared: {skipped}", width))
+        shown.append(_cut(f"  not compared: {skipped}", width))
     if comparison.origin is not None and "conditions" in comparison.report.details:
-        found.append(_cut(f"  {comparison.report.details['conditions']['sentence']}", width))
-    return [line for line in found if line]
+        shown.append(_cut(f"  {comparison.report.details['conditions']['sentence']}", width))
+    return [line for line in shown if line]
 
 
 def _calls(count: int) -> str:

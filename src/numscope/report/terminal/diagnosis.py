@@ -61,14 +61,14 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
         return [badge, "", *_wrapped("", report.reason, width)]
     where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
     rank = f", rank {origin.rank}" if origin.rank else ""
-    found = [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
-    found += _wrapped("", _without_place(origin), width)
+    shown = [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
+    shown += _wrapped("", _without_place(origin), width)
     if origin.source is not None:
-        found.append(f"  {paint(f'{origin.source.file}:{origin.source.line}', '36')}")
+        shown.append(f"  {paint(f'{origin.source.file}:{origin.source.line}', '36')}")
         if origin.source.code:
-            found.append(f"    {origin.source.code.strip()[: width - 4]}")
-    found += ["", *_about(origin, width, paint), *_proof(origin, width)]
-    return found + _rivals(report, width)
+            shown.append(f"    {origin.source.code.strip()[: width - 4]}")
+    shown += ["", *_about(origin, width, paint), *_proof(origin, width)]
+    return shown + _rivals(report, width)
 
 
 def _without_place(origin: Origin) -> str:
@@ -79,28 +79,28 @@ def _without_place(origin: Origin) -> str:
 
 
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
-    found = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
+    shown = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
     repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
-    return found + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
+    return shown + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
 
 
 def _proof(origin: Origin, width: int) -> list[str]:
     """Return the figures, the replayed calls, and the reasons why others could not be replayed."""
     details = origin.details.get("diagnosis") or {}
     lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
-    found = _bars(lift, origin.mechanism, width)
-    found += _own_errors(lift, width)
+    shown = _bars(lift, origin.mechanism, width)
+    shown += _own_errors(lift, width)
     if isinstance(details.get("target"), list) and (details["target"] or details.get("reference")):
-        found += _wrapped("replayed", _calls(details["target"], details.get("reference") or []), width)
-    found += _unit(details.get("unit") or {}, width)
+        shown += _wrapped("replayed", _calls(details["target"], details.get("reference") or []), width)
+    shown += _unit(details.get("unit") or {}, width)
     for key, label in (("note", "note"), ("could_not", "could not")):
         if details.get(key):
-            found += _wrapped(label, str(details[key]), width)
+            shown += _wrapped(label, str(details[key]), width)
     for item in (details.get("not_replayed") or [])[:3]:
-        found += _wrapped("could not", f"replay {item}", width)
+        shown += _wrapped("could not", f"replay {item}", width)
     if details.get("next"):
-        found += _wrapped("next", str(details["next"]), width)
-    return ["", *found] if found else []
+        shown += _wrapped("next", str(details["next"]), width)
+    return ["", *shown] if shown else []
 
 
 def _bars(lift: JsonObject, mechanism: str, width: int) -> list[str]:
@@ -151,15 +151,15 @@ def _unit(unit: JsonObject, width: int) -> list[str]:
 def _rivals(report: Report, width: int) -> list[str]:
     """Return the other suspects, a line each, except those that the origin's repair repairs too."""
     assert report.origin is not None
-    found: list[str] = []
+    shown: list[str] = []
     for rival in report.suspects[1:]:
         if "diagnosis" not in rival.details or (rival.repair is not None and rival.repair == report.origin.repair):
             continue
         told = f"{rival.call}, step {rival.step}: {rival.mechanism}; {rival.repair or _without_place(rival)}"
-        found += _wrapped("also" if not found else "", told, width, hang=True)
-        if len(found) > 6:
+        shown += _wrapped("also" if not shown else "", told, width, hang=True)
+        if len(shown) > 6:
             break
-    return ["", *found] if found else []
+    return ["", *shown] if shown else []
 
 
 def _calls(target: list[str], reference: list[str]) -> str:

@@ -18,9 +18,9 @@ _KINDS = ("forward", "backward", "gradient")
 def find(path: Path) -> list[Path]:
     """Return the folders of one step each under a hooktools folder."""
     for base in (path, *sorted(entry for entry in path.iterdir() if entry.is_dir())) if path.is_dir() else ():
-        found = [folder for kind in _KINDS for folder in base.glob(f"{kind}/epoch*/step*") if folder.is_dir()]
-        if found:
-            return sorted(found, key=_epoch_and_step)
+        folders = [folder for kind in _KINDS for folder in base.glob(f"{kind}/epoch*/step*") if folder.is_dir()]
+        if folders:
+            return sorted(folders, key=_epoch_and_step)
     return []
 
 

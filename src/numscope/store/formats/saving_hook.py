@@ -26,13 +26,13 @@ class RankFolder(NamedTuple):
 
 def find(path: Path) -> list[RankFolder]:
     """Return the folders that register_saving_hook wrote under a path."""
-    found = []
+    folders = []
     for kind in ("tensors", "grads"):
         for folder in sorted((path / kind).glob("rank_*")):
             rank = folder.name.removeprefix("rank_")
             if rank.isdigit() and folder.is_dir():
-                found.append(RankFolder(int(rank), folder))
-    return found
+                folders.append(RankFolder(int(rank), folder))
+    return folders
 
 
 class _Recorded(NamedTuple):
