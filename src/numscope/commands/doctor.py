@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     if len(args.runs) > 2:
         raise SettingsError(f"doctor takes at most two runs, {len(args.runs)} are given")
     if len(args.runs) == 2:
-        return _two_runs(args.runs[0], args.runs[1], args.json)
+        target, reference = args.runs
+        return _two_runs(target, reference, args.json)
     facts = _run(args.runs[0]).get("numerics") if args.runs else _machine()
     if not isinstance(facts, Mapping) or not facts:
         raise NumscopeError(
@@ -49,14 +50,14 @@ def run(args: argparse.Namespace) -> int:
 def _two_runs(target: str, reference: str, to: str | None) -> int:
     from numscope.compare.run_settings import differences
 
-    found = differences(_run(target), _run(reference))
-    document = {"format": "numscope.doctor/1", "differences": [one.to_dict() for one in found]}
+    different = differences(_run(target), _run(reference))
+    document = {"format": "numscope.doctor/1", "differences": [one.to_dict() for one in different]}
     if not _wrote_json(document, to):
-        width = max((len(one.name) for one in found), default=0)
-        for one in found:
+        width = max((len(one.name) for one in different), default=0)
+        for one in different:
             print(f"  {one.name:<{width}}  {_cell(one.target)}  against  {_cell(one.reference)}")
-        print(f"{len(found)} differences" if found else "no setting, version or chip differs")
-    return int(bool(found))
+        print(f"{len(different)} differences" if different else "no setting, version or chip differs")
+    return int(bool(different))
 
 
 def _run(path: str) -> Mapping[str, object]:
@@ -74,7 +75,7 @@ def _machine() -> Mapping[str, object]:
 
 
 def _wrote_json(document: Mapping[str, object], to: str | None) -> bool:
-    """Write the document where it is asked for; tell whether nothing else may be printed."""
+    """Write the document to a file or to standard output; tell whether standard output has it."""
     if to is None:
         return False
     text = json.dumps(plain(document), indent=1, ensure_ascii=False)
