@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from numscope.capture.interned import Shapes, Strings, nullable
 from numscope.fingerprint.columns import Fingerprints
-
-if TYPE_CHECKING:
-    from numscope.capture.interned import Shapes, Strings
 
 AGAIN = (
     -2
@@ -182,12 +180,3 @@ def _array(rows: Sequence[int], width: int) -> _Numbers:
     # The fastest way from Python's numbers to an array, and all of it with Python's lock held.
     numbers = np.frombuffer(struct.pack(f"={len(rows)}i", *rows), np.int32)
     return np.ascontiguousarray(numbers.reshape(-1, width).T)
-
-
-def nullable(ids: _Numbers) -> pa.Array:
-    """Return numbers as a column; a negative one is null."""
-    if not len(ids) or ids.min() >= 0:
-        return pa.array(ids)
-    if ids.max() < 0:
-        return pa.nulls(len(ids), pa.int32())
-    return pa.array(ids, mask=ids < 0)

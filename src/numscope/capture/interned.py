@@ -6,12 +6,12 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from numscope.capture.columns import nullable
+Ids = npt.NDArray[np.int32]
 
 
 class Strings:
@@ -36,7 +36,7 @@ class Strings:
     def __getitem__(self, number: int) -> str:
         return self._texts[number]
 
-    def column(self, ids: Any) -> pa.Array:
+    def column(self, ids: Ids) -> pa.Array:
         """Return a column of texts; a negative number is null."""
         if len(self._array) < len(self._texts):
             new = pa.array(self._texts[len(self._array) :], pa.string())
@@ -64,14 +64,14 @@ class Shapes:
                     self._shapes.append(list(shape))
         return found
 
-    def column(self, ids: Any) -> pa.Array:
+    def column(self, ids: Ids) -> pa.Array:
         """Return a column of shapes."""
         if len(self._array) < len(self._shapes):
             new = pa.array(self._shapes[len(self._array) :], self._array.type)
             self._array = pa.concat_arrays([self._array, new])
         return self._array.take(pa.array(ids))
 
-    def elements(self, ids: Any) -> pa.Array:
+    def elements(self, ids: Ids) -> pa.Array:
         """Return a column of the numbers of elements."""
         if len(self._sizes) < len(self._shapes):
             new = [math.prod(shape) for shape in self._shapes[len(self._sizes) :]]
@@ -116,3 +116,12 @@ class Series:
                     text = self._template.format(head=self.head, n=len(names), phase=phase)
                     names.append(self._strings.id(text))
         return names[number]
+
+
+def nullable(ids: Ids) -> pa.Array:
+    """Return numbers as a column; a negative one is null."""
+    if not len(ids) or ids.min() >= 0:
+        return pa.array(ids)
+    if ids.max() < 0:
+        return pa.nulls(len(ids), pa.int32())
+    return pa.array(ids, mask=ids < 0)

@@ -1,4 +1,4 @@
-"""Fingerprints of many tensors as numpy columns: what every form of the fingerprint gives back."""
+"""Fingerprints of many tensors as numpy columns: the result of every form of the fingerprint."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class Fingerprints:
         return len(self.hash)
 
 
+class Unmeasured(Exception):
+    """A tensor cannot be measured; the message is the reason, which the run shows in place of a fingerprint."""
+
+
 class Batch(Protocol):
     """Measures tensors one after the other and hands all results over at once.
 
@@ -36,7 +40,7 @@ class Batch(Protocol):
     reference to it; it neither synchronises nor raises for a dtype it knows.
     """
 
-    def add(self, tensor: Any) -> int:
+    def add(self, tensor: Any) -> int:  # of the framework that the batch measures
         """Measure the tensor; return its row in the next `collect`."""
         ...
 

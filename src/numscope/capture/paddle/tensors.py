@@ -17,7 +17,7 @@ import paddle
 from numpy.typing import NDArray
 
 from numscope.capture.recorder import Recorder
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 
 def dtype_name(tensor: Any) -> str:

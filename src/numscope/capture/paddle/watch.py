@@ -18,8 +18,8 @@ from numscope.capture.interned import Series
 from numscope.capture.paddle.tensors import Tensors
 from numscope.capture.recorder import Recorder
 from numscope.capture.scope import Call, Scope, any_of
-from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
+from numscope.fingerprint.columns import Unmeasured
 
 Slot = tuple[int, Any]  # interned slot name, tensor
 Row = tuple[int, int, int]  # slot, tensor number, note

@@ -9,7 +9,7 @@ import torch
 
 from numscope.capture.torch.slots import SIMPLE, Place, Slot
 from numscope.capture.torch.watch import LIST, Watch
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 # Where the gradients of a call's inputs will go. The slot of a gradient is found by the node of its edge, with the output
 # number if it is not 0, or by the address of a leaf; it is a list of slots where a tensor is there twice, and later what

@@ -18,8 +18,8 @@ from numscope.capture.torch.identity.tensors import Tensors
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot, Values
 from numscope.capture.torch.thread import Open, ThreadState
-from numscope.capture.unmeasured import Unmeasured
 from numscope.core.settings import CaptureSettings
+from numscope.fingerprint.columns import Unmeasured
 
 
 class Watch(Values):

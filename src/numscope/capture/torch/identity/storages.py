@@ -15,7 +15,7 @@ from numscope.capture.interned import Strings
 from numscope.capture.torch.identity.carried_over import CarriedOver, has_aliases, have_no_aliases
 from numscope.capture.torch.identity.known_tensors import KnownTensor
 from numscope.capture.torch.identity.subclasses import PLAIN, untyped_storage, unwrap
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 _GENERATIONS = itertools.count(1, 2)  # odd, so that none is a storage's address
 _ANY = -1  # a stale version that stands for whatever version the storage has

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from numscope.capture.interned import Strings
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 

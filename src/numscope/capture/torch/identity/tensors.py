@@ -30,7 +30,7 @@ from numscope.capture.torch.identity.layouts import (
 )
 from numscope.capture.torch.identity.storages import Storages, address_of, addresses_of, version_of
 from numscope.capture.torch.identity.subclasses import PLAIN, data_ptr, untyped_storage, unwrap, why
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 KnownById = dict[int, KnownTensor]
 _ref = weakref.ref

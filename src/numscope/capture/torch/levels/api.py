@@ -22,7 +22,7 @@ from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import POSITIONS, Slot
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 _task = torch._C._current_graph_task_id
 _grad_is_on = torch.is_grad_enabled

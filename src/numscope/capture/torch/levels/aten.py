@@ -27,7 +27,7 @@ from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import NUMBERS, SIMPLE, Slot
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node

@@ -12,7 +12,7 @@ from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.watch import Watch
-from numscope.capture.unmeasured import Unmeasured
+from numscope.fingerprint.columns import Unmeasured
 
 _NormBase = torch.nn.modules.batchnorm._NormBase
 Tensors = Mapping[str, torch.Tensor | None]

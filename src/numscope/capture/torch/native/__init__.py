@@ -162,7 +162,7 @@ def _given() -> dict[str, Any]:
     from numscope.capture.torch.identity.layouts import Layout
     from numscope.capture.torch.thread import Open, State
     from numscope.capture.torch.watch import Watch
-    from numscope.capture.unmeasured import Unmeasured
+    from numscope.fingerprint.columns import Unmeasured
     from numscope.fingerprint.native import Way
     from numscope.fingerprint.torch_form import TorchBatch
 
