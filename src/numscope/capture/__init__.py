@@ -1,4 +1,4 @@
-"""What runs inside the user's job: session, scope, recorder; and one folder per framework that feeds them."""
+"""Capture, inside the user's job: session, scope, recorder; and one folder per framework that feeds them."""
 
 from numscope.core.callable_module import make_callable
 

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
+from collections.abc import Hashable
 
+from numscope.core.json_value import Json
 from numscope.core.report import plain
 
 _SIMPLE = (int, float, bool, str, type(None))
 _INTEGERS = frozenset({int})
-LONGEST = 64  # list or dictionary that is described whole
-_DEEPEST = 3  # level of nested lists that are told apart item by item
+LONGEST = 64  # items of a list or dictionary that are described
+_DEEPEST = 3  # levels of nested lists that are compared item by item
 
 
-def key_of(value: Any, depth: int = 0) -> Any:
+def key_of(value: object, depth: int = 0) -> Hashable:
     """Return a hashable stand-in for a non-tensor value, equal only for values of its type that are described alike."""
     kind = type(value)
     if kind in (int, bool, str):
         return (kind, value)
-    if kind is float:
+    if type(value) is float:
         return (kind, "nan") if math.isnan(value) else (kind, value, math.copysign(1.0, value))
     if value is None:
         return None
@@ -28,18 +29,18 @@ def key_of(value: Any, depth: int = 0) -> Any:
             return tuple(value)
         if depth < _DEEPEST:
             return tuple([(type(item), key_of(item, depth + 1)) for item in value])
-    if kind is slice:  # of an index: there are many of them
+    if isinstance(value, slice):  # of an index: there are many of them
         return (slice, key_of(value.start), key_of(value.stop), key_of(value.step))
     return describe_text(value)
 
 
-def describe_text(value: Any) -> str:
+def describe_text(value: object) -> str:
     """Return the JSON text of one value."""
     return json.dumps(describe(value), sort_keys=True)
 
 
-def describe(value: Any, depth: int = 0) -> Any:
-    """Return a value as JSON can hold it; what is no number, text or container is described by its type."""
+def describe(value: object, depth: int = 0) -> Json:
+    """Return a value as JSON; an object that is no number, text or container is described by its type."""
     if isinstance(value, _SIMPLE):
         return plain(value)
     if depth > 4:
@@ -56,12 +57,11 @@ def describe(value: Any, depth: int = 0) -> Any:
     module = type(value).__module__.partition(".")[0]
     if name in {"dtype", "device", "layout", "memory_format"} and module == "torch":
         return str(value).removeprefix("torch.")
-    if name == "Size":
-        return list(value)
-    if isinstance(value, (complex,)):
+    if isinstance(value, complex):
         return [plain(value.real), plain(value.imag)]
     if module == "numpy" and hasattr(value, "item") and getattr(value, "size", 2) == 1:
-        return plain(value.item())
+        scalar: object = value.item()
+        return plain(scalar)
     if callable(value):
         return f"<{getattr(value, '__qualname__', name)}>"
     return f"<{name}>"

@@ -1,9 +1,10 @@
-"""Python's collector while a job is watched.
+"""Python's garbage collector while a job is watched.
 
-What a step's calls leave lives until the step ends. Python counts it as new and long-lived: it walks the young objects a few
-times in every step, and every ten steps or so all objects of the process, which takes a tenth of a second with a framework
-loaded, where the job by itself makes next to no objects and never comes to that. So the walks are put off by as much as
-watching brings them nearer. A `gc.collect()` of the job's own goes on as it is.
+The objects that capture makes for a call live until the step ends. The collector counts them as young objects that
+survive: it walks the young generation a few times in every step, and every ten steps or so all objects of the process,
+which takes a tenth of a second with a framework loaded. The job by itself makes next to no objects and never gets that
+far. So the thresholds are raised by as much as watching brings the walks nearer. A `gc.collect()` of the job's own is
+left alone.
 """
 
 from __future__ import annotations
@@ -11,45 +12,55 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from typing import NamedTuple
 
-_YOUNG = 5
-_OLD = 4  # on top of that: 20 times in all
+_YOUNG = 5  # factors of the thresholds
+_OLD = 4  # on top of the young generation's: 20 times in all
+
+
+class Thresholds(NamedTuple):
+    """The collector's thresholds, as `gc.get_threshold` returns them."""
+
+    young: int
+    middle: int
+    old: int
+
 
 _lock = threading.Lock()
 _users = 0
-_before: tuple[int, int, int] | None = None
-_ours: tuple[int, int, int] | None = None  # what was put in its place
-_MOST = 200_000  # objects that a step may have besides before the young ones are walked
+_before: Thresholds | None = None  # the job's
+_ours: Thresholds | None = None  # set in their place
+_MOST = 200_000  # extra objects that a step may have before the young generation is walked
 
 
-def _rarer(young: int, middle: int, old: int, besides: int = 0) -> tuple[int, int, int]:
-    return young * _YOUNG + besides, middle, old * _OLD
+def _raised(job: Thresholds, extra: int = 0) -> Thresholds:
+    return Thresholds(job.young * _YOUNG + extra, job.middle, job.old * _OLD)
 
 
 def rarer_walks() -> Callable[[], None]:
-    """Have walks come more rarely; return what undoes it, unless the job has set thresholds of its own since."""
+    """Raise the thresholds; return a function that restores them, unless the job has set its own since."""
     global _users, _before
     with _lock:
         _users += 1
-        before = gc.get_threshold()
-        if _users == 1 and before[2] > 0:
+        before = Thresholds(*gc.get_threshold())
+        if _users == 1 and before.old > 0:
             _before = before
-            _set(_rarer(*before))
+            _set(_raised(before))
     return _undo
 
 
 def make_room(objects: int) -> None:
-    """Have no walk come for that many objects of our own that live until the step ends."""
+    """Raise the threshold of the young generation by the number of our own objects that live until the step ends."""
     if _ours is None or _before is None:
         return
-    besides = min(objects, _MOST)
-    if _ours[0] < _rarer(*_before, besides)[0]:
+    extra = min(objects, _MOST)
+    if _ours.young < _raised(_before, extra).young:
         with _lock:
             if _before is not None and gc.get_threshold() == _ours:
-                _set(_rarer(*_before, besides + besides // 4))  # steps differ
+                _set(_raised(_before, extra + extra // 4))  # steps differ
 
 
-def _set(thresholds: tuple[int, int, int]) -> None:
+def _set(thresholds: Thresholds) -> None:
     global _ours
     _ours = thresholds
     gc.set_threshold(*thresholds)

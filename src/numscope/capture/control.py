@@ -11,7 +11,7 @@ import os
 
 
 class ControlFile:
-    """Asked once per step; one `stat` each."""
+    """Decides for each step whether it is recorded, by one `stat` of the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What a user may write after `numscope run … --`, as Python would run it.
+"""The program that a user names after `numscope run … --`, run as Python would run it.
 
 train.py --epochs 1                        a script
 python train.py --epochs 1                 the same: the interpreter is the one that runs numscope
@@ -42,7 +42,7 @@ class Program:
 
 
 def program(command: Sequence[str]) -> Program:
-    """Return what a command line runs, or say why it cannot be run under capture."""
+    """Return the program of a command line; raise SettingsError where it cannot be run under capture."""
     words = list(command)
     if words and _INTERPRETER.fullmatch(os.path.basename(words[0])):
         words = words[1:]
@@ -58,10 +58,10 @@ def program(command: Sequence[str]) -> Program:
         )
     if os.path.isfile(words[0]):
         return Program(words[0], tuple(words[1:]))
-    found = shutil.which(words[0]) if os.sep not in words[0] else None
-    if found is not None and _is_python(found):
-        return Program(found, tuple(words[1:]))
-    if found is not None:
+    executable = shutil.which(words[0]) if os.sep not in words[0] else None
+    if executable is not None and _is_python(executable):
+        return Program(executable, tuple(words[1:]))
+    if executable is not None:
         raise SettingsError(f"{words[0]} is no Python script: give the script that it runs after --")
     raise SettingsError(f"{words[0]} is not a file: give the Python script to run after --")
 

@@ -1,18 +1,21 @@
-"""Which rank of how many this process is, from what the job itself says; no framework is imported to find out."""
+"""The rank of this process and the world size, as the job itself tells them; no framework is imported for that."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
-_JOB, _FIRST = "NUMSCOPE_RUN", "NUMSCOPE_PID"  # of `numscope run`: the order, and the process that runs the script
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+_JOB, _FIRST = "NUMSCOPE_RUN", "NUMSCOPE_PID"  # set by `numscope run`: the settings, and the process of the script
 _SPAWN = "torch.multiprocessing.spawn"
-_POOLS = ("multiprocessing.pool", "concurrent.futures.process")  # their workers do bits of another process's work
+_POOLS = ("multiprocessing.pool", "concurrent.futures.process")  # their workers do parts of another process's work
 
 
 def current() -> tuple[int, int]:
-    """Return (rank, world size) of this process; of workers without a process group the size is what is known of it."""
+    """Return (rank, world size) of this process; without a process group, the size counts the workers up to this one."""
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -34,15 +37,16 @@ def is_first() -> bool:
 def _of_worker() -> int:
     """Return the number of a worker that multiprocessing has started, 0 for any other process.
 
-    `torch.multiprocessing.spawn` numbers its own. Other processes of a captured script are numbered in the order in which
-    they were started; elsewhere they may be jobs of their own, one after the other.
+    `torch.multiprocessing.spawn` numbers its own workers. Other processes of a captured script are numbered in the order
+    in which they were started. Outside a captured script they may be separate jobs, one after the other.
     """
     processes = sys.modules.get("multiprocessing.process")
-    process: Any = processes.current_process() if processes is not None else None
+    process: BaseProcess | None = processes.current_process() if processes is not None else None
     module = getattr(getattr(process, "_target", None), "__module__", "")
-    arguments: tuple[Any, ...] = getattr(process, "_args", None) or ()
-    if module == _SPAWN and len(arguments) > 1 and isinstance(arguments[1], int):
-        return arguments[1]
+    if module == _SPAWN:
+        _, *arguments = getattr(process, "_args", None) or (None,)  # the function, the rank, …
+        if arguments and isinstance(arguments[0], int):
+            return arguments[0]
     identity: tuple[int, ...] = getattr(process, "_identity", ())
     if _JOB in os.environ and not is_first() and len(identity) == 1 and module not in _POOLS:
         return identity[0] - 1

@@ -16,14 +16,13 @@ import fnmatch
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from numscope.core.errors import SettingsError
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a scope's test can see of a call."""
+    """A call as a scope's test sees it."""
 
     name: str
     module: str
@@ -34,12 +33,13 @@ class Call:
 
 Test = Callable[[Call], bool]
 _PHASE = re.compile(r"\.(forward|backward)(\.\d+)?")
+_MOST_NAMES = 20_000  # remembered for the hint where nothing matches
 
 
 class Scope:
     """Decides for each call; a decision that depends on the name alone is made once."""
 
-    def __init__(self, include: Any = None, exclude: Any = ()) -> None:
+    def __init__(self, include: object = None, exclude: object = ()) -> None:
         self._ranges: list[_Range] = []
         self._include = [self._test(item) for item in _items(include)]
         self._exclude = [self._test(item) for item in _items(exclude)]
@@ -51,21 +51,21 @@ class Scope:
 
     def __call__(self, call: Call) -> bool:
         """Tell whether a call is recorded."""
-        inside = [item.inside(call.name) for item in self._ranges]
-        found = not self._include or any(test(call) for test in self._include) or any(inside)
-        found = found and not any(test(call) for test in self._exclude)
-        self._matched = self._matched or found
-        if not self._matched and len(self._seen) < 20_000:
+        in_range = [item.contains(call.name) for item in self._ranges]  # each range sees each call
+        is_included = not self._include or any(test(call) for test in self._include) or any(in_range)
+        is_recorded = is_included and not any(test(call) for test in self._exclude)
+        self._matched = self._matched or is_recorded
+        if not self._matched and len(self._seen) < _MOST_NAMES:
             self._seen.add(call.name)
-        return found
+        return is_recorded
 
     def ended(self, name: str) -> None:
-        """Tell the scope that a call has ended: a range ends with its last call."""
+        """Close the ranges whose last call has ended."""
         for item in self._ranges:
             item.ended(name)
 
     def new_step(self) -> None:
-        """Begin ranges anew."""
+        """Close all ranges: each opens again in the next step."""
         for item in self._ranges:
             item.open = False
 
@@ -83,7 +83,7 @@ class Scope:
         )
         return f"the scope {', '.join(map(str, self._wanted)) or 'given'} matched none of {len(self._seen)} calls{hint}"
 
-    def _test(self, item: Any) -> Test:
+    def _test(self, item: object) -> Test:
         if isinstance(item, slice) or (isinstance(item, str) and ".." in item and not item.startswith("/")):
             first, last = (item.start, item.stop) if isinstance(item, slice) else item.split("..", 1)
             if not first or not last:
@@ -101,7 +101,8 @@ class _Range:
         self._last = last
         self.open = False
 
-    def inside(self, name: str) -> bool:
+    def contains(self, name: str) -> bool:
+        """Tell whether a call that begins is in the range; the first call opens it."""
         if _is_named(name, self._first):
             self.open = True
         return self.open
@@ -116,36 +117,41 @@ def _is_named(name: str, wanted: str) -> bool:
     return name.startswith(wanted) and (len(name) == len(wanted) or _PHASE.fullmatch(name, len(wanted)) is not None)
 
 
-def _items(patterns: Any) -> list[Any]:
+def _items(patterns: object) -> list[object]:
     if patterns is None:
         return []
-    single = isinstance(patterns, (str, re.Pattern, type, slice)) or callable(patterns)
-    if not single and not isinstance(patterns, Iterable):
+    if isinstance(patterns, (str, re.Pattern, type, slice)) or callable(patterns):
+        return [patterns]
+    if not isinstance(patterns, Iterable):
         raise SettingsError(f"scope {patterns!r}: give a pattern, or a list of them")
-    return [patterns] if single else list(patterns)
+    return list(patterns)
 
 
-def _single(pattern: Any) -> Test:
+def _single(pattern: object) -> Test:
     if isinstance(pattern, str) and len(pattern) > 2 and pattern.startswith("/") and pattern.endswith("/"):
         try:
             pattern = re.compile(pattern[1:-1])
         except re.error as error:
             raise SettingsError(f"scope {pattern!r} is no regular expression: {error}") from None
     if isinstance(pattern, re.Pattern):
-        return lambda call: pattern.search(call.name) is not None
+        search = pattern.search
+        return lambda call: search(call.name) is not None
     if isinstance(pattern, type):
-        return lambda call: call.module_class == pattern.__name__
+        class_name = pattern.__name__
+        return lambda call: call.module_class == class_name
     if callable(pattern):
-        return lambda call: bool(pattern(call))
+        test = pattern
+        return lambda call: bool(test(call))
     if not isinstance(pattern, str):
         raise SettingsError(f"scope {pattern!r}: give names, globs, /regex/, FIRST..LAST, module classes or a function")
     if any(mark in pattern for mark in "*?["):
         glob = re.compile(fnmatch.translate(pattern))
         return lambda call: bool(glob.match(call.name) or glob.match(call.module))
-    return lambda call: pattern in call.name or pattern == call.module or call.module.startswith(f"{pattern}.")
+    text = pattern
+    return lambda call: text in call.name or text == call.module or call.module.startswith(f"{text}.")
 
 
-def any_of(patterns: Iterable[Any]) -> Callable[[str], bool]:
+def any_of(patterns: Iterable[object]) -> Callable[[str], bool]:
     """Return a test of names by patterns; false for every name where there are none."""
     tests = [_single(item) for item in patterns]
     return lambda name: any(test(Call(name, "", "", "", "")) for test in tests)

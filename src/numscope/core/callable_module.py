@@ -1,4 +1,4 @@
-"""Lets a package be called by its own name: `ns.capture(...)` where `numscope.capture` is also a folder."""
+"""Makes a package callable: `ns.capture(...)` works although `numscope.capture` is also a folder."""
 
 from __future__ import annotations
 

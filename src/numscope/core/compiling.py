@@ -1,8 +1,8 @@
-"""C and C++ sources of ours, compiled on the user's machine when they are first needed.
+"""Numscope's C and C++ sources, compiled on the user's machine when they are first needed.
 
-What is compiled is kept in the user's cache folder, under a name that tells apart all that makes another library. Where there
-is no compiler, no place to write to, or anything else is missing, whoever asks does without: slower, not wrong.
-`NUMSCOPE_NATIVE=0` asks for that.
+A library is kept in the user's cache folder; its name holds a hash of everything that would make another library of the
+sources. Where there is no compiler, no writable folder, or anything else is missing, the caller goes on without the library:
+slower, not wrong. `NUMSCOPE_NATIVE=0` forbids compiled functions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ def is_wanted() -> bool:
 
 
 def compiled(
-    name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[Sequence[str]], parts: Sequence[str],
+    name: str,
+    sources: Sequence[Path],
+    compiler: Sequence[str],
+    flags: Sequence[Sequence[str]],
+    parts: Sequence[str],
     try_out: Callable[[Path], None],
-) -> Path:  # fmt: skip
-    """Return the library of these sources, compiled if it is not there yet; raise where that can't be.
+) -> Path:
+    """Return the library of these sources, compiled if it is not there yet; raise where it cannot be compiled.
 
-    `flags`: what the compiler is told, and what it is told instead if it can't do that; `parts`: what else makes another
-    library; `try_out` raises where one does not do what it should.
+    `flags`: the compiler's flags, then alternatives for a compiler that does not know them; `parts`: further texts to hash
+    into the library's name; `try_out` raises where a new library does not do what it should.
     """
     import hashlib
 
@@ -43,7 +47,7 @@ def compiled(
 
 
 def program(variable: str, *usual: str) -> list[str]:
-    """Return the command of a compiler: what the variable says, or the first of the usual ones that is there."""
+    """Return the command of a compiler: the variable's value, or the first of the usual ones that is installed."""
     import shlex
     import shutil
 
@@ -51,18 +55,18 @@ def program(variable: str, *usual: str) -> list[str]:
 
 
 def vector_flags() -> list[str]:
-    """Return what a C compiler is to be told of this machine's processor."""
+    """Return the C compiler's flags for the vector instructions of this processor."""
     try:
         with open("/proc/cpuinfo") as file:
-            known = set(file.read(8192).partition("flags")[2].partition("\n")[0].split())
+            supported = set(file.read(8192).partition("flags")[2].partition("\n")[0].split())
     except OSError:
-        known = set()
+        supported = set()
     wanted = ("avx2", "fma", "f16c")
-    return [f"-m{one}" for one in wanted] if known.issuperset(wanted) else []
+    return [f"-m{name}" for name in wanted] if supported.issuperset(wanted) else []
 
 
 def _cache() -> Path:
-    """Return the folder of what is compiled: the user's own, to which nobody else can write."""
+    """Return the folder of compiled libraries: the user's own, to which nobody else can write."""
     home = os.environ.get("XDG_CACHE_HOME")
     folder = (Path(home) if home else Path.home() / ".cache") / "numscope"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -73,20 +77,20 @@ def _cache() -> Path:
 
 
 def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[Path], None]) -> None:
-    """Compile by the first of these commands that can, try it out, and put it in its place; others may do the same now."""
+    """Compile by the first command that succeeds, try the library out, and rename it into place: others may do so too."""
     import subprocess
     import tempfile
 
     if sys.stderr is not None and sys.stderr.isatty():
         print("numscope: compiling its fast loops; once, a few seconds", file=sys.stderr)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / path.name
+        library = Path(folder) / path.name
         for command in commands:
-            full = [*command, "-o", str(made)]
+            full = [*command, "-o", str(library)]
             result = subprocess.run(full, capture_output=True, timeout=_SECONDS, stdin=subprocess.DEVNULL)
             if result.returncode == 0:
                 break
         else:
             raise RuntimeError(f"{commands[0][0]} could not compile {path.name}")
-        try_out(made)
-        os.replace(made, path)
+        try_out(library)
+        os.replace(library, path)

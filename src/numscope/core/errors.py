@@ -16,7 +16,8 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+
+from numscope.core.json_value import Json
 
 _CURES = {
     errno.EACCES: "check its permissions",
@@ -31,15 +32,15 @@ _CURES = {
 
 
 def cure_of(error: OSError) -> str | None:
-    """Return the cure of an error of the system, where there is a known one."""
+    """Return advice on an operating system error, None where there is none."""
     return _CURES.get(error.errno or 0)
 
 
 def describe(error: OSError) -> str:
-    """Return an error of the system as one line, with its cure."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    """Return an operating system error as one line, with advice."""
+    text = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
     cure = cure_of(error)
-    return f"{what}: {cure}" if cure else what
+    return f"{text}: {cure}" if cure else text
 
 
 @contextmanager
@@ -89,6 +90,6 @@ class ComparisonError(NumscopeError):
 class NonFiniteError(NumscopeError, ArithmeticError):
     """A call with finite inputs gave a non-finite output; `origin` is the report's dict."""
 
-    def __init__(self, message: str, origin: dict[str, Any]) -> None:
+    def __init__(self, message: str, origin: dict[str, Json]) -> None:
         super().__init__(message)
         self.origin = origin

@@ -1,4 +1,4 @@
-"""The grafts that are or were active in this process: a capture writes them into the manifest of its run."""
+"""The grafts of this process, active or ended: a capture writes them into the manifest of its run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def end(number: int) -> None:
 
 
 def first() -> int:
-    """Return the number of the first active graft, or else of the next that will begin."""
+    """Return the number of the first active graft, or of the next graft to begin where none is active."""
     return min(_active, default=len(_begun))
 
 
 def since(number: int) -> list[dict[str, object]]:
-    """Return the grafts of this number and later."""
+    """Return the grafts from this number on."""
     return [dict(graft) for graft in _begun[number:]]

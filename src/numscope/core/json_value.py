@@ -1,4 +1,4 @@
-"""JSON as a type: what `json.loads` returns, and what a program has to ask before it uses it."""
+"""JSON as a type, the result of `json.loads`, and checked access to its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one table of operators: how each rounds, and what else is known of it, whatever tool or framework recorded it.
+"""The one table of operators: how each rounds, and its other traits, whatever tool or framework recorded it.
 
 Every operator stands in one row, by its canonical name: `__iadd__`, `add_`, `add.Tensor` and `Torch.add` are all `add`.
 """
@@ -16,7 +16,7 @@ class Rounding(IntEnum):
     """How an operator's own rounding, and an error that comes in, show in its result: one rule each in compare."""
 
     OTHER = 0
-    MOVE = 1  # its elements are elements that it was given, or constants: exact where the inputs are
+    MOVE = 1  # its elements are elements of its inputs, or constants: exact where the inputs are
     LIPSCHITZ = 2  # elementwise, of a bounded slope: an absolute error does not grow
     PRODUCT = 3  # sums of products
     SUM = 4  # a reduction by addition
@@ -34,20 +34,20 @@ IDLE = (Rounding.MOVE, Rounding.CREATE)  # compute nothing
 
 
 class Trait(Flag):
-    """What else is known of an operator."""
+    """A property of an operator besides how it rounds."""
 
     # Data
     VIEW = auto()  # its result shows its argument's memory (or a copy, where no view can be had); all move data
     LAZY_VIEW = auto()  # a view whose elements are other numbers than lie in memory
     MOVES = auto()  # views, copies, casts, selects or joins what it is given, and computes nothing
-    UNINITIALIZED = auto()  # gives memory that nothing was written to yet
+    UNINITIALIZED = auto()  # returns memory that nothing was written to yet
     FILLS_PART = auto()  # fills a rank's own part of the memory that it returns
     OVERWRITES = auto()  # writes over its first argument without reading it
     WRITES_PART = auto()  # writes to a part of its first argument, and leaves the rest as it was
     UNVERSIONED_WRITES = auto()  # writes to arguments (running statistics) without raising their version counters
-    EXPOSES = auto()  # gives memory away to who may write to it without raising a version counter
-    EXPOSES_STORAGE = auto()  # of these, those that give away the storage object alone
-    SOURCE = auto()  # makes its result of nothing that a run records
+    EXPOSES = auto()  # hands out memory that can then be written to without raising the version counter
+    EXPOSES_STORAGE = auto()  # exposes, but hands out the storage object alone
+    SOURCE = auto()  # its result depends on no recorded tensor
     # Arithmetic
     COMMUTATIVE = auto()
     AVERAGES = auto()  # divides its sum by the number of terms
@@ -56,7 +56,7 @@ class Trait(Flag):
     LIST_BY_ELEMENT = auto()  # maps a list, each tensor by itself, and enlarges no relative error
     # Non-finite values
     FROM_CONSTANTS = auto()  # makes a tensor of constants: a NaN there does no harm before something takes it
-    FILLS_IN = auto()  # puts in a value: where a dump does not say which, infinities are taken as asked for
+    FILLS_IN = auto()  # puts in a value: where a dump does not tell the value, infinities count as intended
     TURNS_SIGN = auto()  # can make +inf of -inf
     ADDS = auto()  # a mask of the smallest finite number overflows here to -inf, which is its purpose
     CHOOSES = auto()  # compares, chooses or counts: an infinity need not reach its result
@@ -74,7 +74,7 @@ NONE = Trait(0)
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of one operator."""
+    """One operator of the table."""
 
     name: str = ""
     rounding: Rounding = Rounding.OTHER
@@ -83,7 +83,7 @@ class Operator:
 
 UNKNOWN = Operator()
 
-# How it rounds, its traits, and the operators of which this is so, with their other names: `name=alias,alias`.
+# Rounding, traits, and the operators that have them, with their other names: `name=alias,alias`.
 _TABLE = """
     Views
 move         view moves                       : view view_as reshape_as _unsafe_view _reshape_alias flatten unflatten ravel
@@ -214,7 +214,7 @@ discrete                                      : logical_not=invert sgn trunc fra
 discrete                                      : bincount histc unique isclose
 discrete     unrecorded                       : equal allclose
 
-    What lies in a tensor, handed out
+    Values and memory of a tensor, handed out
 move         unrecorded                       : item tolist retain_grad
 move         unrecorded exposes               : data numpy
 other        unrecorded exposes               : data_ptr apply_ map_ __array__ __dlpack__ __cuda_array_interface__
@@ -244,7 +244,7 @@ other        unrecorded_aten                  : monitored_barrier_ check_for_nan
 
 def _read(table: str) -> tuple[dict[str, Operator], dict[str, str]]:
     """Return the operators of a table by name, and the names behind its aliases."""
-    found: dict[str, Operator] = {}
+    operators: dict[str, Operator] = {}
     aliases: dict[str, str] = {}
     for line in table.splitlines():
         facts, colon, names = line.partition(":")
@@ -254,15 +254,15 @@ def _read(table: str) -> tuple[dict[str, Operator], dict[str, str]]:
         flags = reduce(or_, (Trait[trait] for trait in traits), NONE)
         for entry in names.split():
             name, _, others = entry.partition("=")
-            assert name not in found, f"{name} stands twice in the table of operators"
-            found[name] = Operator(name, Rounding[rounding], flags)
+            assert name not in operators, f"{name} stands twice in the table of operators"
+            operators[name] = Operator(name, Rounding[rounding], flags)
             aliases |= dict.fromkeys(others.split(",") if others else (), name)
-    return found, aliases
+    return operators, aliases
 
 
 OPERATORS, _ALIASES = _read(_TABLE)
 
-# Paddle's names where they are not torch's, or mean something else there.
+# Paddle's names that torch spells otherwise, or gives another meaning.
 _FROM_PADDLE = {
     "transpose": "permute",
     "astype": "to",
@@ -345,14 +345,14 @@ def operator_of_module(class_name: str) -> str:
 
 @cache
 def operator(op: str) -> Operator:
-    """Return what is known of an operator, by any of its spellings; one that is spelled so in the table comes first."""
+    """Return the row of an operator, by any of its spellings; a row of exactly that spelling comes first."""
     return OPERATORS.get(op) or OPERATORS.get(canonical(op), UNKNOWN)
 
 
 @cache
 def names_with(trait: Trait) -> frozenset[str]:
     """Return the canonical names of the operators that have a trait, or one of several."""
-    return frozenset(name for name, known in OPERATORS.items() if known.traits & trait)
+    return frozenset(name for name, row in OPERATORS.items() if row.traits & trait)
 
 
 def writes_in_place(op: str) -> bool:

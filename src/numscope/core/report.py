@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, cast, overload
 
+from numscope.core.json_value import Json
 from numscope.core.words import Mechanism, OriginKind, Phase, Verdict
 
 FORMAT = "numscope.report/1"
+
+JsonObject: TypeAlias = dict[str, Any]  # read by code that knows its members and their types
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,9 @@ class Origin:
     relative: float | None = None
     expected: float | None = None
     repair: str | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the origin as JSON."""
         shape = {
             "call": self.call,
@@ -65,13 +69,13 @@ class Report:
     verdict: Verdict
     origin: Origin | None = None
     suspects: tuple[Origin, ...] = ()
-    prefix: dict[str, Any] = field(default_factory=lambda: {"calls": 0, "last": None})
-    coverage: dict[str, Any] = field(default_factory=dict)
+    prefix: JsonObject = field(default_factory=lambda: {"calls": 0, "last": None})
+    coverage: JsonObject = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reason: str = ""
-    details: dict[str, Any] = field(default_factory=dict)
+    details: JsonObject = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the report as JSON."""
         return {
             "format": FORMAT,
@@ -86,8 +90,12 @@ class Report:
         }
 
 
-def plain(value: object) -> Any:
-    """Return value as strict JSON can hold it: NaN and infinities become strings."""
+@overload
+def plain(value: Mapping[str, object]) -> dict[str, Json]: ...
+@overload
+def plain(value: object) -> Json: ...
+def plain(value: object) -> Json:
+    """Return a value as strict JSON: NaN and infinities become strings."""
     if isinstance(value, float):
         if math.isnan(value):
             return "nan"
@@ -99,5 +107,6 @@ def plain(value: object) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        return plain(value.item())
-    return value
+        scalar: object = value.item()
+        return plain(scalar)
+    return cast(Json, value)  # callers give text, whole numbers, booleans and None besides

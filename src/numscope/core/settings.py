@@ -1,4 +1,4 @@
-"""Settings of a capture, as one frozen dataclass; the same keys in Python, on the command line and in a settings file.
+"""Settings of a capture: one frozen dataclass, the same keys in Python, on the command line and in a settings file.
 
 ns.capture("runs/a", model, level="mix", steps="4-10:2")          arguments go first,
 NUMSCOPE_LEVEL=module                                             then the environment,
@@ -22,7 +22,7 @@ from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
 
-# Variables of the same prefix that are no settings: by them processes of one job find each other, and compilers are off.
+# Variables of the same prefix that are no settings: they connect the processes of a job, or turn compiled functions off.
 _NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
 
 
@@ -73,12 +73,12 @@ class CaptureSettings:
             raise SettingsError(f"sample={self.sample!r}: give k from 1 to 100, or (head, k, tail)")
 
     @classmethod
-    def of(cls, config: str | os.PathLike[str] | None = None, **values: Any) -> CaptureSettings:
+    def of(cls, config: str | os.PathLike[str] | None = None, **values: object) -> CaptureSettings:
         """Return settings from arguments, environment and settings file; an unknown key is an error with the nearest one."""
         merged: dict[str, Any] = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
-        known = {item.name for item in fields(cls)}
+        valid = {item.name for item in fields(cls)}
         for key in merged:
-            _known(key, known, "capture setting")
+            _check_key(key, valid, "capture setting")
         for key in ("tensors", "exclude"):
             if key in merged:
                 value = merged[key] if merged[key] is not None else ()
@@ -101,23 +101,23 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, object]:
     chosen = content.get("capture", content)
     if not isinstance(chosen, dict):
         raise SettingsError(f"settings file {path}: [capture] must be a table")
-    known = {item.name for item in fields(CaptureSettings)}
+    valid = {item.name for item in fields(CaptureSettings)}
     for key in chosen:
-        _known(key, known, f"setting in {path}:")
+        _check_key(key, valid, f"setting in {path}:")
     return dict(chosen)
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     """Return the settings among environment variables: NUMSCOPE_LEVEL, NUMSCOPE_STEPS, NUMSCOPE_BACKWARD …"""
     by_name = {f"NUMSCOPE_{item.name.upper()}": item for item in fields(CaptureSettings)}
-    found: dict[str, object] = {}
+    settings: dict[str, object] = {}
     for name, text in environment.items():
         if not name.startswith("NUMSCOPE_") or name in _NOT_SETTINGS:
             continue
-        _known(name, set(by_name), "environment variable")
+        _check_key(name, set(by_name), "environment variable")
         item = by_name[name]
-        found[item.name] = from_text(item.name, text)
-    return found
+        settings[item.name] = from_text(item.name, text)
+    return settings
 
 
 def from_text(name: str, text: str) -> object:
@@ -185,10 +185,10 @@ def _sample(value: object) -> tuple[int, int, int]:
     return parts[0], parts[1], parts[2]
 
 
-def _known(key: str, known: set[str], what: str) -> None:
-    if key not in known:
-        near = difflib.get_close_matches(key, known, 1)
-        hint = f": did you mean {near[0]!r}?" if near else f": valid are {', '.join(sorted(known))}"
+def _check_key(key: str, valid: set[str], what: str) -> None:
+    if key not in valid:
+        near = difflib.get_close_matches(key, valid, 1)
+        hint = f": did you mean {near[0]!r}?" if near else f": valid are {', '.join(sorted(valid))}"
         raise SettingsError(f"unknown {what} {key!r}{hint}")
 
 

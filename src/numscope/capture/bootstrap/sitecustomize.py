@@ -9,8 +9,8 @@ def _chain() -> None:
     import importlib.machinery
 
     here = os.path.dirname(os.path.abspath(__file__))
-    places = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    others = [path for path in sys.path if os.path.abspath(path or os.curdir) != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         import importlib.util
 

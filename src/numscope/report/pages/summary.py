@@ -37,7 +37,7 @@ def about(run: Run | None, name: str = "") -> JsonObject:
     }
 
 
-def manifest_differences(target: Run | None, reference: Run | None) -> list[dict[str, object]]:
+def manifest_differences(target: Run | None, reference: Run | None) -> list[TableRow]:
     """Return the differences of two manifests: framework, devices, seeds, settings, environment."""
     if target is None or reference is None:
         return []
