@@ -1,8 +1,8 @@
 """A captured job: the script that `numscope run` was given, and the processes that it starts.
 
 The first process runs the script itself. Others start on their own (torch.multiprocessing, torchrun, a launcher) and find
-the settings in the environment; they begin to record when they have loaded a framework, and become a rank of the run when
-they have something to write. Which process is which rank is known by then.
+the settings in the environment. They begin to record when they have loaded a framework, and become a rank of the run when
+they have something to write; by then their rank is known.
 """
 
 from __future__ import annotations
@@ -19,20 +19,44 @@ import sys
 import traceback
 import uuid
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import util
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from numscope.capture import launch
 from numscope.core.errors import NumscopeError
+from numscope.core.json_value import Json
+from numscope.core.settings import Keywords
+
+if TYPE_CHECKING:
+    from numscope.capture.guard import Guard
+    from numscope.capture.session import Capture
 
 VARIABLE = "NUMSCOPE_RUN"
+FormatWarning = Callable[..., str]
 FRAMEWORKS = ("torch", "paddle")
 
 
-def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also: dict[str, Any] | None = None) -> int:
+@dataclass(frozen=True)
+class Order:
+    """The order to record, which all processes of a job find in their environment."""
+
+    out: str
+    settings: Keywords
+    job: str  # its name
+    also: dict[str, Json]  # functions to call besides, with an argument each
+
+    @classmethod
+    def from_environment(cls) -> Order:
+        """Return the order of the job that started this process."""
+        members = json.loads(os.environ[VARIABLE])
+        return cls(members["out"], members["settings"], members["job"], members.get("also") or {})
+
+
+def run_script(command: Sequence[str], out: str, settings: Keywords, also: dict[str, Json] | None = None) -> int:
     """Run a script under capture in this process; return its exit status.
 
     `also` maps functions ("package.module:function") to an argument each: they are called in every process of the job
@@ -40,7 +64,9 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
     """
     script = launch.program(command)
     _check(out, settings)
-    capture = _Job(out, settings, _announce(out, settings, also or {}), also or {})
+    order = Order(out, settings, uuid.uuid4().hex, also or {})
+    _announce(order)
+    capture = _Job(order)
     util.register_after_fork(capture, _forked)
     warnings.formatwarning = _own_in_one_line(warnings.formatwarning)
     try:
@@ -57,36 +83,33 @@ def run_script(command: Sequence[str], out: str, settings: dict[str, Any], also:
         return _show_like_python(error)
     finally:
         capture.close()
-    if "guard" not in settings and not _is_of(capture.place()):
+    if "guard" not in settings and not _holds_run_of(order.job, capture.directory()):
         print(f"numscope: nothing was recorded into {out}{capture.why_nothing()}", file=sys.stderr)
     return 0
 
 
-def _is_of(out: Path) -> bool:
-    """Tell whether the run that is there is this job's: one that was to be overwritten may have stayed."""
+def _holds_run_of(job: str, out: Path) -> bool:
+    """Tell whether a directory holds the run of this job: a run that was to be overwritten may have stayed."""
     from numscope.store import rundir
 
-    job = json.loads(os.environ[VARIABLE])["job"]
     return out.is_dir() and any(rundir.job_of(rank) == job for rank in rundir.rank_directories(out).values())
 
 
 def watch_imports() -> None:
     """Capture this process, which a captured script has started, once it has loaded a framework."""
-    order = json.loads(os.environ[VARIABLE])
     if os.environ.get("NUMSCOPE_PID") == str(os.getpid()):
         return  # the process that runs the script is captured already
-    job = _Job(order["out"], order["settings"], order["job"], order.get("also") or {})
+    job = _Job(Order.from_environment())
     atexit.register(job.close)
     _ImportWatch(job.start).__enter__()
 
 
-def _forked(_: Any) -> None:
+def _forked(_: object) -> None:
     """Capture a process that multiprocessing has forked anew: it may be a rank. A data loader's worker writes nothing."""
     from numscope.capture.session import abandon_active
 
     abandon_active()
-    order = json.loads(os.environ[VARIABLE])
-    job = _Job(order["out"], order["settings"], order["job"], order.get("also") or {})
+    job = _Job(Order.from_environment())
     util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
     job.start()
 
@@ -94,21 +117,20 @@ def _forked(_: Any) -> None:
 class _Job:
     """The capture of one process of the job."""
 
-    def __init__(self, out: str, settings: dict[str, Any], job: str, also: dict[str, Any]) -> None:
-        self._order = (out, settings, job)
+    def __init__(self, order: Order) -> None:
         from numscope.store import rundir
 
-        self._home = rundir.here()  # the script may have gone elsewhere when it loads a framework
-        self._also = also
-        self._capture: Any = None
-        self._guard: Any = None
-        self.refused: NumscopeError | None = None  # what is asked for cannot be done with this framework
+        self._order = order
+        self._home = rundir.here()  # the script may have changed the working directory when it loads a framework
+        self._capture: Capture | None = None
+        self._guard: Guard | None = None  # in place of a capture
+        self.refused: NumscopeError | None = None  # the framework that was loaded cannot do as ordered
 
-    def place(self) -> Path:
-        """Return where the run is."""
+    def directory(self) -> Path:
+        """Return the run's directory."""
         from numscope.store import rundir
 
-        return rundir.located(self._order[0], self._home)
+        return rundir.located(self._order.out, self._home)
 
     def start(self) -> None:
         """Begin to record; a framework has just been loaded."""
@@ -119,37 +141,38 @@ class _Job:
             raise
 
     def _start(self) -> None:
-        if self._capture is None and "guard" in self._order[1]:
+        order = self._order
+        if self._capture is not None or self._guard is not None:
+            return
+        if "guard" in order.settings:
             from numscope.capture.guard import Guard, GuardSettings
 
-            _, settings, job = self._order
-            watch = GuardSettings.of(**settings["guard"], record=self.place())
-            self._capture = self._guard = Guard(None, watch, job=job)
+            settings = GuardSettings.of(**order.settings["guard"], record=self.directory())
+            self._guard = Guard(None, settings, job=order.job)
             self._guard.start()
-        elif self._capture is None:
+        else:
             from numscope.capture.session import Capture
             from numscope.core.settings import CaptureSettings
 
-            _, settings, job = self._order
-            self._capture = Capture(self.place(), None, CaptureSettings.of(**settings), job=job)
+            self._capture = Capture(self.directory(), None, CaptureSettings.of(**order.settings), job=order.job)
             self._capture.start()
-            for place, argument in self._also.items():
-                module, _, function = place.partition(":")
+            for name, argument in order.also.items():
+                module, _, function = name.partition(":")
                 getattr(importlib.import_module(module), function)(argument)
 
     def why_nothing(self) -> str:
-        """Return why nothing was recorded, as the end of a sentence; empty where it was said already."""
+        """Return why nothing was recorded, as the end of a sentence; empty where the user was told already."""
         if self._capture is None:
             return f": the script loaded neither {' nor '.join(FRAMEWORKS)}"
-        return str(self._capture.why_nothing())
+        return self._capture.why_nothing()
 
     def finish(self) -> None:
-        """The script has ended well: a guard may still find something on a device."""
+        """End a script that ran to its end: the guard looks at what is still on a device."""
         if self._guard is not None:
             self._guard.stop()
 
     def crashed(self, error: BaseException) -> None:
-        """The script has ended in an error: a guard writes its record."""
+        """End a script that failed: the guard writes its record."""
         if self._guard is not None and getattr(error, "code", 1) not in (0, None):
             self._guard.crashed(error)
 
@@ -157,12 +180,14 @@ class _Job:
         """Write what was recorded."""
         if self._capture is not None:
             self._capture.close()
+        if self._guard is not None:
+            self._guard.close()
 
 
 class _ImportWatch(importlib.abc.MetaPathFinder):
     """Calls back when the first framework has been imported."""
 
-    def __init__(self, callback: Any) -> None:
+    def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
         self._inside = False
 
@@ -180,7 +205,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Find a framework as it would be found without us, and call back when it has been loaded."""
+        """Find a framework as Python would without this finder, and call back when it has been loaded."""
         if fullname not in FRAMEWORKS or self._inside:
             return None
         self._inside = True
@@ -189,7 +214,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
         finally:
             self._inside = False
         if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
+            loader = spec.loader
             load = loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
@@ -197,42 +222,41 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
                 self.__exit__()
                 self._callback()
 
-            loader.exec_module = exec_module
+            loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _check(out: str, settings: dict[str, Any]) -> None:
+def _check(out: str, settings: Keywords) -> None:
     from numscope.capture import ranks
     from numscope.store import rundir
 
     rundir.check(Path(out), ranks.current()[0], bool(settings.get("overwrite")))
 
 
-def _announce(out: str, settings: dict[str, Any], also: dict[str, Any]) -> str:
-    """Tell the processes that the script will start what to record, through their environment; return the job's name."""
+def _announce(order: Order) -> None:
+    """Put the order into the environment of the processes that the script will start."""
     from numscope.capture import bootstrap
 
-    job = uuid.uuid4().hex
-    order = {"out": os.path.abspath(out), "settings": settings, "job": job, "also": also}
-    os.environ[VARIABLE] = json.dumps(order)
+    os.environ[VARIABLE] = json.dumps(asdict(replace(order, out=os.path.abspath(order.out))))
     os.environ["NUMSCOPE_PID"] = str(os.getpid())
     here = os.path.dirname(os.path.abspath(bootstrap.__file__))
-    ours = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # so that a child finds numscope where we did
-    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    path = [here, *[item for item in known if item and item != here]]
+    ours = os.path.dirname(os.path.dirname(os.path.dirname(here)))  # a child finds numscope where this process did
+    before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [here, *[item for item in before if item and item != here]]
     if ours not in path and ours in sys.path:
         path.append(ours)
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
-    return job
 
 
-def _own_in_one_line(usual: Any) -> Any:
-    """Return how warnings are shown: ours, which are about no line of the user's, without a line of code."""
+def _own_in_one_line(usual: FormatWarning) -> FormatWarning:
+    """Return a formatter that shows numscope's own warnings in one line: they are about no line of the user's code."""
 
-    def shown(message: Any, category: Any, filename: str, lineno: int, line: str | None = None) -> str:
+    def shown(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
         if str(message).startswith("numscope"):
             return f"numscope: {str(message).removeprefix('numscope').lstrip(': ')}\n"
-        return str(usual(message, category, filename, lineno, line))
+        return usual(message, category, filename, lineno, line)
 
     return shown
 
@@ -252,7 +276,8 @@ def _show_like_python(error: Exception) -> int:
     return 1
 
 
-def _status(code: Any) -> int:
+def _status(code: object) -> int:
+    """Return the exit status of `sys.exit(code)`, and print a code that is a message, as Python does."""
     if code is None:
         return 0
     if isinstance(code, int):

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ from numscope.store.writer import QUEUE_BYTES, RunWriter
 
 
 class Frontend(Protocol):
-    """What watches one framework's calls and feeds them to a recorder."""
+    """Watches one framework's calls and feeds them to a recorder."""
 
     name: str
     recorder: Recorder
@@ -49,7 +49,7 @@ class Frontend(Protocol):
     def end_forward(self) -> None:
         """Record no further forward call until stop."""
 
-    def save(self, name: str, value: Any, grad: bool) -> None:
+    def save(self, name: str, value: object, grad: bool) -> None:
         """Record a value of the user's own."""
 
     def devices(self) -> list[str]:
@@ -61,32 +61,32 @@ class Frontend(Protocol):
     def numerics(self) -> dict[str, dict[str, object]]:
         """Return the settings that change numbers, the libraries' versions and the chips, for the manifest."""
 
-    def description(self) -> dict[str, Any] | None:
-        """Return what the captured modules are made of, or None where that is not known or not wanted."""
+    def description(self) -> Mapping[str, object] | None:
+        """Return a description from which the captured modules can be built again, or None where there is none."""
 
     def is_helper(self) -> bool:
-        """Tell whether this process only feeds another one, and is no rank: a data loader's worker."""
+        """Tell whether this process is no rank, but a data loader's worker."""
 
     def before_next_call(self, work: Callable[[], None]) -> None:
-        """Do the work before the next call that is no optimizer's is recorded."""
+        """Call `work` before the next call outside an optimizer is recorded."""
 
-    def tick(self, stepped: Callable[[Any], None]) -> Callable[[], None]:
-        """Call back after each optimizer's step, watched or not; return what ends that."""
+    def tick(self, stepped: Callable[[object], None]) -> Callable[[], None]:
+        """Call back after each optimizer's step, watched or not; return a function that ends this."""
 
     def complaint(self) -> str | None:
-        """Return what the user should know of the capture's own settings, at its end."""
+        """Return a complaint about the capture's settings, to show at its end; None where there is none."""
 
     def own_code(self) -> AbstractContextManager[object]:
         """Return a context for our own code, of which nothing is recorded."""
 
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
-_TABLES = 64 << 20  # bytes of rows that may wait to be written, where no data does
+_TABLES = 64 << 20  # bytes of rows that may wait to be written, where no data is kept
 _active: Capture | None = None
 
 
 def abandon_active() -> None:
-    """Forget a capture that this forked process has inherited."""
+    """Give up the capture that this forked process has inherited."""
     if _active is not None:
         _active.abandon()
 
@@ -95,10 +95,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=abandon_active)
 
 
-def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) -> Capture:
+def capture(path: str | os.PathLike[str], model: object = None, **settings: Any) -> Capture:
     """Return a capture that records a run of `model` into the directory `path`; see CaptureSettings for the rest.
 
-    `config` names a settings file with the same keys; arguments go before it.
+    `config` names a settings file with the same keys; an argument overrides the file.
     """
     return Capture(path, model, CaptureSettings.of(**settings))
 
@@ -106,9 +106,11 @@ def capture(path: str | os.PathLike[str], model: Any = None, **settings: Any) ->
 class Capture:
     """Records one run: `start`, `step` after each step, `stop`; or a `with` block."""
 
-    def __init__(self, path: str | os.PathLike[str], model: Any, settings: CaptureSettings, *, job: str = "") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], model: object, settings: CaptureSettings, *, job: str = ""
+    ) -> None:
         self.path = Path(path)
-        self._home = rundir.here()  # from which a relative path is meant
+        self._home = rundir.here()  # the folder that a relative path starts from
         self.settings = settings
         steps = settings.steps if settings.steps is not None or settings.control is None else []
         self._wants_step = numbers(steps, "steps")
@@ -127,7 +129,7 @@ class Capture:
         self._touched = False  # that step has been watched since it was last ended
         self._closed = False
         self._first_graft: int = grafts.first()  # of those that this capture may see
-        self._grafts_told: list[dict[str, Any]] = []  # in the manifest
+        self._grafts_told: list[dict[str, object]] = []  # in the manifest
         self._described = False  # modules.json is written
         self._dead = False  # the writer failed; nothing more is recorded
         self._told = False  # why something was not recorded
@@ -209,7 +211,7 @@ class Capture:
         self.close()
 
     def why_nothing(self) -> str:
-        """Return why a run may have stayed empty, where nothing has been said of it yet; else an empty text."""
+        """Return why the run may have stayed empty; an empty text where the user was told already."""
         if self._told:
             return ""
         if not self._watched:
@@ -231,8 +233,8 @@ class Capture:
 
     # Ours -----------------------------------------------------------------------------------------------------------
 
-    def _optimizer_stepped(self, optimizer: Any) -> None:
-        """End the step of a job, whose steps are told by its optimizers: those that step together end one step."""
+    def _optimizer_stepped(self, optimizer: object) -> None:
+        """End the step of a job, where optimizers mark the steps: optimizers that step one after the other end one step."""
         if not self._running:
             return
         if self._watching:
@@ -241,7 +243,7 @@ class Capture:
             self.step()
 
     def open_writer(self) -> RunWriter:
-        """Open the run's directory; called when the first batch is ready, when the job knows its rank."""
+        """Open the run's directory; called when the first batch is ready, by which time the job knows its rank."""
         rank, world = ranks.current()
         facts = manifest.collect(
             framework=self._frontend.name,
@@ -252,12 +254,12 @@ class Capture:
             world_size=world,
         )
         self._grafts_told = grafts.since(self._first_graft)
-        told = {"grafts": self._grafts_told} if self._grafts_told else {}
+        seen = {"grafts": self._grafts_told} if self._grafts_told else {}
         keeps = self.settings.keep in ("sample", "tensors") or bool(self.settings.tensors)
         writer = RunWriter(
             rundir.located(self.path, self._home),
             rank=rank,
-            manifest={**facts, "job": self._job, **told},
+            manifest={**facts, "job": self._job, **seen},
             overwrite=self.settings.overwrite,
             queue_bytes=QUEUE_BYTES if keeps else _TABLES,
         )
@@ -265,7 +267,7 @@ class Capture:
         return writer
 
     def abandon(self) -> None:
-        """Forget this capture in a forked process: it belongs to the process that began it."""
+        """Give up this capture in a forked process: it belongs to the process that began it."""
         global _active
         self._dead = self._closed = True
         self._running = False
@@ -305,7 +307,7 @@ class Capture:
         self._touched = False
 
     def _describe(self) -> None:
-        """Write down, once, what the modules are made of: a replay builds them again from it."""
+        """Write the description of the modules, once a run: a replay builds them again from it."""
         document = self._frontend.description()
         if document is not None:
             writer = self._recorder.writer
@@ -313,18 +315,18 @@ class Capture:
             place(run / f"rank{writer.rank}" / MODULES, json.dumps(document).encode(), replace=True)
 
     def _is_ours(self) -> bool:
-        """Tell whether this process is one to write; abandon the capture where it is not."""
+        """Tell whether this process writes a rank; abandon the capture where it does not."""
         if self._job and (self._frontend.is_helper() or self._only_started_others()):
             self.abandon()
             return False
         return True
 
     def _only_started_others(self) -> bool:
-        """Tell whether this process has made no step of its own, and one that it has started is the rank it would be."""
+        """Tell whether this process made no step of its own, and a process that it started has taken its rank."""
         held = rundir.located(self.path, self._home) / f"rank{ranks.current()[0]}"
         return self._step == 0 and ranks.is_first() and rundir.job_of(held) == self._job
 
-    def _guarded(self, work: Any) -> None:
+    def _guarded(self, work: Callable[[], object]) -> None:
         """Do work of ours that must not stop training."""
         try:
             with self._frontend.own_code():
@@ -332,10 +334,10 @@ class Capture:
         except Exception as error:
             if self.settings.on_error == "raise":
                 raise
-            known, self._dead = self._dead, True
+            was_dead, self._dead = self._dead, True
             self._unwatch()
-            if known:
-                return  # what fails after that, at the end, has the same cause
+            if was_dead:
+                return  # a later failure, at the end, has the same cause
             self._told = True
             text = str(error) if isinstance(error, NumscopeError) else f"{type(error).__name__}: {error}"
             warnings.warn(
@@ -344,36 +346,38 @@ class Capture:
 
 
 def _users_level() -> int:
-    """Return the `stacklevel` by which a warning of the caller's names the line of the user's that led to it."""
+    """Return the `stacklevel` with which a warning of the caller names the user's line that led to it."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OWN):
         level, frame = level + 1, frame.f_back
     return level
 
 
-def _frontend(session: Capture, model: Any) -> Frontend:
-    """Return the frontend of the framework that the model, or else the user's imports, speak of."""
+def _frontend(session: Capture, model: object) -> Frontend:
+    """Return the frontend for the models' framework, or for the framework that is imported where there is no model."""
     models = models_of(model)
-    kinds = {type(item).__module__.partition(".")[0] for item in models.values()}
     torch = sys.modules.get("torch")
-    if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
-        from numscope.capture.torch.frontend import TorchFrontend
+    if torch is not None:
+        modules = {name: item for name, item in models.items() if isinstance(item, torch.nn.Module)}
+        if len(modules) == len(models):
+            from numscope.capture.torch.frontend import TorchFrontend
 
-        return TorchFrontend(session.settings, models, session.open_writer)
+            return TorchFrontend(session.settings, modules, session.open_writer)
     paddle = sys.modules.get("paddle")
     if paddle is not None and all(isinstance(item, paddle.nn.Layer) for item in models.values()):
         from numscope.capture.paddle.frontend import PaddleFrontend
 
         return PaddleFrontend(session.settings, models, session.open_writer)
-    wrong = ", ".join(sorted(kinds)) or "no framework"
+    frameworks = {type(item).__module__.partition(".")[0] for item in models.values()}
+    wrong = ", ".join(sorted(frameworks)) or "no framework"
     raise SettingsError(
         f"cannot tell what to capture (found {wrong}): pass an nn.Module or a paddle Layer, or import torch or paddle "
         "before ns.capture"
     )
 
 
-def models_of(model: Any) -> dict[str, Any]:
-    """Return the models by name: one alone has none."""
+def models_of(model: object) -> dict[str, object]:
+    """Return the models by name: the name of a single model is empty."""
     if model is None:
         return {}
     if isinstance(model, dict):

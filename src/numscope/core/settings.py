@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from numscope.core.errors import SettingsError
 from numscope.core.json_value import Json
@@ -21,6 +21,7 @@ from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
+Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSettings.of checks names and values
 
 # Variables of the same prefix that are no settings: they connect the processes of a job, or turn compiled functions off.
 _NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
@@ -75,7 +76,7 @@ class CaptureSettings:
     @classmethod
     def of(cls, config: str | os.PathLike[str] | None = None, **values: object) -> CaptureSettings:
         """Return settings from arguments, environment and settings file; an unknown key is an error with the nearest one."""
-        merged: dict[str, Any] = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
+        merged: Keywords = {**(read_file(config) if config else {}), **from_environment(os.environ), **values}
         valid = {item.name for item in fields(cls)}
         for key in merged:
             _check_key(key, valid, "capture setting")
