@@ -1,10 +1,10 @@
-"""Paddle's frontend: installs what watches, and takes it away again."""
+"""Paddle's frontend: installs the watches of each level, and removes them again."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from types import FrameType
 
 import paddle
 
@@ -29,7 +29,7 @@ class PaddleFrontend:
     def __init__(
         self,
         settings: CaptureSettings,
-        models: dict[str, Any],
+        models: dict[str, paddle.nn.Layer],
         open_writer: Callable[[], RunWriter],
     ) -> None:
         if settings.level == "aten":
@@ -82,22 +82,22 @@ class PaddleFrontend:
         self._gradients.forget()
 
     def before_next_call(self, work: Callable[[], None]) -> None:
-        """Do the work before the next call that is no optimizer's is recorded."""
+        """Call `work` before the next call outside an optimizer is recorded."""
         self.watch.before_call = work
 
-    def tick(self, stepped: Callable[[Any], None]) -> Undo:
-        """Call back after each optimizer's step, watched or not; return what ends that."""
+    def tick(self, stepped: Callable[[object], None]) -> Undo:
+        """Call back after each optimizer's step, watched or not; return a function that ends this."""
         return tick(stepped)
 
     def complaint(self) -> str | None:
-        """Return what the user should know of the capture's own settings, at its end."""
+        """Return a complaint about the capture's settings, to show at its end; None where there is none."""
         return self.watch.scope.nothing_matched()
 
     def end_forward(self) -> None:
         """Record no further forward call until stop."""
         self.watch.forward_on = False
 
-    def save(self, name: str, value: Any, grad: bool) -> None:
+    def save(self, name: str, value: object, grad: bool) -> None:
         """Record a value of the user's own as a call of kind `save`."""
         watch = self.watch
         if watch.thread.busy:
@@ -106,7 +106,7 @@ class PaddleFrontend:
             if watch.begins():
                 self._save(name, value, grad, sys._getframe(2))
 
-    def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
+    def _save(self, name: str, value: object, grad: bool, frame: FrameType) -> None:
         watch = self.watch
         recorder = watch.recorder
         series = watch.series(f"Save.{name}")
@@ -114,17 +114,13 @@ class PaddleFrontend:
         call = series.name(number)
         outputs = watch.outputs(value)
         top = watch.thread.stack[-1] if watch.thread.stack else None
-        place = (top.module, top.module_class) if top else (watch.no_text, watch.no_text)
+        place = top.place if top else watch.no_place
         order = recorder.order()
-        recorder.call(
-            order, call, watch.kinds["save"], *place, watch.phases["forward"], top.order if top else -1, -1, -1,
-            watch.site(frame), False, -1, watch.thread_number(),
-        )  # fmt: skip
+        site = watch.site(frame)
+        watch.call(order, call, "save", "forward", place, parent=top.order if top else -1, site=site)
         watch.slots(order, watch.measure(outputs, call))
         if grad:
-            backward = BackwardCall(
-                watch, series.name(number, "backward"), watch.kinds["save"], *place, order, -1, None
-            )
+            backward = BackwardCall(watch, series.name(number, "backward"), "save", place, order, -1, None)
             self._gradients.attach(backward, [], {}, outputs, makes=False)
 
     def own_code(self) -> OwnCode:
@@ -132,11 +128,11 @@ class PaddleFrontend:
         return OwnCode(self.watch)
 
     def is_helper(self) -> bool:
-        """Tell whether this process only feeds another one: a data loader's worker."""
+        """Tell whether this process is no rank, but a data loader's worker."""
         return paddle.io.get_worker_info() is not None
 
-    def description(self) -> dict[str, Any] | None:
-        """Return nothing: layers of paddle are replayed through their recorded calls."""
+    def description(self) -> None:
+        """Return no description: layers are replayed through their recorded calls."""
         return None
 
     def seeds(self) -> dict[str, int]:

@@ -5,17 +5,28 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from types import FrameType
+from typing import NamedTuple
 
 import paddle
+from paddle.optimizer import Optimizer
 
 from numscope.capture.paddle.layers import Layers
 from numscope.capture.paddle.own_code import OwnCode
-from numscope.capture.paddle.watch import Slot, Undo, Watch
+from numscope.capture.paddle.watch import Slot, Undo, Watch, subclasses
 
-_SETTINGS = (
-    "beta1", "beta2", "epsilon", "momentum", "rho", "use_nesterov", "multi_precision", "rescale_grad", "centered", "amsgrad",
-)  # fmt: skip
+_SETTINGS = """
+    beta1 beta2 epsilon momentum rho use_nesterov multi_precision rescale_grad centered amsgrad
+    """.split()
+
+Step = Callable[..., object]  # an optimizer class's `step`
+
+
+class OpenStep(NamedTuple):
+    """An optimizer's step that has begun."""
+
+    order: int
+    name: int
 
 
 class Optimizers:
@@ -26,13 +37,13 @@ class Optimizers:
         self._layers = layers
 
     def install(self) -> Undo:
-        """Replace; return what puts everything back."""
+        """Replace `step`; return a function that puts it back."""
         return replace_steps(self._wrapper)
 
-    def _wrapper(self, original: Any) -> Any:
+    def _wrapper(self, original: Step) -> Step:
         watch = self._watch
 
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
             thread = watch.thread
             if not watch.on or thread.quiet or thread.busy:
                 return original(optimizer, *args, **kwargs)
@@ -44,64 +55,61 @@ class Optimizers:
                 return original(optimizer, *args, **kwargs)
             finally:
                 thread.quiet = False
-                watch.tensors.forget()  # it has written without a new version
+                watch.tensors.forget()  # the step has written to tensors without raising their versions
                 if opened is not None:
                     with OwnCode(watch, "optimizer"):
-                        self._after(optimizer, *opened)
+                        self._after(optimizer, opened)
 
         return step
 
-    def _before(self, optimizer: Any, frame: Any) -> tuple[int, int] | None:
+    def _before(self, optimizer: Optimizer, frame: FrameType) -> OpenStep | None:
         watch = self._watch
         if not watch.settings.optimizer:
             return None
         recorder = watch.recorder
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
-        if not watch.scope.everything and not watch.in_scope(
-            name, watch.no_text, watch.no_text, "optimizer", "optimizer"
-        ):
+        if not watch.scope.everything and not watch.in_scope(name, watch.no_place, "optimizer", "optimizer"):
             return None
         order = recorder.order()
-        facts: dict[str, Any] = {"lr": float(optimizer.get_lr())}
+        facts: dict[str, object] = {"lr": float(optimizer.get_lr())}
         for setting in _SETTINGS:
             value = getattr(optimizer, f"_{setting}", None)
             if isinstance(value, (int, float, bool)):
                 facts[setting] = value
         facts.update(_decay_and_clip(optimizer))
-        recorder.call(
-            order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
-            watch.arguments([], [("0", facts)]), watch.site(frame), False, -1, watch.thread_number(),
-        )  # fmt: skip
+        arguments, site = watch.arguments([], [("0", facts)]), watch.site(frame)
+        watch.call(order, name, "optimizer", "optimizer", watch.no_place, arguments=arguments, site=site)
         slots: list[Slot] = []
         for label, parameter in self._parameters(optimizer):
-            slots.append((watch.slot_id(f"parameters.{label}"), parameter))
+            slots.append(Slot(watch.slot_id(f"parameters.{label}"), parameter))
             if parameter.grad is not None:
-                slots.append((watch.slot_id(f"parameters_grad.{label}"), parameter.grad))
+                slots.append(Slot(watch.slot_id(f"parameters_grad.{label}"), parameter.grad))
         watch.slots(order, watch.measure(slots, name))
-        return order, name
+        return OpenStep(order, name)
 
-    def _after(self, optimizer: Any, order: int, name: int) -> None:
+    def _after(self, optimizer: Optimizer, opened: OpenStep) -> None:
         watch = self._watch
-        slots = [(watch.slot_id(f"output.{label}"), parameter) for label, parameter in self._parameters(optimizer)]
-        watch.slots(order, watch.measure(slots, name))
+        slots = [Slot(watch.slot_id(f"output.{label}"), parameter) for label, parameter in self._parameters(optimizer)]
+        watch.slots(opened.order, watch.measure(slots, opened.name))
         watch.flush_if_full()
 
-    def _parameters(self, optimizer: Any) -> Iterator[tuple[str, Any]]:
+    def _parameters(self, optimizer: Optimizer) -> Iterator[tuple[str, paddle.Tensor]]:
         for item in optimizer._parameter_list or ():
             for parameter in item["params"] if isinstance(item, dict) else [item]:
                 if not parameter.stop_gradient:
                     yield self._layers.parameter_name(parameter) or parameter.name, parameter
 
 
-def _decay_and_clip(optimizer: Any) -> dict[str, Any]:
-    """Return what is done to weights and gradients beside the update itself, as far as its numbers are known."""
-    facts: dict[str, Any] = {}
+def _decay_and_clip(optimizer: Optimizer) -> dict[str, object]:
+    """Return the weight decay and the gradient clipping of an optimizer, as far as their numbers can be read."""
+    facts: dict[str, object] = {}
     regularization = getattr(optimizer, "regularization", None)
     decays = [getattr(optimizer, name, None) for name in ("_weight_decay", "_regularization_coeff")]
-    if type(regularization).__name__ == "L2Decay":
+    is_l2 = type(regularization).__name__ == "L2Decay"
+    if is_l2:
         decays.append(getattr(regularization, "_coeff", None))
-    if regularization is None or decays[2:]:
+    if regularization is None or is_l2:
         facts["weight_decay"] = next((float(decay) for decay in decays if isinstance(decay, float) and decay), 0.0)
     clip = getattr(optimizer, "_grad_clip", None)
     if clip is not None:
@@ -110,12 +118,12 @@ def _decay_and_clip(optimizer: Any) -> dict[str, Any]:
     return facts
 
 
-def tick(stepped: Callable[[Any], None]) -> Undo:
-    """Call back after each optimizer's step; return what ends that."""
+def tick(stepped: Callable[[object], None]) -> Undo:
+    """Call back after each optimizer's step; return a function that ends this."""
     inside = threading.local()
 
-    def wrapper(original: Any) -> Any:
-        def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapper(original: Step) -> Step:
+        def step(optimizer: Optimizer, *args: object, **kwargs: object) -> object:
             if getattr(inside, "step", False):  # one class's step calls another's
                 return original(optimizer, *args, **kwargs)
             inside.step = True
@@ -131,10 +139,10 @@ def tick(stepped: Callable[[Any], None]) -> Undo:
     return replace_steps(wrapper)
 
 
-def replace_steps(wrapper: Callable[[Any], Any]) -> Undo:
-    """Replace `step` on each optimizer class that has its own; return what puts them back."""
+def replace_steps(wrapper: Callable[[Step], Step]) -> Undo:
+    """Replace `step` on each optimizer class that has its own; return a function that puts them back."""
     replaced = []
-    for kind in _classes(paddle.optimizer.Optimizer):
+    for kind in subclasses(Optimizer):
         original = kind.__dict__.get("step")
         if original is not None:
             ours = wrapper(original)
@@ -147,9 +155,3 @@ def replace_steps(wrapper: Callable[[Any], Any]) -> Undo:
                 kind.step = original
 
     return undo
-
-
-def _classes(base: Any) -> Iterator[Any]:
-    yield base
-    for kind in base.__subclasses__():
-        yield from _classes(kind)

@@ -1,29 +1,28 @@
-"""Functions that Paddle compiles (`paddle.jit.to_static`): while one runs, nothing of ours is in its way.
+"""Functions that Paddle compiles (`paddle.jit.to_static`): our replacements are taken away while one runs.
 
-The compiler reads the bytecode of what it meets, our replacements included, and dies of them. The layer or function is
-recorded from outside; its inside is not seen.
+The compiler reads the bytecode of every function it meets and crashes on our replacements. The compiled layer or function
+is recorded from outside; its inside is not seen.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
-from numscope.capture.paddle.watch import Undo
+from numscope.capture.paddle.watch import Undo, subclasses
 
 
 def pause_in_static(pause: Callable[[], None], resume: Callable[[], None]) -> Undo:
-    """Call `pause` before a compiled function runs and `resume` after it; return what ends that."""
+    """Call `pause` before a compiled function runs and `resume` after it; return a function that ends this."""
     from paddle.jit.dy2static import program_translator
 
     inside = threading.local()
     replaced = []
 
-    def wrapper(original: Any) -> Any:
+    def wrapper(original: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(original)
-        def __call__(function: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(function: program_translator.StaticFunction, *args: object, **kwargs: object) -> object:
             if getattr(inside, "depth", 0):
                 return original(function, *args, **kwargs)
             inside.depth = 1
@@ -36,7 +35,7 @@ def pause_in_static(pause: Callable[[], None], resume: Callable[[], None]) -> Un
 
         return __call__
 
-    for kind in _classes(program_translator.StaticFunction):
+    for kind in subclasses(program_translator.StaticFunction):
         original = kind.__dict__.get("__call__")
         if original is not None:
             replaced.append((kind, original))
@@ -47,9 +46,3 @@ def pause_in_static(pause: Callable[[], None], resume: Callable[[], None]) -> Un
             kind.__call__ = original
 
     return undo
-
-
-def _classes(base: Any) -> Iterator[Any]:
-    yield base
-    for kind in base.__subclasses__():
-        yield from _classes(kind)

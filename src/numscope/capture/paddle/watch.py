@@ -1,15 +1,15 @@
-"""The state that Paddle's functions, layers and gradients share: what is open in which thread, and how a call is recorded."""
+"""The state that Paddle's functions, layers and gradients share: the open calls of each thread, and how a call is recorded."""
 
 from __future__ import annotations
 
 import json
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import NamedTuple, Protocol, TypeVar
 
 import paddle
 
@@ -21,11 +21,41 @@ from numscope.capture.scope import Call, Scope, any_of
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.columns import Unmeasured
 
-Slot = tuple[int, Any]  # interned slot name, tensor
-Row = tuple[int, int, int]  # slot, tensor number, note
 Undo = Callable[[], None]
+Values = Sequence[object] | dict[str, object]  # arguments or results, which may be nested
+Argument = tuple[str, object]  # name or index, value
+_Base = TypeVar("_Base")
 
 _KINDS = ("module", "api", "optimizer", "data", "save")
+
+
+class Place(NamedTuple):
+    """The innermost layer around a call: its path and class, interned."""
+
+    module: int
+    module_class: int
+
+
+class Slot(NamedTuple):
+    """A tensor in a slot of a call."""
+
+    name: int  # interned
+    tensor: paddle.Tensor
+
+
+class MeasuredSlot(NamedTuple):
+    """A slot of a call, and the tensor's number."""
+
+    slot: int
+    number: int  # of the tensor; -1 where it was not measured
+    note: int  # why not
+
+
+class Backward(Protocol):
+    """The backward call of an open call."""
+
+    def begin(self) -> int:
+        """Return its order, recording it where it is not yet."""
 
 
 @dataclass(frozen=True)
@@ -33,16 +63,15 @@ class Open:
     """A call that has begun and not ended."""
 
     order: int
-    module: int
-    module_class: int
+    place: Place
     path: str
     site: int
     op: str  # of a function; empty for a layer
-    backward: Any
+    backward: Backward | None
 
 
 class ThreadState(threading.local):
-    """What is open in this thread."""
+    """The open calls of this thread, and which code runs in it."""
 
     def __init__(self) -> None:
         self.stack: list[Open] = []
@@ -60,6 +89,7 @@ class Watch:
         self.settings = settings
         self.on = False
         self.forward_on = True
+        self.results = 0  # functions that have made a tensor so far: tells whether one ran inside another
         self.thread = ThreadState()
         self.tensors = Tensors(
             recorder, settings.keep != "structure", settings.sample if settings.keep == "sample" else None
@@ -67,9 +97,9 @@ class Watch:
         self._threads = 0
         self._warned: set[str] = set()
         self._series: dict[str, Series] = {}
-        self._argument_ids: dict[Any, int] = {}
+        self._argument_ids: dict[Hashable, int] = {}
         self.scope = Scope(settings.scope, settings.exclude)
-        self.before_call: Callable[[], None] | None = None  # done once, before the next call is recorded
+        self.before_call: Callable[[], None] | None = None  # work to do once, before the next call is recorded
         self.record_forward = settings.phase != "backward"
         self.record_backward = settings.backward and settings.phase != "forward"
         self._counts = [0, 0]  # slots of forward, of backward, against the caps
@@ -77,37 +107,71 @@ class Watch:
         self._data_wanted = any_of(settings.tensors)
         self._in_scope: dict[int, bool] = {}
         strings = recorder.strings
-        self.no_text = strings.id("")
-        self.kinds = {kind: strings.id(kind) for kind in _KINDS}
-        self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
+        no_text = strings.id("")
+        self.no_place = Place(no_text, no_text)
+        self._kinds = {kind: strings.id(kind) for kind in _KINDS}
+        self._phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
 
     def series(self, head: str, template: str = "{head}.{n}.{phase}") -> Series:
         """Return the series of names under a head such as `Functional.linear`."""
-        found = self._series.get(head)
-        if found is None:
-            found = self._series.setdefault(head, Series(self.recorder.strings, head, template))
-        return found
+        series = self._series.get(head)
+        if series is None:
+            series = self._series.setdefault(head, Series(self.recorder.strings, head, template))
+        return series
 
     def slot_id(self, slot: str) -> int:
         """Return the interned slot name."""
         return self.recorder.strings.id(slot)
 
     def begins(self) -> bool:
-        """Do what was to be done before the next call, which begins; tell whether it is still watched."""
+        """Do the work that waits for the next call; tell whether that call, which begins now, is still watched."""
         if self.before_call is not None:
             work, self.before_call = self.before_call, None
             work()
         return self.on
 
-    def in_scope(self, name: int, module: int, module_class: int, kind: str, phase: str = "forward") -> bool:
-        """Tell whether a call of this name, in this module, is recorded."""
+    def call(
+        self,
+        order: int,
+        name: int,
+        kind: str,
+        phase: str,
+        place: Place,
+        *,
+        parent: int = -1,
+        forward: int = -1,
+        arguments: int = -1,
+        site: int = -1,
+        recompute: bool = False,
+        error: int = -1,
+    ) -> None:
+        """Record a call; -1 stands for a text or call that there is none of."""
+        self.recorder.call(
+            order=order,
+            name=name,
+            kind=self._kinds[kind],
+            module=place.module,
+            module_class=place.module_class,
+            phase=self._phases[phase],
+            parent=parent,
+            forward=forward,
+            arguments=arguments,
+            stack=site,
+            recompute=recompute,
+            error=error,
+            thread=self.thread_number(),
+        )
+
+    def in_scope(self, name: int, place: Place, kind: str, phase: str = "forward") -> bool:
+        """Tell whether a call of this name, in this layer, is recorded."""
         if self.scope.everything:
             return True
-        found = None if self.scope.stateful else self._in_scope.get(name)
-        if found is None:
+        decision = None if self.scope.stateful else self._in_scope.get(name)
+        if decision is None:
             text = self.recorder.strings
-            found = self._in_scope[name] = self.scope(Call(text[name], text[module], text[module_class], kind, phase))
-        return found
+            call = Call(text[name], text[place.module], text[place.module_class], kind, phase)
+            decision = self._in_scope[name] = self.scope(call)
+        return decision
 
     def ended(self, name: int) -> None:
         """Tell the scope's ranges that a call has ended."""
@@ -135,63 +199,64 @@ class Watch:
         stack = self.thread.stack
         return self.recorder.sites.intern(frame, stack[-1].site if stack else -1)
 
-    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
-        """Return the tensors among values (a sequence or a dict) with their slots; the rest goes to `others`."""
-        items = values.items() if isinstance(values, dict) else enumerate(values)
-        found: list[Slot] = []
-        for key, value in items:
+    def flatten(self, group: str, values: Values, others: list[Argument]) -> list[Slot]:
+        """Return the tensors among values with their slots; the other values are added to `others`."""
+        slots: list[Slot] = []
+        for key, value in _items(values):
             if isinstance(value, paddle.Tensor):
-                found.append((self.slot_id(f"{group}.{key}"), value))
+                slots.append(Slot(self.slot_id(f"{group}.{key}"), value))
             elif isinstance(value, (list, tuple, dict)) and holds_tensor(value):
-                found.extend(self._nested(f"{group}.{key}", value, 0))
+                slots.extend(self._nested(f"{group}.{key}", value, 0))
             else:
                 others.append((str(key), value))
-        return found
+        return slots
 
-    def _nested(self, path: str, value: Any, depth: int) -> Iterator[Slot]:
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+    def _nested(self, path: str, value: Values, depth: int) -> Iterator[Slot]:
+        for key, item in _items(value):
             if isinstance(item, paddle.Tensor):
-                yield self.slot_id(f"{path}.{key}"), item
+                yield Slot(self.slot_id(f"{path}.{key}"), item)
             elif isinstance(item, (list, tuple, dict)) and depth < 8:
                 yield from self._nested(f"{path}.{key}", item, depth + 1)
 
-    def outputs(self, value: Any) -> list[Slot]:
+    def outputs(self, value: object) -> list[Slot]:
         """Return the tensors of a result with their slots."""
         if isinstance(value, paddle.Tensor):
-            return [(self.slot_id("output.0"), value)]
+            return [Slot(self.slot_id("output.0"), value)]
         return self.flatten("output", value, []) if isinstance(value, (list, tuple, dict)) else []
 
-    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
+    def arguments(self, positional: list[Argument], named: list[Argument]) -> int:
         """Return the interned JSON of a call's non-tensor arguments, or -1."""
         if not positional and not named:
             return -1
         try:
             key = (tuple((n, key_of(v)) for n, v in positional), tuple((n, key_of(v)) for n, v in named))
-            found = self._argument_ids.get(key)
-        except Exception:
+            number = self._argument_ids.get(key)
+        except Exception:  # an argument may raise on anything that is asked of it
             return -1
-        if found is None:
+        if number is None:
             shape = {
                 **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
                 **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
             }
-            found = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
-        return found
+            number = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
+        return number
 
-    def measure(self, slots: list[Slot], name: int, backward: bool = False) -> list[Row]:
-        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
+    def measure(self, slots: list[Slot], name: int, backward: bool = False) -> list[MeasuredSlot]:
+        """Return the rows of a call's slots; a tensor that cannot be measured has a note in place of its number."""
         rows = []
         for slot, tensor in slots:
             if not self._wants_slot(slot, backward):
                 continue
             try:
-                rows.append((slot, self.tensors.number(tensor, partial(self._wants_data, name, slot)), -1))
+                number = self.tensors.number(tensor, partial(self._wants_data, name, slot))
+                rows.append(MeasuredSlot(slot, number, -1))
             except Unmeasured as why:
                 self.recorder.skip(str(why))
-                rows.append((slot, -1, self.recorder.strings.id(str(why))))
+                rows.append(MeasuredSlot(slot, -1, self.recorder.strings.id(str(why))))
         return rows
 
     def _wants_slot(self, slot: int, backward: bool) -> bool:
+        """Tell whether a slot is recorded, and count it against its cap."""
         if self.settings.slots != "both":
             group = self.recorder.strings[slot].partition(".")[0]
             if self.settings.slots != ("output" if group in {"output", "parameters_grad"} else "input"):
@@ -209,13 +274,13 @@ class Watch:
         strings = self.recorder.strings
         return bool(self.settings.tensors) and self._data_wanted(f"{strings[name]}.{strings[slot]}")
 
-    def slots(self, order: int, rows: list[Row]) -> None:
+    def slots(self, order: int, rows: list[MeasuredSlot]) -> None:
         """Record the slots of a call."""
         for slot, number, note in rows:
             self.recorder.slot(order, slot, number, note)
 
     def flush_if_full(self) -> None:
-        """Hand over to the writer where the buffers are full."""
+        """Hand the buffers over to the writer where they are full."""
         if self.recorder.is_full():
             self.recorder.flush()
 
@@ -230,9 +295,20 @@ class Watch:
             warnings.warn(f"numscope could not record a call ({reason}); training goes on", stacklevel=3)
 
 
-def holds_tensor(value: Any, depth: int = 0) -> bool:
+def subclasses(base: type[_Base]) -> Iterator[type[_Base]]:
+    """Yield a class and all classes derived from it."""
+    yield base
+    for derived in base.__subclasses__():
+        yield from subclasses(derived)
+
+
+def _items(values: Values) -> Iterable[tuple[object, object]]:
+    return values.items() if isinstance(values, dict) else enumerate(values)
+
+
+def holds_tensor(value: Values, depth: int = 0) -> bool:
     """Tell whether there is a tensor in nested containers."""
-    for item in value.values() if isinstance(value, dict) else value:
+    for _, item in _items(value):
         if isinstance(item, paddle.Tensor):
             return True
         if isinstance(item, (list, tuple, dict)) and depth < 8 and holds_tensor(item, depth + 1):
