@@ -42,7 +42,7 @@ def test_every_tensor_reads_back_and_a_content_is_fetched_once(tmp_path: Path, m
     Late.moved = []
     monkeypatch.setattr(host, "_Cuda", Late)
     monkeypatch.setattr(host, "PIECE", 1000)
-    monkeypatch.setattr(tensors, "left_there", lambda copy: DeviceCopy(copy, None))
+    monkeypatch.setattr(tensors, "fetched_later", lambda copy: DeviceCopy(copy, None))
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters())

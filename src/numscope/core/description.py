@@ -5,9 +5,9 @@
                  "children": {"up": "blocks.0.mlp.up"}, "parameters": {}, "buffers": {}, "attributes": {"p": 0.1}}},
      "objects": [{"class": "config:Config", "file": "/job/config.py", "state": {"width": 64}}]}
 
-A value is written as it is where JSON has it; else as an object whose one key is its kind: `list`, `tuple`, `items` (of
+A value that JSON has is written as it is, any other as an object whose one key is its kind: `list`, `tuple`, `items` (of
 a dict), `dtype`, `import`, `enum`, `module` (a path), `tensor` (the path and name of a parameter or buffer), `object` (an
-index into `objects`); `not` names a value that has no plain form.
+index into `objects`); `not` holds the type of a value that has no plain form.
 """
 
 from __future__ import annotations

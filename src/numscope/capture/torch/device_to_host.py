@@ -1,8 +1,8 @@
-"""Kept tensors of a CUDA device on their way to the disk.
+"""Kept tensors of a CUDA device, on their way to the disk.
 
-The job only copies a tensor on its device and notes on the stream that it did (`DeviceCopy`). The writer knows from the
-fingerprints which contents it has already; the others its threads fetch through pinned memory of their own, on streams of
-their own: one piece is on its way while the one before it is written, and the job waits for nothing.
+The job's thread copies a tensor on its device and records an event on the stream (`DeviceCopy`). The writer knows from the
+fingerprints which contents it has already. Its threads fetch the others through pinned memory and streams of their own:
+one piece is copied to the host while the piece before it is written, and the job waits for nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -24,29 +25,46 @@ _thread = threading.local()
 
 
 class DeviceCopy(NamedTuple):
-    """A tensor of ours on a device, contiguous, and the event after which it is whole."""
+    """A contiguous copy on a device, and the event after which it is complete."""
 
     tensor: torch.Tensor
-    ready: Any
+    ready: torch.cuda.Event
 
 
-Move = tuple[
-    torch.Tensor, torch.Tensor, Any
-]  # bytes of the host, bytes of the device, the event after which they are whole
+class Source(NamedTuple):
+    """Bytes on a device, and the event after which they are complete."""
+
+    data: torch.Tensor
+    ready: torch.cuda.Event
+
+
+class Move(NamedTuple):
+    """Bytes to be copied to the host."""
+
+    target: torch.Tensor
+    source: torch.Tensor
+    ready: torch.cuda.Event  # after which the source is complete
+
+
+class Arriving(NamedTuple):
+    """A piece that is being copied to the host."""
+
+    wait: Callable[[], None]
+    data: memoryview
 
 
 class Engine(Protocol):
-    """What copies from one device to the host."""
+    """Copies from one device to the host."""
 
     def buffer(self, size: int) -> torch.Tensor:
-        """Return bytes of the host's that the device can write to."""
+        """Return host memory that the device can write to."""
 
     def begin(self, moves: Iterable[Move]) -> Callable[[], None]:
-        """Begin to copy; return what waits for the end."""
+        """Begin to copy; return a function that waits until all is copied."""
 
 
-def left_there(copy: torch.Tensor) -> torch.Tensor | DeviceCopy:
-    """Return a copy just made as one to be fetched later, if it is on a device that can do that."""
+def fetched_later(copy: torch.Tensor) -> torch.Tensor | DeviceCopy:
+    """Return a new copy as one that the writer fetches later, where its device allows that."""
     if copy.device.type != "cuda":
         return copy
     ready = torch.cuda.Event()
@@ -54,8 +72,8 @@ def left_there(copy: torch.Tensor) -> torch.Tensor | DeviceCopy:
     return DeviceCopy(copy, ready)
 
 
-def for_the_writer(copy: torch.Tensor | DeviceCopy) -> NDArray[Any] | OnDevice:
-    """Return a copy as the writer takes it."""
+def for_the_writer(copy: torch.Tensor | DeviceCopy) -> NDArray[np.generic] | OnDevice:
+    """Return a copy in the form that the writer takes."""
     if not isinstance(copy, DeviceCopy):
         return to_numpy(copy)
     dtype = numpy_dtype(str(copy.tensor.dtype).removeprefix("torch."))
@@ -63,7 +81,7 @@ def for_the_writer(copy: torch.Tensor | DeviceCopy) -> NDArray[Any] | OnDevice:
 
 
 def fetch(copies: Sequence[DeviceCopy]) -> Iterator[memoryview]:
-    """Give the bytes of the copies, one after the other, in pieces; each is valid until the next is asked for."""
+    """Yield the bytes of the copies, one after the other, in pieces; each is valid until the next is asked for."""
     if not hasattr(_thread, "ways"):
         _thread.ways = {}
     for device, group in groupby(copies, lambda copy: copy.tensor.device):
@@ -82,34 +100,34 @@ class Way:
         self._views = [buffer.numpy().data for buffer in self._buffers]
 
     def bring(self, copies: Iterable[DeviceCopy]) -> Iterator[memoryview]:
-        """Give the bytes of the copies in pieces."""
-        arriving: tuple[Callable[[], None], memoryview] | None = None
+        """Yield the bytes of the copies in pieces."""
+        arriving: Arriving | None = None
         for turn, piece in enumerate(_pieces(copies, self._size)):
             buffer, view = self._buffers[turn % 2], self._views[turn % 2]
             moves, filled = [], 0
-            for source, ready in piece:
-                moves.append((buffer[filled : filled + len(source)], source, ready))
-                filled += len(source)
+            for source in piece:
+                moves.append(Move(buffer[filled : filled + len(source.data)], source.data, source.ready))
+                filled += len(source.data)
             wait = self._engine.begin(moves)
             if arriving is not None:
-                arriving[0]()
-                yield arriving[1]
-            arriving = wait, view[:filled]
+                arriving.wait()
+                yield arriving.data
+            arriving = Arriving(wait, view[:filled])
         if arriving is not None:
-            arriving[0]()
-            yield arriving[1]
+            arriving.wait()
+            yield arriving.data
 
 
-def _pieces(copies: Iterable[DeviceCopy], size: int) -> Iterator[list[tuple[torch.Tensor, Any]]]:
-    """Cut the bytes of the copies, and gather them, into pieces of that size."""
-    piece: list[tuple[torch.Tensor, Any]] = []
+def _pieces(copies: Iterable[DeviceCopy], size: int) -> Iterator[list[Source]]:
+    """Cut the bytes of the copies, or gather them, into pieces of this size."""
+    piece: list[Source] = []
     room = size
     for copy in copies:
         if not copy.tensor.numel():
             continue
         rest = copy.tensor.reshape(-1).view(torch.uint8)
         while len(rest):
-            piece.append((rest[:room], copy.ready))
+            piece.append(Source(rest[:room], copy.ready))
             room, rest = room - len(rest[:room]), rest[room:]
             if not room:
                 yield piece
@@ -119,10 +137,10 @@ def _pieces(copies: Iterable[DeviceCopy], size: int) -> Iterator[list[tuple[torc
 
 
 class _Cuda:
-    """Copies on a stream of its own; what is copied stays referred to until it has arrived.
+    """Copies on a stream of its own, and holds the sources until they have arrived.
 
-    It is used by one thread of the writer, which has the device as its current one: to come back to another one could
-    make a context there, of hundreds of megabytes.
+    One thread of the writer uses it and keeps the device as its current one: going back to another device could create
+    a context there, of hundreds of megabytes.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -1,7 +1,7 @@
-"""Warnings of torch's own while a job is watched: they name the user's line, as without us.
+"""Warnings of torch while a job is watched: they name the user's line, as they do without numscope.
 
-Torch warns at the frame that called it, or some frames above. While a mode is on, that is one of ours; so what is shown names
-the innermost line of the user's that led there instead. Nothing is looked at until there is a warning.
+Torch warns at the frame that called it, or some frames above. While a mode is on, that frame is one of ours; the warning is
+then shown with the innermost line of the user's code instead. Frames are looked at only when there is a warning.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 from numscope.capture.sites import is_user
 
-_OWN = str(Path(__file__).parents[1])  # capture's files: no other part of numscope stands between a user and torch
+_OWN = str(Path(__file__).parents[1])  # no other part of numscope stands between a user and torch
 
 
 def name_users_lines() -> Callable[[], None]:
-    """Have warnings that would name one of our lines name the user's; return what undoes it."""
+    """Show warnings about our lines with the user's line; return a function that undoes this."""
     before = warnings.showwarning
 
-    def show(message: Any, category: Any, filename: str, lineno: int, *rest: Any, **more: Any) -> None:
-        if filename.startswith(_OWN) and (place := _users_line()) is not None:
-            filename, lineno = place
-        before(message, category, filename, lineno, *rest, **more)
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if filename.startswith(_OWN) and (users := _users_line()) is not None:
+            filename, lineno = users
+        before(message, category, filename, lineno, file, line)
 
     def undo() -> None:
         if warnings.showwarning is show:

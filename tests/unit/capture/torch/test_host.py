@@ -97,5 +97,5 @@ def test_every_dtype_and_shape_is_taken(
 
 def test_what_is_here_is_taken_as_it_is() -> None:
     tensor = torch.arange(4.0)
-    assert host.left_there(tensor) is tensor
+    assert host.fetched_later(tensor) is tensor
     np.testing.assert_array_equal(host.for_the_writer(tensor), tensor.numpy())

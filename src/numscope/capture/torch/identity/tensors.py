@@ -16,7 +16,7 @@ import torch
 from numscope.capture.arguments import LONGEST
 from numscope.capture.columns import Lasting
 from numscope.capture.recorder import NewTensor, Recorder
-from numscope.capture.torch.device_to_host import left_there
+from numscope.capture.torch.device_to_host import fetched_later
 from numscope.capture.torch.identity.kept_views import KeptBases
 from numscope.capture.torch.identity.known_tensors import KnownTensor
 from numscope.capture.torch.identity.layouts import (
@@ -351,7 +351,7 @@ class Tensors(Storages):
                     return number
                 self._kept_bases.add(number, tensor, generation)
         copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
-        data = left_there(copy) if self._recorder.stores else copy
+        data = fetched_later(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size())
         return number
 
@@ -368,7 +368,7 @@ class Tensors(Storages):
         if size > head + tail:
             flat = torch.cat([flat[:head], flat[head : size - tail : stride], flat[size - tail :]])
         copy = flat.clone() if data_ptr(flat) == data_ptr(tensor) else flat
-        data = left_there(copy) if self._recorder.stores else copy
+        data = fetched_later(copy) if self._recorder.stores else copy
         self._recorder.keep(number, data, copy.numel() * copy.element_size(), sampled=True)
 
     # Forgetting ---------------------------------------------------------------------------------------------------
