@@ -1,4 +1,4 @@
-"""Our own code inside a Paddle job: the one way to say that what runs now is ours."""
+"""The one way to run our own code inside a Paddle job."""
 
 from __future__ import annotations
 

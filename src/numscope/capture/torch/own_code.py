@@ -1,7 +1,7 @@
-"""Our own code inside the user's job: the one way to say that what runs now is ours.
+"""The one way to run our own code inside the user's job.
 
-Whatever capture or the guard does between two operations of the job runs inside `OwnCode`, and inside `OwnComputation`
-where it computes with tensors. The compiled functions set the same flag (`State.busy`) through a guard of their own.
+Capture and the guard run all their work between two operations of the job inside `OwnCode`, and inside `OwnComputation`
+where they compute with tensors. The compiled functions set the same flag (`State.busy`) through a guard of their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNWATCHED = _Unwatched()
 
 
 class OwnCode:
-    """Context manager around our own code, which nothing of the job's sees.
+    """Context manager around our own code: no part of the job sees it.
 
     - No function mode is called, ours or the user's.
     - Our dispatch mode, hooks and replaced functions pass calls on without recording them: they ask `State.busy`.

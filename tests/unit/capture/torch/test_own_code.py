@@ -12,21 +12,30 @@ from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import ThreadState
 
 SOURCE = Path(numscope.__file__).parent
-# Names that hide work from modes, autograd or Dynamo → the files whose own business they are.
+# Names that hide work from modes, autograd or Dynamo → the files that may use them.
 SPELLINGS = {
     "DisableTorchFunction": {"capture/torch/own_code.py", "capture/torch/thread.py"},
+    "DisableTorchFunctionSubclass": set(),
     "_disable_current_modes": set(),
     "_DisableTorchDispatch": set(),
-    "no_grad": {"capture/torch/own_code.py"},
+    "no_grad": {"fingerprint/torch_form.py", "fingerprint/cuda/stream.py"},  # used outside a job, too: knows no capture
+    "enable_grad": set(),
+    "inference_mode": {
+        "capture/torch/guard/flags.py",  # False: its tensors outlive the user's inference mode
+        "capture/torch/native/__init__.py",  # tries out a compiled library
+        "fingerprint/torch_form.py",  # False, as above
+    },
     "set_grad_enabled": set(),
     "_set_grad_enabled": {"capture/torch/own_code.py"},
     "set_eval_frame": {
         "capture/torch/own_code.py",
-        "capture/torch/levels/compiled.py",  # what is seen of compiled regions: the user's
+        "capture/torch/levels/compiled.py",  # watches the user's compiled regions
     },
     "skip_code": set(),
+    "_dynamo.disable": set(),
+    "compiler.disable": set(),
 }
-IN_THE_JOB = ("capture/torch", "compat", "diagnose/intervene")  # what runs inside the user's job
+IN_THE_JOB = ("capture", "fingerprint", "compat", "diagnose/intervene")  # code that runs inside the user's job
 SETS_BUSY = {
     "capture/torch/own_code.py",
     "capture/torch/thread.py",  # its first value
@@ -35,32 +44,71 @@ SETS_BUSY = {
 }
 
 
-def spellings(path):
-    """Return (line, what) of what in a file says by itself that our own code runs."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def spellings(source):
+    """Yield (line, spelling) of each place in a source that marks our own code by itself."""
+    for node in ast.walk(ast.parse(source)):
         names = []
         if isinstance(node, ast.Attribute):
-            names = [node.attr]
+            owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            names = [node.attr, f"{owner}.{node.attr}"]
             if node.attr == "busy" and isinstance(node.ctx, ast.Store):
                 yield node.lineno, "busy"
         elif isinstance(node, ast.ImportFrom):
-            names = [alias.name for alias in node.names]
+            module = (node.module or "").rpartition(".")[2]
+            for alias in node.names:
+                names += [alias.name, f"{module}.{alias.name}"]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "getattr"):
+            names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
+            if names == ["busy"] and node.func.id == "setattr":
+                yield node.lineno, "busy"
         for name in names:
             if name in SPELLINGS:
                 yield node.lineno, name
 
 
-def test_no_file_says_in_a_way_of_its_own_that_our_code_runs():
-    wrong = []
+def used():
+    """Return {(file, spelling): lines} over the package."""
+    lines = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
-        for line, what in spellings(path):
-            if what == "busy":
-                if name not in SETS_BUSY:
-                    wrong.append(f"{name}:{line}: sets busy")
-            elif name.startswith(IN_THE_JOB) and name not in SPELLINGS[what]:
-                wrong.append(f"{name}:{line}: {what}")
+        for line, spelling in spellings(path.read_text()):
+            if spelling == "busy" or name.startswith(IN_THE_JOB):
+                lines.setdefault((name, spelling), []).append(line)
+    return lines
+
+
+def test_own_code_is_the_only_way_to_hide_our_work():
+    allowed = {**SPELLINGS, "busy": SETS_BUSY}
+    wrong = [
+        f"{name}:{lines}: {spelling}" for (name, spelling), lines in used().items() if name not in allowed[spelling]
+    ]
     assert not wrong, "use OwnCode or OwnComputation (capture/torch/own_code.py):\n" + "\n".join(wrong)
+
+
+def test_no_exception_from_that_rule_is_left_over():
+    exceptions = {(name, spelling) for spelling, names in SPELLINGS.items() for name in names}
+    exceptions |= {(name, "busy") for name in SETS_BUSY}
+    assert exceptions == set(used())
+
+
+@pytest.mark.parametrize(
+    ("source", "spelling"),
+    [
+        ("state.busy = True", "busy"),
+        ("setattr(state, 'busy', True)", "busy"),
+        ("with torch._C.DisableTorchFunction(): pass", "DisableTorchFunction"),
+        ("with torch._C.DisableTorchFunctionSubclass(): pass", "DisableTorchFunctionSubclass"),
+        ("@torch._dynamo.disable\ndef f(): pass", "_dynamo.disable"),
+        ("@torch.compiler.disable\ndef f(): pass", "compiler.disable"),
+        ("from torch._dynamo import disable", "_dynamo.disable"),
+        ("set_frame = eval_frame.set_eval_frame(None)", "set_eval_frame"),
+        ("from torch._C._dynamo.eval_frame import set_eval_frame", "set_eval_frame"),
+        ("with torch.no_grad(): pass", "no_grad"),
+        ("getattr(torch, 'no_grad')()", "no_grad"),
+    ],
+)
+def test_each_spelling_is_seen(source, spelling):
+    assert spelling in [name for _, name in spellings(source)]
 
 
 class Watch:

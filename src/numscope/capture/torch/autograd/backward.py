@@ -7,7 +7,7 @@ changed. What a hook needs hangs on the node itself and goes when the graph goes
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -17,8 +17,10 @@ from numscope.capture.torch.watch import Watch
 
 KEY = "numscope"  # of a node's hook in the node's metadata
 
-Node = Any
-Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge, where to: node, output number
+Node: TypeAlias = Any  # of the autograd graph: torch's stubs lack `_sequence_nr` and the `variable` of a leaf's node
+Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge, the node it leads to, its output number
+Gradients = tuple[torch.Tensor | None, ...]
+FlatEdges: TypeAlias = tuple[Any, ...]  # three entries for each edge, in one tuple: see NodeHook
 
 
 class BackwardCall:
@@ -97,7 +99,7 @@ class BackwardCall:
 
 
 class Sink:
-    """Where the gradients for one input of one call are gathered: recorded when the last contribution has come."""
+    """Gathers the contributions to the gradient of one input of a call; the gradient is recorded with the last one."""
 
     __slots__ = ("_received", "_total", "call", "expected", "slot")
 
@@ -123,20 +125,20 @@ class Sink:
 
 
 class NodeHook:
-    """What is to be seen when one node has run.
+    """A hook on one autograd node: records the gradients that pass when the node has run.
 
-    The tuples are flat, and there are few of them: what lives as long as the graph is what Python's collector walks.
+    The tuples are flat, and few: Python's garbage collector walks every object that lives as long as the graph.
     """
 
     __slots__ = ("_watch", "exits", "incoming", "outgoing")
 
-    def __init__(self, watch: Watch, incoming: tuple[Any, ...] = ()) -> None:
+    def __init__(self, watch: Watch, incoming: FlatEdges = ()) -> None:
         self._watch = watch
         self.incoming = incoming  # output number, call, slot; and so on
-        self.outgoing: tuple[Any, ...] = ()  # edge, call, slot, or edge, sink, -1; and so on; -1 is the last edge
+        self.outgoing: FlatEdges = ()  # edge, call, slot, or edge, sink, -1; and so on; edge -1 is the last one
         self.exits: list[Exit] | None = None  # the edges that leave the last call whose only output node this is
 
-    def __call__(self, grad_inputs: tuple[Any, ...], grad_outputs: tuple[Any, ...]) -> None:
+    def __call__(self, grad_inputs: Gradients, grad_outputs: Gradients) -> None:
         watch = self._watch
         if not watch.on or watch.thread.here.busy:
             return
@@ -153,7 +155,7 @@ class NodeHook:
             watch.flush_if_full()
 
     def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
-        """Lead what leaves by an edge to a slot of a call; false if it goes to one of the same call already."""
+        """Lead the gradient of an edge to a slot of a call; return false where the edge leads to that call already."""
         outgoing = self.outgoing
         place = len(outgoing) - 3
         while place >= 0 and outgoing[place] != edge:
@@ -168,7 +170,7 @@ class NodeHook:
         return True
 
     def gather(self, edge: int, call: BackwardCall, sink: Sink) -> None:
-        """Lead what leaves by an edge to a sink instead of the call itself."""
+        """Lead the gradient of an edge to a sink instead of the call itself."""
         outgoing = self.outgoing
         for place in range(0, len(outgoing), 3):
             if outgoing[place] == edge and outgoing[place + 1] is call:

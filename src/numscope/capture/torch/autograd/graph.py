@@ -1,12 +1,10 @@
-"""The walk through the autograd graph after a call: which nodes it made, and by which edges gradients leave it."""
+"""The walk through the autograd graph after a call: the nodes that it made, and the edges by which gradients leave it."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from numscope.capture.torch.autograd.backward import KEY, BackwardCall, Exit, Node, NodeHook, Sink
+from numscope.capture.torch.autograd.backward import KEY, BackwardCall, Exit, FlatEdges, Node, NodeHook, Sink
 from numscope.capture.torch.inputs import LEAVES, Targets
 from numscope.capture.torch.watch import Watch
 
@@ -16,7 +14,7 @@ Edge = tuple[int, Node, int, torch.Tensor | None]  # slot, node, output number, 
 
 
 def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
-    """Return where the gradients of these inputs will go; to be asked before the call, which may change them."""
+    """Return the edges that the gradients of these inputs will take; called before the call, which may change them."""
     edges: list[Edge] = []
     for slot, tensor in slots:
         if tensor.requires_grad:
@@ -31,10 +29,10 @@ def edges_of(slots: list[tuple[int, torch.Tensor]]) -> list[Edge]:
 def attach(
     watch: Watch, call: BackwardCall, outputs: list[tuple[int, torch.Tensor]], targets: Targets, first: int
 ) -> None:
-    """Watch the backward of a call that made the nodes from number `first` on, as seen in its outputs.
+    """Watch the backward of a call that made the nodes of its outputs from sequence number `first` on.
 
-    The nodes are walked from the outputs to the inputs. What an inner call has walked is not walked again: the hook of
-    its output node knows the edges that leave it, but for those to leaves. A call that is given leaves walks by itself.
+    The nodes are walked from the outputs to the inputs. The nodes of an inner call are not walked again: the hook of its
+    output node knows the edges that leave it, except those to leaves. A call with leaves among its inputs walks them all.
     """
     only: Node = None
     others: list[Node] = []
@@ -45,24 +43,22 @@ def attach(
         incoming = (tensor.output_nr, call, watch.gradient_in.get(slot) or watch.incoming_slot(slot))
         if only is None:
             only = node
-            given: tuple[Any, ...] = incoming
+            incoming_of_only: FlatEdges = incoming
         elif node is only:
-            given += incoming
+            incoming_of_only += incoming
         else:
             _hook(watch, node).incoming += incoming
             if node not in others:
                 others.append(node)
     if others:
-        _hook(watch, only).incoming += given
+        _hook(watch, only).incoming += incoming_of_only
         walk(watch, None, None, call, [only, *others], targets, first)
     elif only is not None:
-        attach_one(watch, call, given, only, targets, first)
+        attach_one(watch, call, incoming_of_only, only, targets, first)
 
 
-def attach_one(
-    watch: Watch, call: BackwardCall, incoming: tuple[Any, ...], node: Node, targets: Targets, first: int
-) -> None:
-    """Do the same for a call that made one output node; `incoming`: as `NodeHook.incoming` has it."""
+def attach_one(watch: Watch, call: BackwardCall, incoming: FlatEdges, node: Node, targets: Targets, first: int) -> None:
+    """Do as `attach` for a call that made one output node; `incoming`: in the form of `NodeHook.incoming`."""
     metadata = node.metadata
     own: NodeHook | None = metadata.get(KEY)
     if own is None or own._watch is not watch:
@@ -74,7 +70,7 @@ def attach_one(
     edges = own.exits
     if edges is not None and LEAVES not in targets:
         for place, edge, following, number in edges:
-            key: Any = (following, number) if number else following
+            key: object = (following, number) if number else following
             if key in targets:
                 lead(own if place is None else _hook(watch, place), edge, call, targets, key)
             elif following._sequence_nr() >= first:
@@ -94,19 +90,28 @@ def attach_one(
                     continue
             if own.outgoing or type(goal := targets[key]) is not int:
                 lead(own, edge, call, targets, key)
-            else:  # as there: the first edge that leaves most nodes
+            else:  # as `lead` does with the first edge that leaves a node, which is the only one of most nodes
                 own.outgoing = (edge, call, goal)
                 if edge != -1 or inner:
                     targets[key] = (own, edge, goal)
     if inner:
-        # Of an output node that has other edges, too, the walk notes those that leave.
+        # An output node with further edges is walked, too, to note those that leave it.
         walk(watch, own, node, call, inner if len(inner) == 1 == len(edges) else [node], targets, first)
 
 
 def walk(
-    watch: Watch, own: NodeHook | None, only: Node, call: BackwardCall, pending: list[Node], targets: Targets, first: int
-) -> None:  # fmt: skip
-    """Lead what leaves a call by the edges of its other nodes; `own`: the hook of its only output node, if that is one."""
+    watch: Watch,
+    own: NodeHook | None,
+    only: Node,
+    call: BackwardCall,
+    pending: list[Node],
+    targets: Targets,
+    first: int,
+) -> None:
+    """Lead the gradients that leave a call by the edges of its other nodes.
+
+    `only` is the call's output node and `own` its hook, where there is one output node alone; else both are None.
+    """
     has_leaf = LEAVES in targets
     visited = {None, only, *pending}
     exits: list[Exit] = []
@@ -120,7 +125,7 @@ def walk(
         owner: Node | None = None if node is only else node
         if hook is not None and hook.exits is not None and not has_leaf:
             for place, edge, following, number in hook.exits:
-                key: Any = (following, number) if number else following
+                key: object = (following, number) if number else following
                 if key not in targets:
                     if following in visited:
                         continue
@@ -158,15 +163,15 @@ def walk(
                 node.register_hook(hook)
             if hook.outgoing or type(goal := targets[key]) is not int:
                 lead(hook, edge, call, targets, key)
-            else:  # as there
+            else:  # as `lead` does with the first edge that leaves a node
                 hook.outgoing = (edge, call, goal)
                 targets[key] = (hook, edge, goal)
     if own is not None:
         own.exits = exits
 
 
-def lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: Any) -> None:
-    """Lead what leaves by an edge to the input that it is the gradient of."""
+def lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: object) -> None:
+    """Lead the gradient of an edge to the slot of its input."""
     goal = targets[key]
     if type(goal) is int:
         outgoing = hook.outgoing
@@ -197,8 +202,8 @@ def lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: A
 
 def _hook(watch: Watch, node: Node) -> NodeHook:
     metadata = node.metadata
-    found: NodeHook | None = metadata.get(KEY)
-    if found is None or found._watch is not watch:
-        found = metadata[KEY] = NodeHook(watch)
-        node.register_hook(found)
-    return found
+    hook: NodeHook | None = metadata.get(KEY)
+    if hook is None or hook._watch is not watch:
+        hook = metadata[KEY] = NodeHook(watch)
+        node.register_hook(hook)
+    return hook

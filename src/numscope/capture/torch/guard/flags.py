@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.torch.own_code import OwnCode
 from numscope.nonfinite.rule import Counts
 
 Tensor = torch.Tensor
@@ -329,6 +330,6 @@ def _inside(tensor: Tensor) -> Tensor | None:
         return local
     if type(tensor).__name__ in {"FakeTensor", "FunctionalTensor", "AsyncCollectiveTensor"}:
         return None
-    with torch._C.DisableTorchFunctionSubclass():
+    with OwnCode():
         plain = tensor.as_subclass(Tensor)
     return plain if type(plain) is Tensor and plain.layout is _STRIDED else None

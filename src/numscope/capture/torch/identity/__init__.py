@@ -1,1 +1,1 @@
-"""Which tensor is which: storage, layout and version decide whether a cached fingerprint still holds."""
+"""The identity of tensors: storage, layout and version decide whether a cached fingerprint still holds."""

@@ -1,9 +1,9 @@
-"""Fingerprints carried over from one step to the next: what a step ends with need not be measured again.
+"""Fingerprints carried over from one step to the next: parameters that an optimizer has written need not be measured again.
 
-An optimizer's results are the next step's parameters. Between the two the user's own code runs, so that a fingerprint is
-carried over only where nothing but torch itself, in sight of our mode, could write to the tensor: its storage belongs to
-that one tensor (no flat buffer, no `.data` that somebody holds), is not shared with another process or with numpy, and
-no call was seen to write to it, to expose it or to hand it to a collective. Everything else is measured anew.
+An optimizer's results are the next step's parameters. Between the two the user's own code runs, so a fingerprint is carried
+over only where nothing but torch itself, in sight of our mode, could write to the tensor: its storage belongs to that one
+tensor (no flat buffer, no `.data` that somebody holds), is not shared with another process or with numpy, and no call was
+seen to write to it, to expose it or to pass it to a collective. Everything else is measured anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numscope.capture.torch.identity.layouts import Layout
 from numscope.capture.torch.identity.subclasses import untyped_storage
 
 _use_count = getattr(torch._C, "_storage_Use_Count", None)
-_UNSHARED = 2  # references to a storage: the tensor, and the Python object of the storage that is asked
+_UNSHARED = 2  # references to a storage: by the tensor, and by the Python object of the storage in our hands
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _is_cpu = attrgetter("is_cpu")
@@ -31,17 +31,17 @@ _is_in_shared_memory = torch.UntypedStorage.is_shared  # with another process
 
 
 def has_aliases(storage: torch.UntypedStorage) -> bool | None:
-    """Tell whether more than one tensor looks at a storage; None where torch cannot tell."""
+    """Tell whether more than one tensor shows a storage; None where torch cannot tell."""
     return None if _use_count is None else _use_count(storage._cdata) > _UNSHARED
 
 
 def have_no_aliases(addresses: Sequence[int]) -> bool:
-    """Tell whether no two tensors look at one of these storages; their Python objects must be alive."""
+    """Tell whether each of these storages is shown by one tensor alone; their Python objects must be alive."""
     return _use_count is not None and max(map(_use_count, addresses), default=0) <= _UNSHARED
 
 
 class CarriedTensor:
-    """A tensor at a version, with the fingerprint that it was given in an earlier step."""
+    """A tensor at a version, with the fingerprint that an earlier step measured."""
 
     __slots__ = ("fingerprint", "known", "version")
 
@@ -56,7 +56,7 @@ class CarriedTensor:
 
 
 class CarriedOver:
-    """The tensors that were measured when they were last written to, by storage."""
+    """The tensors that were measured after the last write to them, by storage."""
 
     __slots__ = ("_coming", "by_storage", "storage_of")
 
@@ -69,7 +69,7 @@ class CarriedOver:
         return bool(self.by_storage or self._coming)
 
     def known(self, tensor: torch.Tensor) -> KnownTensor | None:
-        """Return what is known of a tensor that is as an earlier step has left it: torch need not be asked again."""
+        """Return what is known of a tensor that an earlier step measured and nothing has written to since, else None."""
         carried = self.by_storage.get(self.storage_of.get(id(tensor), 0))
         if carried is not None and carried.known.is_at(tensor) and carried.version == tensor._version:
             return carried.known
@@ -86,14 +86,14 @@ class CarriedOver:
         storages = list(map(untyped_storage, tensors))
         addresses = list(map(_address, storages))
         if not (have_no_aliases(addresses) and _are_private(tensors, storages)):
-            if len(tensors) > 1:  # those for which it is safe are found one by one
-                for tensor, one, number in zip(tensors, known, numbers):
-                    self.add(recorder, (tensor,), (one,), (number,))
+            if len(tensors) > 1:  # tried one by one: it may be safe for some
+                for tensor, known_tensor, number in zip(tensors, known, numbers):
+                    self.add(recorder, (tensor,), (known_tensor,), (number,))
             return
         carried = zip(addresses, known, map(_version, tensors), recorder.lasting(numbers))
         self._coming.update(
-            (address, CarriedTensor(one, version, fingerprint))
-            for address, one, version, fingerprint in carried
+            (address, CarriedTensor(known_tensor, version, fingerprint))
+            for address, known_tensor, version, fingerprint in carried
             if fingerprint is not None
         )
         self.storage_of.update(zip(map(id, tensors), addresses))
@@ -107,7 +107,7 @@ class CarriedOver:
         """Measure the content of these storages anew."""
         for carried in (self.by_storage, self._coming):
             if carried:
-                deque(map(carried.pop, addresses, repeat(None)), 0)  # type: ignore[arg-type]  # calls it for each
+                deque(map(carried.pop, addresses, repeat(None)), 0)  # type: ignore[arg-type]  # a loop in C
 
     def clear(self) -> None:
         """Measure everything anew."""
@@ -118,14 +118,14 @@ class CarriedOver:
         """Begin a step; return the storages of the tensors that it can refer to."""
         both = {**self.by_storage, **self._coming}
         self._coming = {}
-        self.by_storage = {address: one for address, one in both.items() if one.known.tensor() is not None}
+        self.by_storage = {address: carried for address, carried in both.items() if carried.known.tensor() is not None}
         if len(self.storage_of) > 2 * len(self.by_storage):
-            self.storage_of = {id(one.known.tensor()): address for address, one in self.by_storage.items()}
+            self.storage_of = {id(carried.known.tensor()): address for address, carried in self.by_storage.items()}
         return self.by_storage.keys()
 
 
 def _are_private(tensors: Iterable[torch.Tensor], storages: Sequence[torch.UntypedStorage]) -> bool:
-    """Tell whether nobody else has the memory of these storages: no numpy array, and no other process."""
+    """Tell whether no numpy array and no other process shares the memory of these storages."""
     return all(map(_resizable, storages)) and not any(
         map(_is_in_shared_memory, compress(storages, map(_is_cpu, tensors)))
     )

@@ -1,9 +1,9 @@
-"""Kept tensors whose memory others show: a view of one is kept as a view, not as a second copy.
+"""Views of kept tensors: a view is kept as offset and strides in its base's data, not as a second copy.
 
-A view has the version counter of its root, so what is in its memory is what was there when the root had this version. Two
-tensors that share memory in another way (`.data`, `nn.Parameter(x)`) have a counter each: they have no root in common,
-and each has data of its own. An operator may have written before the version rises, or without that: the storage's
-generation, a new one after each such write, tells (`storages.py`).
+A view shares the version counter of its root, so at an equal version its memory holds what the root's held. Two tensors
+that share memory in another way (`.data`, `nn.Parameter(x)`) have a counter each: they have no common root, and each is
+kept with data of its own. An operator may write before the counter rises, or without raising it: then the storage has a
+new generation (`storages.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from numscope.store.batch import View
 
 
 class _KeptBase(NamedTuple):
+    """A kept tensor that is one whole piece of memory."""
+
     number: int
     root: weakref.ref[torch.Tensor]
     version: int
@@ -27,16 +29,16 @@ class _KeptBase(NamedTuple):
 
 
 class KeptBases:
-    """The kept tensors of a step that are whole pieces of memory: for each root the largest one."""
+    """The kept tensors of a step that are whole pieces of memory: for each root the largest."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _KeptBase] = {}
+        self._bases: dict[int, _KeptBase] = {}  # by the id of the root
 
     def view(self, tensor: torch.Tensor, generation: int | None) -> View | None:
-        """Return where a tensor's elements are in a kept one, or None where there is none that has them."""
+        """Return where a tensor's elements lie in a kept tensor, or None where no kept tensor has them."""
         try:
             root = _root(tensor)
-            base = self._known.get(id(root))
+            base = self._bases.get(id(root))
             if (
                 base is None
                 or base.root() is not root
@@ -55,34 +57,34 @@ class KeptBases:
         return None if rest or end >= base.elements else View(base.number, offset, strides)
 
     def add(self, number: int, tensor: torch.Tensor, generation: int | None) -> None:
-        """Remember a tensor that is kept: its views need no data of their own."""
+        """Remember a kept tensor: its views need no data of their own."""
         if not tensor.is_contiguous() or tensor.numel() == 0 or _is_lazy(tensor):
             return
         try:
             root, version = _root(tensor), tensor._version
         except RuntimeError:
             return
-        known = self._known.get(id(root))
+        base = self._bases.get(id(root))
         elements = tensor.numel()
-        same = (
-            known is not None and known.root() is root and known.version == version and known.generation == generation
+        is_current = (
+            base is not None and base.root() is root and base.version == version and base.generation == generation
         )
-        if not (same and known is not None and known.elements >= elements):
-            self._known[id(root)] = _KeptBase(
+        if not (is_current and base is not None and base.elements >= elements):
+            self._bases[id(root)] = _KeptBase(
                 number, weakref.ref(root), version, generation, tensor.data_ptr(), tensor.dtype, elements
             )
 
     def clear(self) -> None:
         """Forget all: a new step begins."""
-        self._known.clear()
+        self._bases.clear()
 
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that a view is one of, or the tensor itself."""
+    """Return the base of a view, or the tensor itself."""
     base = tensor._base
     return tensor if base is None else base
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Tell whether a negation or conjugation is put off: the memory has other elements."""
+    """Tell whether the conjugate or negative bit is set: the memory holds other numbers than the tensor."""
     return tensor.is_neg() or (tensor.is_complex() and tensor.is_conj())

@@ -1,4 +1,4 @@
-"""What is known of one tensor object, and the check that it still holds."""
+"""A tensor object with its cached fingerprint, and the check that the fingerprint still holds."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ class KnownTensor:
 
     __slots__ = ("content", "data_ptr", "layout", "number", "storage", "tensor", "version")
 
-    # The version counter when it was last looked at, what was in its storage then (see `content_key`), and the number of the
-    # fingerprint of that: the cached fingerprint.
+    # The cached fingerprint: its number, and the version counter and content key (`layouts.py`) when it was measured.
     version: int
     content: int
     number: int
 
     def __init__(self, tensor: weakref.ref[torch.Tensor], data_ptr: int, storage: int, layout: Layout) -> None:
-        self.tensor = tensor  # it lives as long as the tensor does
+        self.tensor = tensor
         self.data_ptr = data_ptr
         self.storage = storage  # its address
         self.layout = layout
 
     def is_at(self, tensor: torch.Tensor) -> bool:
-        """Tell whether this is the tensor, and its elements lie where they lay: `.data = …` gives it others."""
+        """Tell whether this is the tensor and its elements still lie at the same address: `.data = …` moves them."""
         return self.tensor() is tensor and self.data_ptr == data_ptr(tensor)
 
     def is_current(self, tensor: torch.Tensor) -> bool:
-        """Tell whether this is the tensor, and its cached fingerprint holds: nothing has raised its version counter."""
+        """Tell whether this is the tensor and its cached fingerprint holds: nothing has raised its version counter."""
         return self.tensor() is tensor and self.version == tensor._version and self.data_ptr == data_ptr(tensor)

@@ -1,4 +1,4 @@
-"""Layouts: all that tells apart two tensors of one storage at one version."""
+"""Layouts: shape, strides, dtype, device and offset tell apart the tensors of one storage at one version."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ ElementOrder = int | tuple[tuple[int, int], ...]
 
 
 def content_key(storage: int, version: int) -> int:
-    """Return the number that stands for what a storage held at a version."""
+    """Return a number for the content of a storage at a version."""
     return storage + (version << VERSION_SHIFT)
 
 
 class View(NamedTuple):
-    """The layout of a view, and how many bytes after its base's its elements begin."""
+    """The layout of a view, and the distance in bytes from its base's first element to its own."""
 
     layout: Layout
     distance: int
 
 
 class Layout:
-    """All that a tensor is besides the content of its storage: shape, strides, dtype, device, storage offset.
+    """Everything about a tensor but the content of its storage: shape, strides, dtype, device, storage offset.
 
-    Most tensors of a step have the layout of some of the step before. So a layout is described once, and which tensors of
-    it were seen is a map from content keys to numbers. A version is no part of a layout: parameters have a new one in each
-    step.
+    Most tensors of a step have a layout that the step before had too. So a layout is described once, and holds the numbers
+    of its tensors by content key. The version is no part of a layout: a parameter has a new one in each step.
     """
 
     __slots__ = (
@@ -61,13 +60,12 @@ class Layout:
         self.shape = shape
         self.device = device
         self.is_complex = is_complex  # only a complex tensor has a conjugate bit
-        self.may_be_lazy = may_be_lazy  # a tensor of this layout may have its conjugate or negative bit set
-        self.is_lazy = is_lazy  # a tensor of this layout has
+        self.may_be_lazy = may_be_lazy  # its tensors may have the conjugate or negative bit set
+        self.is_lazy = is_lazy  # its tensors have one of the bits set
         self.numbers: dict[int, int] = {}  # by content key
-        self.rows = (
-            rows  # by content key; shared by layouts of other shapes that show the same elements in the same order
-        )
-        self.views: dict[int, View] = {}  # by the way in which a view is made of a tensor of this layout
+        # By content key; shared with layouts of other shapes that show the same elements in the same order.
+        self.rows = rows
+        self.views: dict[int, View] = {}  # of a tensor of this layout, by the operation that makes the view
         self._lazy: dict[tuple[bool, bool], Layout] = {}
 
     def lazy(self, conjugate: bool, negative: bool) -> Layout:
@@ -82,7 +80,7 @@ class Layout:
         return layout
 
     def copy_content(self, content: int, later: int) -> None:
-        """Let a content be known under another key, too."""
+        """Enter a content under another key, too."""
         if content in self.numbers:
             self.numbers[later] = self.numbers[content]
         if content in self.rows:
@@ -106,19 +104,20 @@ class Layout:
 
 
 def layout_key(tensor: torch.Tensor) -> LayoutKey:
-    """Return all that tells two views of one storage apart."""
+    """Return a key that differs between any two different views of one storage."""
     strides = None if tensor.is_contiguous() else tensor.stride()
     return tensor.shape, strides, tensor.dtype, tensor.device, int(tensor.storage_offset())
 
 
 def element_order(tensor: torch.Tensor) -> ElementOrder:
-    """Return what elements a tensor shows in what order, whatever its shape: sizes and strides, neighbours joined."""
+    """Return sizes and strides with contiguous dimensions merged: equal for shapes that show the same elements in order."""
     if tensor.is_contiguous():
         return tensor.numel()
-    joined: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for size, stride in zip(tensor.shape, tensor.stride()):
-        if joined and joined[-1][1] == size * stride:
-            joined[-1] = joined[-1][0] * size, stride
+        outer_size, outer_stride = merged[-1] if merged else (0, 0)
+        if merged and outer_stride == size * stride:
+            merged[-1] = outer_size * size, stride
         elif size != 1:
-            joined.append((size, stride))
-    return tuple(joined)
+            merged.append((size, stride))
+    return tuple(merged)

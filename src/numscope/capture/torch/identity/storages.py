@@ -1,4 +1,4 @@
-"""What may have been written to each storage, with or without a new version: whether its fingerprints still hold."""
+"""Writes to storages, with or without a new version: they decide whether cached fingerprints still hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numscope.capture.torch.identity.subclasses import PLAIN, untyped_storage, u
 from numscope.fingerprint.columns import Unmeasured
 
 _GENERATIONS = itertools.count(1, 2)  # odd, so that none is a storage's address
-_ANY = -1  # a stale version that stands for whatever version the storage has
+_ANY = -1  # a stale version that stands for the storage's version at the next look
 _NO_STORAGE = (RuntimeError, NotImplementedError)  # raised where a tensor has no storage, or no version counter
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
@@ -50,22 +50,22 @@ class Storages:
         self.cached: dict[int, KnownTensor] = {}  # by the tensor's id
         self.carried_over = CarriedOver()
         self._weak_refs: dict[int, int] = {}
-        # Of a storage that a call was seen to write to: a number in place of its address in content keys, a new one with
-        # each such write, as versions may not rise with it, or be put back.
+        # Of storages that calls were seen to write to: a number that stands for the address in content keys. Each write
+        # gives a new one, as the version need not rise with it, or may be set back.
         self._generations: dict[int, int] = {}
         self._past_generations: set[int] = set()
-        self._unversioned: set[int] = set()  # may be written to without a new version: measured at each look
-        self._stale_versions: dict[int, int | None] = {}  # the version at which it may have been written to since
-        self.uninitialized: set[int] = set()  # nothing was written to it yet
-        self._optimizer_versions: dict[int, int] = {}  # the version at which an optimizer's operator wrote to it last
-        self._wrapper_versions: dict[int, int | None] = {}  # of the subclass's tensor around it
+        self._unversioned: set[int] = set()  # writes to them need not raise the version: measured at each look
+        self._stale_versions: dict[int, int | None] = {}  # a version after which an unseen write is possible
+        self.uninitialized: set[int] = set()  # nothing was written to them yet
+        self._optimizer_versions: dict[int, int] = {}  # the version at the last write by an optimizer's operator
+        self._wrapper_versions: dict[int, int | None] = {}  # of the tensor subclass around it
 
     # Writes that raise no version ---------------------------------------------------------------------------------
 
     def mark_unversioned(self, *tensors: torch.Tensor, storage_only: bool = False) -> None:
         """Measure these tensors at each look: something may write to their storages without a new version.
 
-        With `storage_only` the storage object was asked for, which is how memory is freed and given anew, not written.
+        With `storage_only`, the storage object alone was handed out: that is how memory is freed and allocated anew.
         """
         for tensor in tensors:
             try:
@@ -81,7 +81,7 @@ class Storages:
                 self.uninitialized.add(address)
 
     def mark_all_unversioned(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Mark many tensors as `mark_unversioned` does, with one question at a time for all of them."""
+        """Mark many tensors as `mark_unversioned` does, each query in one loop over all of them."""
         try:
             storages = list(map(untyped_storage, tensors)) if PLAIN.issuperset(map(type, tensors)) else None
         except _NO_STORAGE:
@@ -100,9 +100,10 @@ class Storages:
             self.cached.clear()
 
     def mark_aliases_unversioned(self, tensor: torch.Tensor) -> None:
-        """Mark a tensor that a call may write to, where another looks at its storage with a version counter of its own.
+        """Mark a tensor that a call may write to, where another tensor shows its storage with its own version counter.
 
-        That is a `.data` which somebody holds, or a flat buffer in which parameters lie; a view counts with its base.
+        Such a tensor is a `.data` that somebody holds, or a flat buffer that parameters lie in; a view shares its base's
+        counter.
         """
         if tensor._base is None and tensor.grad_fn is None:
             try:
@@ -124,9 +125,9 @@ class Storages:
     # Writes -------------------------------------------------------------------------------------------------------
 
     def note_write(self, tensor: torch.Tensor, by_optimizer: bool = False) -> None:
-        """Forget the content of a tensor that a call has written to, though its version may not say so, or not yet.
+        """Forget the content of a tensor that a call has written to, though its version may not have risen, or not yet.
 
-        It is measured at each look while its version stays, unless an operator of an optimizer's step has written: see
+        The tensor is measured at each look until its version rises, unless an optimizer's operator was the writer: see
         `optimizer_operators.py`.
         """
         if type(tensor) not in PLAIN:
@@ -164,7 +165,7 @@ class Storages:
                 self.note_write(tensor)
 
     def note_writes_at_once(self, tensors: Sequence[torch.Tensor], by_optimizer: bool = False) -> Sequence[int] | None:
-        """Do as `note_write` for many tensors; return their versions, or None where it can't be done for all at once."""
+        """Do as `note_write` for many tensors; return their versions, or None where they must be noted one by one."""
         if not PLAIN.issuperset(map(type, tensors)):
             return None
         try:
@@ -189,24 +190,24 @@ class Storages:
         return versions
 
     def note_possible_writes(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Forget the contents of tensors that something may have written to without a new version."""
+        """Forget the contents of tensors that may have been written to without a new version."""
         addresses = addresses_of(tensors)
         if not self._weak_refs.keys().isdisjoint(addresses):
             self.note_writes([tensor for tensor, address in zip(tensors, addresses) if address in self._weak_refs])
 
     def note_foreign_use(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Forget the contents of tensors that were given to code that is not torch's own: it may have written to them.
+        """Forget the contents of tensors that were passed to code outside torch: it may have written to them.
 
-        Memory that is uninitialised, as far as torch knows, is measured at each look anyway.
+        Uninitialised memory, as far as torch can tell, is measured at each look anyway.
         """
         if self.uninitialized:
             tensors = [tensor for tensor in tensors if address_of(tensor) not in self.uninitialized]
         self.note_possible_writes(tensors)
 
     def _note_wrapper(self, plain: torch.Tensor, version: int | None) -> None:
-        """Forget the content of the tensor inside a subclass's, if that has a new version.
+        """Forget the content of the tensor inside a subclass where the subclass has a new version.
 
-        What is written through a DTensor raises the version of that alone, not that of the tensor inside.
+        A write through a DTensor raises the version of the DTensor alone, not that of the tensor inside.
         """
         address = address_of(plain)
         if address is None:
@@ -218,12 +219,12 @@ class Storages:
             self.cached.clear()
 
     def _begin_generation(self, address: int) -> None:
-        """Forget what is in a storage."""
+        """Forget the content of a storage."""
         self._past_generations.add(self._generations.get(address, address))
         self._generations[address] = next(_GENERATIONS)
 
     def _begin_generations(self, addresses: Collection[int]) -> None:
-        """Forget what is in these storages."""
+        """Forget the contents of these storages."""
         self._past_generations.update(map(self._generations.get, addresses, addresses))
         self._generations.update(zip(addresses, _GENERATIONS))
 
@@ -238,7 +239,7 @@ class Storages:
                 held[address] = storage._weak_ref()  # type: ignore[assignment]
 
     def _is_trusted(self, address: int, version: int) -> bool:
-        """Tell whether what is in a storage is what was there whenever it had this version."""
+        """Tell whether a storage at this version has always had one content."""
         return address not in self._unversioned and self._stale_versions.get(address) != version
 
     # Uninitialised memory -----------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ class Storages:
     def mark_uninitialized(self, tensor: torch.Tensor) -> None:
         """Remember that nothing was written to this tensor yet.
 
-        While its version stays, only a kernel that tells nobody can have written to it: it is measured at each look.
+        While its version stays, only a kernel outside torch can have written to it: it is measured at each look.
         """
         try:
             storage = untyped_storage(tensor)
@@ -261,7 +262,7 @@ class Storages:
         self.uninitialized.add(address)
 
     def reallocated(self, storage: torch.UntypedStorage) -> None:
-        """Remember that a storage was given new memory, to which nothing was written yet: its version does not tell."""
+        """Remember that a storage was allocated anew, and that nothing was written to it yet: its version did not rise."""
         address = self._mark_unversioned(storage)
         self._stale_versions[address] = _ANY
         self.uninitialized.add(address)
@@ -279,15 +280,15 @@ class Storages:
             self._stale_versions[address] = version
         return self._stale_versions[address] == version
 
-    # Optimizers' operators, and what is carried over --------------------------------------------------------------
+    # Optimizers' operators, and fingerprints carried over --------------------------------------------------------------
 
     @property
     def has_optimizer_writes(self) -> bool:
-        """Tell whether an optimizer's operators are known to have written to anything."""
+        """Tell whether any storage was last written to by an optimizer's operator."""
         return bool(self._optimizer_versions)
 
     def forget_optimizer_writes(self) -> None:
-        """Measure anew what an optimizer's operators have written."""
+        """Measure anew the tensors that an optimizer's operators have written."""
         if self._optimizer_versions:
             self._begin_generations(self._optimizer_versions)
             self._stale_versions = {**self._optimizer_versions, **self._stale_versions}
@@ -295,7 +296,7 @@ class Storages:
             self.cached.clear()
 
     def not_written_by_optimizer(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return those of the tensors that were not written to by an optimizer's operator last."""
+        """Return the tensors whose last write was not by an optimizer's operator."""
         if not self._optimizer_versions:
             return tensors
         versions = map(self._optimizer_versions.get, addresses_of(tensors))  # type: ignore[arg-type]
@@ -303,11 +304,11 @@ class Storages:
 
     @property
     def carries_over(self) -> bool:
-        """Tell whether the next step could refer to any fingerprint of this one or of one before."""
+        """Tell whether the next step could refer to any fingerprint of this step or an earlier one."""
         return bool(self.carried_over)
 
     def drop_carried_over(self, *tensors: torch.Tensor) -> None:
-        """Measure these tensors anew in the next step: they are written to, or may be."""
+        """Measure these tensors anew in the next step: something writes to them, or may."""
         if self.carried_over:
             self.carried_over.discard_all(addresses_of(tensors))
 
@@ -341,7 +342,7 @@ def version_of(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def _drop(known: dict[int, _Value], keys: Iterable[int]) -> None:
-    """Forget what is known under these keys."""
-    if known:
-        deque(map(known.pop, keys, repeat(None)), 0)  # which only calls it, for each
+def _drop(values: dict[int, _Value], keys: Iterable[int]) -> None:
+    """Delete the values of these keys."""
+    if values:
+        deque(map(values.pop, keys, repeat(None)), 0)  # a loop in C

@@ -1,26 +1,26 @@
-"""The plain tensor inside a subclass, why there is none, and its data as numpy."""
+"""Tensor subclasses: the plain tensor inside, the reason where there is none, and the data as numpy."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from numscope.capture.interned import Strings
+from numscope.capture.torch.own_code import OwnCode
 from numscope.fingerprint.columns import Unmeasured
 
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor)})
 
-
-# As torch has them: what stands in their place while exposed memory is watched is for the user's code.
+# Torch's own methods: while exposed memory is watched, replacements stand in `torch.Tensor` for the user's code to call.
 data_ptr = torch._C.TensorBase.data_ptr
 untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
-    """Return the plain tensor inside a subclass, and where it lies in the whole."""
+    """Return the plain tensor inside a subclass, and the interned JSON of its placement in the whole, or -1."""
     name = type(tensor).__name__
     if name in {"FakeTensor", "FunctionalTensor"}:
         raise Unmeasured(f"{name} has no data")
@@ -29,13 +29,13 @@ def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
         if type(local).__name__ == "AsyncCollectiveTensor":
             local = local.wait()  # type: ignore[attr-defined]
         spec = tensor._spec  # type: ignore[attr-defined]
-        place = {
+        placement = {
             "shape": list(tensor.shape),
             "mesh": list(spec.mesh.shape),
             "coordinate": list(spec.mesh.get_coordinate() or ()),
             "placements": [str(item) for item in spec.placements],
         }
-        return local, strings.id(json.dumps(place))
+        return local, strings.id(json.dumps(placement))
     if name == "AsyncCollectiveTensor":
         if not tensor.completed:  # type: ignore[attr-defined]
             raise Unmeasured("AsyncCollectiveTensor not waited for")
@@ -43,7 +43,7 @@ def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
     if tensor.is_nested:
         raise Unmeasured("nested tensor")
     try:
-        with torch._C.DisableTorchFunctionSubclass():
+        with OwnCode():
             plain = tensor.as_subclass(torch.Tensor)
     except Exception:  # a subclass may refuse anything
         raise Unmeasured(f"subclass {name}") from None
@@ -53,7 +53,10 @@ def unwrap(tensor: torch.Tensor, strings: Strings) -> tuple[torch.Tensor, int]:
 
 
 def wait_for(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Wait for a collective's result, as the call that is given it does next; return it, None where there is none."""
+    """Wait for the result of an asynchronous collective, and return it; None for any other tensor.
+
+    The call that takes the tensor as its input would wait next.
+    """
     if type(tensor).__name__ != "AsyncCollectiveTensor" or tensor.completed:  # type: ignore[attr-defined]
         return None
     tensor.trigger_wait()  # type: ignore[attr-defined]
@@ -62,7 +65,7 @@ def wait_for(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def why(tensor: torch.Tensor, error: Exception | None) -> str:
-    """Return why a tensor can't be measured."""
+    """Return why a tensor cannot be measured."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return "inside a torch.func transform"
     if tensor.is_nested:
@@ -76,14 +79,15 @@ def why(tensor: torch.Tensor, error: Exception | None) -> str:
     return f"{type(error).__name__} while measuring" if error else "no data"
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+def to_numpy(tensor: torch.Tensor) -> NDArray[np.generic]:
     """Return a kept tensor as numpy, bit for bit; the dtypes numpy lacks come from ml_dtypes."""
     import ml_dtypes
 
     tensor = tensor.cpu()
     name = str(tensor.dtype).removeprefix("torch.")
-    special = getattr(ml_dtypes, name, None)
-    if special is not None:
-        raw = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8)
-        return raw.numpy().view(special)
-    return tensor.numpy()
+    extension_dtype = getattr(ml_dtypes, name, None)
+    if extension_dtype is not None:
+        raw: NDArray[np.generic] = tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy()
+        return raw.view(extension_dtype)
+    array: NDArray[np.generic] = tensor.numpy()
+    return array

@@ -1,8 +1,8 @@
-"""Each tensor once: which tensors were seen before, and how a new one is measured and kept.
+"""Each tensor once: tensors are recognised, and new ones measured and kept.
 
-A tensor is known by its storage, its layout and its version. Where a version cannot be trusted (inference tensors, storages
-written through `.data` or numpy), the tensor is measured again at every look. What an optimizer has written at the end of a
-step is known in the next one, where that can be trusted: see `carried_over.py`.
+A tensor is recognised by its storage, its layout and its version. Where the version cannot be trusted (inference tensors,
+storages written through `.data` or numpy), the tensor is measured again at every look. A parameter that an optimizer wrote
+at the end of a step is recognised in the next one, where that is safe: see `carried_over.py`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _ref = weakref.ref
 _expired = torch.UntypedStorage._expired
 _free = torch.UntypedStorage._free_weak_ref
 _UNTRUSTED = -1  # in place of a content key
-_LAYOUTS = 10_000  # that are remembered from step to step
+_LAYOUTS = 10_000  # remembered from step to step
 _UNKNOWABLE = (RuntimeError, NotImplementedError, Unmeasured)
 
 
 class Tensors(Storages):
-    """The tensors of the running step, looked up one at a time, or many as an optimizer has them."""
+    """The tensors of the running step, looked up one at a time, or many at once as an optimizer passes them."""
 
     __slots__ = (
         "_kept",
@@ -60,7 +60,7 @@ class Tensors(Storages):
         self._recorder = recorder
         self._layouts: dict[LayoutKey, Layout] = {}
         self.compiled_layouts: object = None  # the table of the compiled functions
-        # The rows of the layouts that differ in shape alone.
+        # The rows that layouts which differ in shape alone share.
         self._rows_by_order: dict[tuple[ElementOrder, torch.dtype, torch.device, int], dict[int, tuple[int, int]]] = {}
         self._kept: set[int] = set()
         self._kept_bases = KeptBases()
@@ -70,14 +70,14 @@ class Tensors(Storages):
     # Looking up ---------------------------------------------------------------------------------------------------
 
     def number(self, tensor: torch.Tensor) -> int:
-        """Return the tensor's number in this step, measuring it if it was not seen; raise Unmeasured if it can't be."""
+        """Return the tensor's number in this step, measuring a new tensor; raise Unmeasured where it cannot be measured."""
         known = self.cached.get(id(tensor))
         return known.number if known is not None and known.is_current(tensor) else self.look_up(tensor)
 
     def look_up(self, tensor: torch.Tensor, base: torch.Tensor | None = None) -> int:
         """Return the number of a tensor that has no cached fingerprint.
 
-        `base`: what the tensor is a new view of; it gets that one's version only when a dispatch mode has returned.
+        `base`: the tensor of which this is a new view; the view gets its version only when a dispatch mode has returned.
         """
         placement = -1
         if wrapped := type(tensor) not in PLAIN:
@@ -111,10 +111,10 @@ class Tensors(Storages):
         return number
 
     def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: KnownTensor | None, how: int) -> int:
-        """Return the number of a new view of a tensor; `known`: what is known of that; `how`: what has made it of that.
+        """Return the number of a new view of `base`; `known`: the base's entry; `how`: the operation that made the view.
 
-        All views that are made in the same way of tensors of one layout have one layout: torch is asked for the first of
-        them. Where its elements lie is asked of each.
+        Views that the same operation makes of tensors of one layout have one layout, which torch is asked for once. The
+        address is asked for each view.
         """
         known = known or self.cached.get(id(base))
         if known is None or known.tensor() is not base:
@@ -137,21 +137,21 @@ class Tensors(Storages):
         layout, content, address = known.layout, known.content, known.data_ptr
         number = self.look_up(tensor, base)
         own = self.cached.get(id(tensor))
-        # Without data there is no distance; and of more sizes than that, `how` tells only the first ones apart.
+        # Without data there is no distance. `how` does not tell apart views that differ in a later dimension.
         if own is not None and own.content == content and address and tensor.dim() <= LONGEST:
             layout.views[how] = View(own.layout, own.data_ptr - address)
         return number
 
     def numbers(self, tensors: Sequence[torch.Tensor], asked: KnownById | None = None) -> list[int]:
-        """Return the numbers of many tensors, as `number` does for one, up to one that must be looked up by itself.
+        """Return the numbers of the first tensors, as `number` does for one, up to one that must be looked up alone.
 
-        `asked`: what torch has told already, where since only torch's own code and ours runs: where a tensor's elements lie,
-        and its layout, change by the user's code alone.
+        `asked`: answers of torch that still hold, as only torch's own code and ours ran since: a tensor's address and
+        layout are changed by the user's code alone.
         """
-        found: list[int] = []
+        numbers: list[int] = []
         recorder = self._recorder
         if not recorder.takes_many:
-            return found
+            return numbers
         new: list[NewTensor] = []
         asked = {} if asked is None else asked
         cached, generations = self.cached, self._generations
@@ -161,7 +161,7 @@ class Tensors(Storages):
                     break
                 known = cached.get(id(tensor))
                 if known is not None and known.is_current(tensor):
-                    found.append(known.number)
+                    numbers.append(known.number)
                     continue
                 version = tensor._version
                 known = asked.get(id(tensor))
@@ -180,31 +180,31 @@ class Tensors(Storages):
                     new.append(NewTensor(number, tensor, layout, content, fingerprint, known.data_ptr))
                 if trusted:
                     self._cache(tensor, known, version, content, number)
-                found.append(number)
+                numbers.append(number)
         except _UNKNOWABLE:
-            pass  # of this one: looked up by itself, it is said what is wrong with it
+            pass  # looked up alone, this tensor raises its reason
         if new:
             recorder.many(new)
-        return found
+        return numbers
 
     def _cache(self, tensor: torch.Tensor, known: KnownTensor, version: int, content: int, number: int) -> None:
         known.version, known.content, known.number = version, content, number
         self.cached[id(tensor)] = known
 
     def _carried_fingerprint(self, tensor: torch.Tensor, known: KnownTensor, version: int) -> Lasting | None:
-        """Return the fingerprint that an earlier step has measured of a tensor, where that still holds."""
+        """Return the fingerprint that an earlier step measured of a tensor, where it still holds."""
         carried = self.carried_over.by_storage.get(known.storage)
         return carried.fingerprint if carried is not None and carried.holds(tensor, known.layout, version) else None
 
     def _measure(self, tensor: torch.Tensor, layout: Layout, content: int, address: int, placement: int) -> int:
-        """Number a tensor, and measure it unless another layout of the same elements was."""
+        """Number a tensor, and measure it unless its elements were measured under another layout."""
         recorder = self._recorder
         if recorder.shares:
             return recorder.view(layout, content, tensor, address, placement)
         return recorder.tensor(tensor, layout.dtype, layout.shape, layout.device, placement)
 
     def _measure_again(self, tensor: torch.Tensor, placement: int) -> int:
-        """Number and measure a tensor, whether it was seen or not."""
+        """Number and measure a tensor, seen or not."""
         if tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_quantized:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
@@ -213,17 +213,17 @@ class Tensors(Storages):
         return self._recorder.tensor(tensor, dtype, shape, text(str(tensor.device)), placement)
 
     def remeasure_everything(self) -> None:
-        """Measure everything anew: what has run may have written to any memory."""
+        """Measure everything anew: code has run that may have written to any memory."""
         self.drop_all_carried_over()
         self._kept_bases.clear()
         self.cached.clear()
         for layout in self._layouts.values():
             layout.forget()
 
-    # What torch tells of a tensor ---------------------------------------------------------------------------------
+    # Asking torch about a tensor ---------------------------------------------------------------------------------
 
     def _ask(self, tensor: torch.Tensor) -> KnownTensor:
-        """Ask torch about a tensor, unless it is as an earlier step has left it, and hold its storage's address."""
+        """Ask torch about a tensor, unless it was carried over, and hold its storage's address."""
         if self.carried_over.by_storage and (carried := self.carried_over.known(tensor)) is not None:
             return carried
         storage = untyped_storage(tensor)
@@ -235,7 +235,7 @@ class Tensors(Storages):
         return KnownTensor(_ref(tensor), data_ptr(tensor), address, layout)
 
     def _known(self, tensor: torch.Tensor, asked: KnownById) -> KnownTensor | None:
-        """Return what torch tells of a tensor, or None where it can't."""
+        """Return the entry of a tensor, or None where torch cannot tell."""
         try:
             if type(tensor) not in PLAIN:
                 return None
@@ -252,13 +252,13 @@ class Tensors(Storages):
         return self._layouts.get(key) or self._learn_layout(tensor, key)
 
     def _learn_layout(self, tensor: torch.Tensor, key: LayoutKey) -> Layout:
-        """Return a new layout; raise Unmeasured where nothing of the kind can be measured."""
+        """Return a new layout; raise Unmeasured where no tensor of it can be measured."""
         _, strides, dtype, device, offset = key
         if tensor.layout is not torch.strided or device.type == "meta" or tensor.is_quantized:
             raise Unmeasured(why(tensor, None))
         text = self._recorder.strings.id
-        # A negative bit is set in the imaginary part of a conjugate: elements of a complex tensor with others between them,
-        # or, on the way there, all parts of a complex tensor, which was seen then.
+        # The negative bit is set in the imaginary part of a conjugate: every second element of a complex tensor, or, on the
+        # way there, all parts of a complex tensor, which was seen then.
         is_complex = tensor.is_complex()
         self._saw_complex = self._saw_complex or is_complex
         layout = self._layouts[key] = Layout(
@@ -275,19 +275,19 @@ class Tensors(Storages):
 
     def numbers_after_optimizer(self, tensors: Sequence[torch.Tensor], asked: KnownById) -> list[int]:
         """Return the numbers under which tensors were measured after an optimizer's operator wrote to them last, or -1."""
-        found: list[int] = []
+        numbers: list[int] = []
         for tensor in tensors:
             known = self._known(tensor, asked)
             version = version_of(tensor)
             if known is None or version is None or self._optimizer_versions.get(known.storage) != version:
-                found.append(-1)
+                numbers.append(-1)
             else:
                 content = content_key(self._generations[known.storage], version)
-                found.append(known.layout.numbers.get(content, -1))
-        return found
+                numbers.append(known.layout.numbers.get(content, -1))
+        return numbers
 
     def carry_over(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int], asked: KnownById) -> None:
-        """Let the next step refer to what was measured under these numbers, where the tensors are the same then."""
+        """Let the next step refer to the fingerprints of these numbers, where nothing writes to the tensors until then."""
         chosen = [
             (tensor, known, number)
             for tensor, number in zip(tensors, numbers)
@@ -297,7 +297,7 @@ class Tensors(Storages):
             self.carried_over.add(self._recorder, *zip(*chosen))
 
     def trust_measured(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> None:
-        """Trust the versions of tensors that were just measured under these numbers, until the next write."""
+        """Trust the versions of tensors, just measured under these numbers, until the next write."""
         if not self._stale_versions:
             return
         for tensor, address, number in zip(tensors, addresses_of(tensors), numbers):
@@ -314,7 +314,7 @@ class Tensors(Storages):
             del self._stale_versions[address]
 
     def version_rose(self, tensor: torch.Tensor) -> None:
-        """Know a tensor that an optimizer's operator wrote to by its next version, too: the operator itself has raised it."""
+        """Enter a tensor that an optimizer's operator wrote under its next version, too: the operator itself raised it."""
         address = address_of(tensor) or 0
         before = self._optimizer_versions.get(address)
         if before is None or tensor._version != before + 1:
@@ -327,7 +327,7 @@ class Tensors(Storages):
             layout.copy_content(content_key(generation, before), content_key(generation, before + 1))
 
     def _plain_layout(self, tensor: torch.Tensor) -> Layout | None:
-        """Return the known layout of a tensor whose conjugate and negative bits are not set, else None."""
+        """Return the layout of a tensor, where it was seen before and the conjugate and negative bits are not set."""
         return None if tensor.is_conj() or tensor.is_neg() else self._layouts.get(layout_key(tensor))
 
     # Keeping data -------------------------------------------------------------------------------------------------
@@ -374,13 +374,13 @@ class Tensors(Storages):
     # Forgetting ---------------------------------------------------------------------------------------------------
 
     def forget_dead(self) -> None:
-        """Forget what is gone, so that a long step needs no more memory than what lives in it.
+        """Forget tensors and storages that are gone, so that a long step needs memory only for those alive.
 
-        A storage that is gone is forgotten together with all that was seen in it: its address may then be another's.
+        A storage that is gone is forgotten with every tensor that was seen in it: another storage may get its address.
         """
         self.cached = {key: known for key, known in self.cached.items() if known.tensor() is not None}
         dead = {address for address, reference in self._weak_refs.items() if _expired(reference)}
-        deque(map(_free, map(self._weak_refs.pop, dead)), 0)  # which only calls it, for each
+        deque(map(_free, map(self._weak_refs.pop, dead)), 0)  # a loop in C
         past, self._past_generations = self._past_generations, set()
         past |= dead | {self._generations.pop(address) for address in dead & self._generations.keys()}
         self._unversioned -= dead
@@ -393,12 +393,12 @@ class Tensors(Storages):
             layout.forget_storages(past)
 
     def new_step(self) -> None:
-        """Forget all but what is carried over: a new step begins."""
+        """Forget everything but the fingerprints carried over: a new step begins."""
         if len(self._layouts) > _LAYOUTS:
             self._layouts.clear()
             self.compiled_layouts = None
             self._rows_by_order.clear()
-            self.carried_over.clear()  # which has layouts of these
+            self.carried_over.clear()  # it refers to these layouts
         for layout in self._layouts.values():
             layout.forget()
         self.cached.clear()

@@ -1,14 +1,12 @@
-"""Memory that nothing was written to yet, on its way through calls that look at it or fill it.
+"""Uninitialised memory, on its way through calls that make views of it or fill it.
 
-FSDP asks for memory, looks at it in parts, has its own operators fill it, frees it and gives it memory anew. What such a
-tensor holds before it is filled is no number of the job's: it differs from run to run, and must not be measured. But
-memory may also be filled by what torch does not know of (numpy, a raw kernel): so a blank tensor that goes into a call that
-computes is measured all the same.
+FSDP allocates memory, makes views of its parts, fills it by operators of its own, frees it and allocates it anew. The
+content of such a tensor before it is filled differs from run to run, and must not be measured. But code outside torch
+(numpy, a raw kernel) may also fill memory: so an uninitialised tensor that is the input of a computation is measured all the
+same.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 
@@ -20,21 +18,25 @@ from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
 
-def passes_blank(
+def drop_uninitialized(
     watch: Watch, api: Api, inputs: list[Slot], versions: list[int | None], rows: list[int], outputs: list[Slot]
 ) -> list[Slot]:
-    """Take away what was measured of inputs that held nothing yet, and that the call only looked at or filled.
+    """Blank the rows of uninitialised inputs that the call only viewed or filled; return the initialised outputs.
 
-    They are known by an output in the same memory; `versions` are the inputs' from before the call, `rows` their rows.
-    Return the outputs that hold something; the others are recorded as they are.
+    Such an input has an output in the same memory. `versions` are the inputs' versions from before the call, `rows` their
+    rows.
     """
-    given = {address_of(tensor) for _, tensor in outputs}
-    found = False
+    output_addresses = {address_of(tensor) for _, tensor in outputs}
+    any_blanked = False
     for (_, tensor), version, place in zip(inputs, versions, range(2, len(rows), 4)):
-        if rows[place] >= 0 and watch.tensors.was_uninitialized(tensor, version) and address_of(tensor) in given:
+        if (
+            rows[place] >= 0
+            and watch.tensors.was_uninitialized(tensor, version)
+            and address_of(tensor) in output_addresses
+        ):
             rows[place : place + 2] = -1, watch.uninitialized
-            found = True
-    if not found:
+            any_blanked = True
+    if not any_blanked:
         return outputs
     if api.views:
         return []
@@ -47,13 +49,20 @@ def passes_blank(
 
 
 def record_results(
-    watch: Watch, api: Api, order: int, name: int, inputs: list[Slot], versions: list[int | None], rows: list[int],
-    outputs: list[Slot], base: torch.Tensor | None = None,
-) -> None:  # fmt: skip
-    """Record the rows of a call's inputs and its outputs, without what holds nothing yet; `base`: see `Watch.record`."""
+    watch: Watch,
+    api: Api,
+    order: int,
+    name: int,
+    inputs: list[Slot],
+    versions: list[int | None],
+    rows: list[int],
+    outputs: list[Slot],
+    base: torch.Tensor | None = None,
+) -> None:
+    """Record a call's inputs and outputs, uninitialised ones without a fingerprint; `base`: see `Watch.record`."""
     measured = outputs
     if watch.tensors.uninitialized:
-        measured = passes_blank(watch, api, inputs, versions, rows, outputs)
+        measured = drop_uninitialized(watch, api, inputs, versions, rows, outputs)
     watch.add(rows)
     watch.record(order, measured, name, base=base)
     if measured is not outputs:
@@ -62,21 +71,20 @@ def record_results(
 
 
 class Reallocations:
-    """Sees storages that are freed and given memory anew: no operator does that, so that a dispatch mode sees none."""
+    """Sees storages that are freed and allocated anew: no operator does that, so a dispatch mode sees nothing of it."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
-        """Replace `UntypedStorage.resize_`; return what takes that away again."""
-        storages: Any = torch.UntypedStorage
-        watch, plain = self._watch, storages.resize_
+        """Replace `UntypedStorage.resize_`; return a function that puts it back."""
+        watch, original = self._watch, torch.UntypedStorage.resize_
 
-        def resize_(storage: Any, size: int) -> Any:
+        def resize_(storage: torch.UntypedStorage, size: int) -> object:
             was_free = storage.nbytes() == 0
-            result = plain(storage, size)
+            result = original(storage, size)
             if was_free and size and watch.on and not watch.thread.here.busy:
                 watch.tensors.reallocated(storage)
             return result
 
-        return replace(storages, "resize_", resize_)
+        return replace(torch.UntypedStorage, "resize_", resize_)

@@ -1,9 +1,10 @@
-"""Writes that raise no version counter, and that no mode sees: who may do them is watched here, in all threads.
+"""Writes that raise no version counter and that no mode sees: everything that may make such writes is watched, in all threads.
 
-Most of torch raises a version. The rest: whoever was given a tensor's memory (its address, its numpy array, its `.data`),
-operators of torch's own that tell nobody, operators and autograd Functions that are not torch's, versions that are put back,
-compiled regions, and replayed CUDA graphs. What they may have written is measured again at the next look. At level
-`module`, where no mode is on, all of them are watched, so that parameters can be carried over from one step to the next.
+Most of torch raises the version counter. These do not, or need not: code that was handed a tensor's memory (its address, its
+numpy array, its `.data`), a few of torch's own operators, operators and autograd Functions from outside torch, code that sets
+versions back, compiled regions, and replayed CUDA graphs. Tensors that they may have written are measured again at the next
+look. At level `module`, where no mode is on, all of them are watched, so that parameters can be carried over from step to
+step.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.core.operators import Trait, names_with, operator
 
-_PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # methods in Python, which call the others
-_UNVERSIONED = ("_amp_", "_fused_")  # what torch's own operators begin with that raise no version
+_PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # written in Python: they call the other methods
+_UNVERSIONED = ("_amp_", "_fused_")  # prefixes of torch's own operators that raise no version
 _UNVERSIONED_FUNCTIONS = tuple(name for name in dir(torch) if name.startswith(_UNVERSIONED))
 _OF_TORCH = ("aten::", "prim::", "prims::")
 _DYNAMO = "torch._dynamo.eval_frame"
@@ -32,16 +33,16 @@ _Call = Callable[..., object]
 
 
 class ExposedMemory:
-    """Watches whose memory is given away: no operator does that, so that a dispatch mode sees none of it.
+    """Watches for tensors that hand out their memory: no operator does that, so a dispatch mode sees nothing of it.
 
-    From then on the tensor is measured at each look, as at the levels whose function mode sees these calls.
+    From then on the tensor is measured at each look, as at the levels where a function mode sees these calls.
     """
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
-        """Replace the methods and attributes of `Tensor` that give memory away; return what puts them back."""
+        """Replace the methods and attributes of `Tensor` that hand out memory; return a function that puts them back."""
         return together(self._replace(name) for name in sorted(names_with(Trait.EXPOSES) - _PYTHON))
 
     def _replace(self, name: str) -> Undo:
@@ -84,26 +85,26 @@ class ExposedMemory:
 
 
 class SetVersions:
-    """Watches for tensors that are given other versions than their own: versions say nothing of them any more."""
+    """Watches for code that sets versions of tensors: their versions can no longer be trusted."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
-        """Replace the function that sets versions; return what puts it back."""
+        """Replace the function that sets versions; return a function that puts it back."""
         owner: object = torch._C._autograd
         name = "_unsafe_set_version_counter"
         return _follow(self._watch, owner, name) if hasattr(owner, name) else lambda: None
 
 
 class ForeignFunctions:
-    """Watches autograd Functions that are not torch's own: their kernels may write to what they are given."""
+    """Watches autograd Functions from outside torch: their kernels may write to their inputs."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
-        """Replace `Function.apply`; return what puts it back."""
+        """Replace `Function.apply`; return a function that puts it back."""
         original: _Call = vars(torch.autograd.Function)["apply"].__func__
         watch = self._watch
 
@@ -118,13 +119,13 @@ class ForeignFunctions:
 
 
 class GraphReplays:
-    """Watches for CUDA graphs that are replayed: their kernels may write to any memory."""
+    """Watches for replays of CUDA graphs: their kernels may write to any memory."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
 
     def install(self) -> Undo:
-        """Replace `CUDAGraph.replay`; return what puts it back."""
+        """Replace `CUDAGraph.replay`; return a function that puts it back."""
         graphs = torch.cuda.CUDAGraph
         watch, original = self._watch, graphs.replay
 
@@ -136,20 +137,20 @@ class GraphReplays:
 
 
 class UnversionedWrites:
-    """Watches for all writes that raise no version, where no mode is on."""
+    """Watches for all writes that raise no version, for a level without a mode."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._parts = ExposedMemory(watch), SetVersions(watch), ForeignFunctions(watch)
-        self._dynamo: ModuleType | None = None  # whose switch is watched
+        self._dynamo: ModuleType | None = None  # the module whose switch is watched
 
     @property
     def sees_all(self) -> bool:
-        """Tell whether compiled regions are seen, too: Dynamo may have been loaded since."""
+        """Tell whether compiled regions are watched, too: Dynamo may have been loaded since install."""
         return sys.modules.get(_DYNAMO) is self._dynamo
 
     def install(self) -> Undo:
-        """Replace all that may write without a new version; return what puts it back."""
+        """Replace everything that may write without a new version; return a function that puts it back."""
         watch, operators = self._watch, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
         undo = [part.install() for part in self._parts]
         undo += [_follow(watch, torch, name) for name in _UNVERSIONED_FUNCTIONS]
@@ -173,7 +174,7 @@ class UnversionedWrites:
 
 
 def _follow(watch: Watch, owner: object, name: str, may_write: Callable[[object], bool] | None = None) -> Undo:
-    """Measure anew what a function is given, always or where it `may_write` by its first argument."""
+    """Measure a function's arguments anew after each call, or where `may_write` of its first argument."""
     original: _Call = getattr(owner, name)
 
     def call(*args: object, **kwargs: object) -> object:
@@ -187,15 +188,15 @@ def _follow(watch: Watch, owner: object, name: str, may_write: Callable[[object]
 
 
 def _note_possible_writes(watch: Watch, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-    """Measure tensors anew at each look, while their versions stay; those of an optimizer's step are so when it ends."""
+    """Measure tensors anew at each look while their versions stay; an optimizer's tensors are when its step ends."""
     here = watch.thread.here
     if watch.on and not (here.busy or here.quiet or is_tracing()):
-        with OwnCode(watch, "untold"):
+        with OwnCode(watch, "unversioned writes"):
             watch.tensors.note_foreign_use(list(_tensors((args, *kwargs.values()))))
 
 
 def _is_foreign(function: object) -> bool:
-    """Tell whether an operator is not torch's own, or one that raises no version."""
+    """Tell whether an operator is from outside torch, or raises no version."""
     name: str = getattr(function, "_qualified_op_name", "") or getattr(function, "_name", "")
     return not name.startswith(_OF_TORCH) or name.partition("::")[2].startswith(_UNVERSIONED)
 
