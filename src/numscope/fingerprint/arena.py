@@ -1,14 +1,13 @@
-"""Small contents on the CPU: copied aside when they are added, and measured together, many in one numpy call.
+"""Small contents on the CPU: copied when they are added, and measured together, many in one numpy call.
 
-A numpy call costs as much as measuring some 4 KB. So contents of at most 128 KB are copied into blocks, where those of
-one dtype and of about one size lie below each other as rows of a matrix, filled up with zeros to a few fixed widths.
-Zeros add nothing to hash, sums and sketch; counts of zeros, min and max are put right for them.
+A numpy call costs as much as measuring some 4 KB. So contents of at most 128 KB are copied into blocks: matrices whose rows
+are contents of one dtype and about one size, padded with zeros to a few fixed widths. The zeros add nothing to hash, sums
+and sketch; counts of zeros, min and max are corrected for them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,8 @@ from numscope.fingerprint.hashing import hash_rows
 from numscope.fingerprint.kinds import Kind, Values
 from numscope.fingerprint.rows import Rows
 
-LARGEST = 32768  # elements of a content that is put into a block, and
-LARGEST_BYTES = 131072
+LARGEST = 32768  # elements of a content that is put into a block
+LARGEST_BYTES = 131072  # and its bytes
 _BLOCK = 4 * CHUNK  # elements of a block
 _WIDTHS = [256, 1024, 2048, 4096, 8192, 12288, 16384, 24576, 32768]  # few, as each has its block, and its numpy calls
 _RUN = 64  # rows of buckets summed in float32 at a time
@@ -38,7 +37,7 @@ class Block:
         self.raw = np.zeros((self.capacity, self.stride), np.uint8)
         self.address = int(self.raw.ctypes.data)
         self.used = 0
-        self.stale = 0  # rows up to here may hold bytes of contents measured before
+        self.stale = 0  # rows up to here may hold bytes of earlier contents
         self.rows: list[int] = []
         self.counts: list[int] = []  # real elements of each
         self.elements: list[int] = []  # the tensors' own
@@ -66,7 +65,7 @@ class Arena:
         return self.blocks[key]
 
     def take(self, block: Block, row: int, count: int, elements: int) -> int:
-        """Return the place in the block for a content that the caller copies there before it does anything else."""
+        """Return the index in the block of a content, which the caller copies there before it does anything else."""
         place = block.used
         if place == block.capacity:
             self.measure(block)
@@ -81,7 +80,7 @@ class Arena:
         return place
 
     def finish(self) -> None:
-        """Measure what lies in the blocks."""
+        """Measure the contents of all blocks."""
         for block in self.blocks.values():
             if block.used:
                 self.measure(block)
@@ -111,15 +110,16 @@ class Arena:
         high = np.maximum.reduce(x, axis=1).astype(np.float64)
         bad = _NONE.repeat(used, axis=1)
         every, finite = x, np.isfinite(high - low)
-        some: NDArray[np.bool_] | None = None  # who has finite elements, where not all have
+        some: NDArray[np.bool_] | None = None  # the contents with finite elements, where not all have some
         if not finite.all():
             x, some = self._leave_out(x, np.flatnonzero(~finite), counts, low, high, bad)
-        filling = block.width - counts
-        zero = self._zeros(x) - filling
-        if filling.any():
-            self._without_filling(every, counts, low, high)
+        padding = block.width - counts
+        zero = self._zeros(x) - padding
+        if padding.any():
+            self._without_padding(every, counts, low, high)
         size = np.maximum(-low, high)
         least, most = self.scratch.sums(x.dtype).safe
+        nan, posinf, neginf = bad
         odd = np.flatnonzero((size < least) | (size > most))
         total, squares = self._sums(x)
         if some is None:
@@ -131,9 +131,9 @@ class Arena:
             mean = np.where(some, total / (counts - out), np.nan)
         columns = Fingerprints(
             elements=np.array(block.elements),
-            nan=bad[0],
-            posinf=bad[1],
-            neginf=bad[2],
+            nan=nan,
+            posinf=posinf,
+            neginf=neginf,
             zero=zero,
             min=low,
             max=high,
@@ -153,10 +153,10 @@ class Arena:
         high: NDArray[np.float64],
         bad: NDArray[np.int64],
     ) -> tuple[Values, NDArray[np.bool_]]:
-        """Count the non-finite elements of these contents; return the block with 0 for them, and who has finite ones."""
+        """Count the non-finite elements of these contents; return the block with 0 for them, and the rows with finite ones."""
         clean = self.scratch.buffer("clean", x.dtype, x.size).reshape(x.shape)
         np.copyto(clean, x)
-        many = max(1, CHUNK // 2 // x.shape[1])  # at a time: what is made on the way stays in the cache
+        many = max(1, CHUNK // 2 // x.shape[1])  # at a time: temporaries stay in the cache
         for start in range(0, len(places), many):
             some = places[start : start + many]
             part = x[some]
@@ -173,10 +173,10 @@ class Arena:
         return _count(mask)
 
     @staticmethod
-    def _without_filling(
+    def _without_padding(
         x: Values, counts: NDArray[np.int64], low: NDArray[np.float64], high: NDArray[np.float64]
     ) -> None:
-        """Where a zero of the filling may pass for the least or greatest element, look again without it."""
+        """Take min and max again without the padding, where one of its zeros may be the least or greatest element."""
         unsure = (counts < x.shape[1]) & ((low == 0) | (high == 0))
         for place in np.flatnonzero(unsure):
             own = x[place, : counts[place]]
@@ -224,7 +224,7 @@ def _part(width: int) -> int:
     return width
 
 
-def place_of(block: Block, place: int, count: int) -> NDArray[Any]:
-    """Return a block's place as an array of its kind's plain dtype, for numpy to copy into."""
-    view: NDArray[Any] = block.raw[place, : count * block.kind.size].view(block.kind.storage)
+def place_of(block: Block, place: int, count: int) -> NDArray[np.generic]:
+    """Return a row of a block as an array of its kind's plain dtype, for numpy to copy into."""
+    view: NDArray[np.generic] = block.raw[place, : count * block.kind.size].view(block.kind.storage)
     return view

@@ -1,16 +1,15 @@
 """The fingerprint of one content of any size on the CPU, a few chunks at a time, at memory speed.
 
-Each pass over four chunks is one numpy call, or one for each of them, on at most 1 MB, which stays in the cache; what is
-small is left for later and done for many chunks at once. BLAS sums less than 9000 elements at a time: it then starts no
-threads, and float32 sums are short enough to be right to 1e-6 by bound, not by luck. (Threads of our own do not help
-beside torch's, which keep their cores between operators: docs/explanation/performance.md.)
+Each pass over four chunks is one numpy call, or one per chunk, on at most 1 MB, which stays in the cache. Small work is put
+off and done for many chunks at once. BLAS sums fewer than 9000 elements at a time: it then starts no threads, and float32
+sums are short enough for a proven bound of 1e-6. (Threads of our own do not help beside torch's, which keep their cores
+between operators: docs/explanation/performance.md.)
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +23,19 @@ _WIDTH = ROW * BUCKETS  # both a row's place and the bucket follow from the inde
 _RUN = 2048  # elements that BLAS sums at a time: some 32 in each lane of its kernels
 _RUNS = CHUNK // _RUN
 _DEEP = -(-CHUNK // _WIDTH)
-_STRIPS = 8  # in which a chunk is folded: BLAS sees one at a time
-_LATER = 16  # chunks whose sums are left for later
-STEP = 4 * CHUNK  # elements that are taken at a time
+_STRIPS = 8  # of a chunk, folded one by one: BLAS sees one at a time
+_LATER = 16  # chunks whose sums are put off
+STEP = 4 * CHUNK  # elements taken at a time
 _MASK = (1 << 64) - 1
 
-# Where the largest magnitude lies in here, squares and sums neither overflow nor lose anything that counts.
+# With the largest magnitude within these bounds, squares and sums neither overflow nor lose a digit that counts.
 SAFE = {np.dtype(np.float32): (2.0**-40, 2.0**50), np.dtype(np.float64): (2.0**-400, 2.0**400)}
 
 
 class Sums:
-    """The buffers for sums in one precision, and what the chunks have left in them."""
+    """The buffers for sums in one precision, with the sums of some chunks."""
 
-    def __init__(self, real: np.dtype[Any]) -> None:
+    def __init__(self, real: np.dtype[np.generic]) -> None:
         self.signs: Values = constants.sign_table().astype(real, copy=False)
         self.ones = np.ones((_RUN, 1), real)
         self.zero = np.zeros((), real)
@@ -51,7 +50,7 @@ class Sums:
         self.deep = self.ones[None, :_DEEP, 0]
 
     def take(self, x: Values, first: int, at: int) -> int:
-        """Sum some chunks and leave that at as many places; return how many they are."""
+        """Sum some chunks, and store each sum from index `at` on; return the number of chunks."""
         chunks = -(-x.size // CHUNK)
         for number in range(chunks):
             part = x[number * CHUNK : (number + 1) * CHUNK]
@@ -86,8 +85,8 @@ class Scratch:
         self.lines = np.empty((DIGITS, LINE), np.int64)
         self._mask = np.empty(CHUNK, np.bool_)
         self.ones = np.ones(ROW)
-        self._sums: dict[np.dtype[Any], Sums] = {}
-        self._buffers: dict[tuple[str, np.dtype[Any]], Values] = {}
+        self._sums: dict[np.dtype[np.generic], Sums] = {}
+        self._buffers: dict[tuple[str, np.dtype[np.generic]], Values] = {}
 
     def mask(self, size: int) -> NDArray[np.bool_]:
         """Return a buffer of `size` truth values."""
@@ -95,23 +94,23 @@ class Scratch:
             self._mask = np.empty(size, np.bool_)
         return self._mask[:size]
 
-    def sums(self, real: np.dtype[Any]) -> Sums:
+    def sums(self, real: np.dtype[np.generic]) -> Sums:
         """Return the buffers for sums in this precision."""
-        found = self._sums.get(real)
-        if found is None:
-            found = self._sums[real] = Sums(real)
-        return found
+        sums = self._sums.get(real)
+        if sums is None:
+            sums = self._sums[real] = Sums(real)
+        return sums
 
-    def buffer(self, name: str, real: np.dtype[Any], size: int) -> Values:
+    def buffer(self, name: str, real: np.dtype[np.generic], size: int) -> Values:
         """Return a buffer of `size` numbers, the same one for the same name."""
-        found = self._buffers.get((name, real))
-        if found is None or found.size < size:
-            found = self._buffers[name, real] = np.empty(size, real)
-        return found[:size]
+        buffer = self._buffers.get((name, real))
+        if buffer is None or buffer.size < size:
+            buffer = self._buffers[name, real] = np.empty(size, real)
+        return buffer[:size]
 
 
 class Measure:
-    """The running fingerprint of one content, fed with its chunks in order; one at a time may use the same buffers."""
+    """The running fingerprint of one content, fed with its chunks in order; two must not use the same buffers at once."""
 
     def __init__(self, kind: Kind, elements: int, scratch: Scratch) -> None:
         self.kind, self.elements, self.scratch = kind, elements, scratch
@@ -124,7 +123,7 @@ class Measure:
         self._sums = scratch.sums(kind.real)
         self._later: list[int] = []  # chunks whose sums lie in the buffers
         self._hashed = 0  # chunks
-        self._rest = 0  # hash of what is not whole lines
+        self._rest = 0  # hash of the last, partial line
         scratch.lines.fill(0)
 
     def take(self, raw: NDArray[np.uint8]) -> None:
@@ -143,7 +142,7 @@ class Measure:
             self._rest = hash_rest(raw[whole:], first + whole // 4)
 
     def hash_so_far(self) -> int:
-        """Return the hash of what was taken up to now."""
+        """Return the hash of the chunks taken so far."""
         return (join(self.scratch.lines) + self._rest) & _MASK
 
     def add_values(self, raw: NDArray[np.uint8]) -> None:
@@ -153,7 +152,7 @@ class Measure:
         self.at += STEP // CHUNK
 
     def finish(self) -> None:
-        """End it: take what was left for later."""
+        """End the content: join the sums that were put off."""
         if self._later:
             self._settle(0)
         self.hash = self.hash_so_far()
@@ -198,7 +197,7 @@ class Measure:
         return clean, float(low), float(high)
 
     def _settle(self, exponent: int) -> None:
-        """Join the sums of some chunks, of elements that were divided by a power of two."""
+        """Join the sums that were put off, of elements that were divided by 2**exponent."""
         sums, chunks, count = self._sums, self._later, len(self._later)
         total = float(np.add.reduce(sums.total[: count * _RUNS], axis=None, dtype=np.float64))
         squares = float(np.add.reduce(sums.squares[: count * _RUNS], axis=None, dtype=np.float64))
@@ -214,21 +213,21 @@ class Measure:
         self._later = []
 
 
-def leave_out(x: Values) -> tuple[Values, Any, Any]:
-    """Return x with 0 for what is not finite, and the least and greatest finite element along the last dimension.
+def leave_out(x: Values) -> tuple[Values, Values, Values]:
+    """Return x with 0 for non-finite elements, and the least and greatest finite element along the last dimension.
 
     By masks on the bits: choosing element by element is ten times slower where finite and other elements alternate.
     """
     integer = np.int32 if x.dtype.itemsize == 4 else np.int64
-    keep: NDArray[Any] = np.isfinite(x).astype(integer)
+    keep: NDArray[np.int32 | np.int64] = np.isfinite(x).astype(integer)
     np.negative(keep, out=keep)  # all bits, or none
-    clean: NDArray[Any] = np.bitwise_and(x.view(integer), keep)
+    clean: NDArray[np.generic] = np.bitwise_and(x.view(integer), keep)
     np.invert(keep, out=keep)
     bits = [clean | (keep & np.array(end, x.dtype).view(integer)) for end in (np.inf, -np.inf)]
     return clean.view(x.dtype), bits[0].view(x.dtype).min(-1), bits[1].view(x.dtype).max(-1)
 
 
-def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
+def raw_chunks(array: NDArray[np.generic], size: int) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of an array of plain dtype in row-major order, four chunks at a time, copying that much at most.
 
     `size` is the bytes of one real element: half of the array's, for a complex one.
@@ -242,8 +241,8 @@ def raw_chunks(array: NDArray[Any], size: int) -> Iterator[NDArray[np.uint8]]:
     iterator = np.nditer(array, flags=["external_loop", "buffered", "zerosize_ok"], order="C", buffersize=step)
     held = np.empty(step, array.dtype)
     filled = 0
-    part: NDArray[Any]
-    for part in iterator:  # type: ignore[assignment]  # usually `step` elements each, but numpy promises no more than that they come in order
+    part: NDArray[np.generic]
+    for part in iterator:  # type: ignore[assignment]  # usually `step` elements each; numpy promises only their order
         while part.size:
             if filled == 0 and part.size == step:
                 yield np.ascontiguousarray(part).view(np.uint8)

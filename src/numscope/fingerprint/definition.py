@@ -40,7 +40,7 @@ def fingerprint(array: Array) -> Fingerprints:
 
 
 def values(array: Array) -> NDArray[np.float64]:
-    """Return the content as float64 numbers: what statistics and sketch are computed from."""
+    """Return the content as float64 numbers, from which statistics and sketch are computed."""
     flat = content(array)
     with np.errstate(invalid="ignore"):  # a signalling NaN is as good a NaN as any
         return flat.astype(np.float64)

@@ -13,7 +13,6 @@ Short contents are hashed the other way round, many at a time: places in digits,
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +21,10 @@ from numscope.fingerprint import constants
 from numscope.fingerprint.constants import SPAN
 
 LINE = 1024  # words that share the factor of their block and span
-LINES = 128  # lines that are summed in one matrix product
+LINES = 128  # lines summed in one matrix product
 DIGITS, _BITS = 4, 16
-_GROUPS = 64  # of lines, whose digits are made at once
-_PIECE = 128  # words of a line that are summed in one matrix product
+_GROUPS = 64  # of lines: their digits are made at once
+_PIECE = 128  # words of a line summed in one matrix product
 
 
 def add_lines(sums: NDArray[np.int64], words: NDArray[np.int32], first: int, buffer: NDArray[np.float64]) -> None:
@@ -45,7 +44,7 @@ def add_lines(sums: NDArray[np.int64], words: NDArray[np.int32], first: int, buf
 
 
 def join(sums: NDArray[np.int64]) -> int:
-    """Return the hash, mod 2**64, that these sums make."""
+    """Return the hash of these sums, mod 2**64."""
     return int(np.dot(sums.reshape(-1), _places()))
 
 
@@ -115,7 +114,7 @@ def _places() -> NDArray[np.int64]:
 
 
 @lru_cache(maxsize=16)
-def _line_digits(bundle: int) -> NDArray[Any]:
+def _line_digits(bundle: int) -> NDArray[np.float64]:
     """Return the digits of the factors of 64 groups of 128 lines: (groups, digits, lines)."""
     per = SPAN // LINE
     spans = constants.span_factors(np.arange(_GROUPS * LINES // per) + bundle * (_GROUPS * LINES // per))

@@ -1,4 +1,4 @@
-"""The kinds of elements: how the raw bytes of a content become numbers, and in which precision they are summed.
+"""The kinds of elements: their conversion from raw bytes to numbers, and the precision of their sums.
 
 A kind of at most 32 bits is summed in float32 within a short run and in float64 beyond; all others in float64.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-Values = NDArray[Any]  # float32 or float64
+Values: TypeAlias = NDArray[Any]  # float32 or float64, which numpy's stubs have no arithmetic for in one type
 Load = Callable[[NDArray[np.uint8], Values], Values]
 
 
@@ -24,9 +24,9 @@ class Kind:
 
     name: str
     size: int  # bytes per element
-    real: np.dtype[Any]  # float32 or float64: what it is summed in
+    real: np.dtype[np.generic]  # of its sums: float32 or float64
     load: Load  # (raw bytes, buffer of the right shape) -> the numbers, in the buffer or as a view of the bytes
-    storage: np.dtype[Any]  # a plain numpy dtype of the same size, to move elements with
+    storage: np.dtype[np.generic]  # a plain numpy dtype of the same size, to move elements with
     blank: bool = True  # bytes of zero are the number zero
 
 
@@ -68,7 +68,7 @@ def _table(name: str) -> Kind:
     @lru_cache(maxsize=1)
     def table() -> NDArray[np.float32]:
         with np.errstate(invalid="ignore"):
-            codes: NDArray[Any] = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name))
+            codes: NDArray[np.generic] = np.arange(256, dtype=np.uint8).view(getattr(ml_dtypes, name))
             return codes.astype(np.float32)
 
     def load(raw: NDArray[np.uint8], out: Values) -> Values:
@@ -94,7 +94,7 @@ def _kinds() -> dict[str, Kind]:
 KINDS = _kinds()
 
 
-def kind_of(dtype: np.dtype[Any]) -> Kind | None:
+def kind_of(dtype: np.dtype[np.generic]) -> Kind | None:
     """Return the kind of a numpy dtype (of its parts, for a complex one), or None if it has none."""
     if dtype.kind == "c":
         dtype = np.dtype(f"f{dtype.itemsize // 2}")

@@ -1,9 +1,8 @@
 """The C functions: native.c takes the fingerprint of a content in memory, native_launch.c launches a kernel on a GPU.
 
-They are compiled once, where the machine has a compiler, when they are first needed, tried out against the definition, and
-kept in the user's cache folder. Where any of that can't be had, contents are measured by numpy calls, in three times the
-time, and kernels are launched by Triton: the same results.
-`NUMSCOPE_NATIVE=0` asks for that.
+They are compiled when they are first needed, where the machine has a compiler, tried out against the definition, and kept in
+the user's cache folder. Without them contents are measured by numpy calls, in three times the time, and kernels are launched
+by Triton, with the same results. `NUMSCOPE_NATIVE=0` forbids them.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numscope.core.compiling import compiled, is_wanted, program, vector_flags
 from numscope.fingerprint import definition
@@ -25,32 +25,35 @@ from numscope.fingerprint.rows import Places, Rows
 
 # The kinds of native.c, in its order; bool is measured as uint8.
 _CODES = ["float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8"]
-_EXPONENTS = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}  # the bits that have them
-_DIMENSIONS = 8  # of a form
-_SHORT = 1 << 18  # bytes of a content for which Python's lock is kept: it would take longer to get it back
+_EXPONENTS = {"float32": 0x7F800000, "bfloat16": 0x7F80, "float16": 0x7C00}  # the bits of the exponent
+_DIMENSIONS = 8  # of a form, at most
+_SHORT = 1 << 18  # bytes of a content below which Python's lock is kept: getting it back would take longer
 _FLAGS = ["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-strict-aliasing", "-fPIC", "-shared", "-lm"]
 _SOURCES = ("native.c", "native_launch.c", "native_block.h")
 
 
-class Way(NamedTuple):
-    """How contents of one form are measured."""
+# (form or packed launch, row, address >> 32, address) -> 0, or another number where it was not done
+NativeCall = Callable[[bytes, int, int, int], int]
 
-    measure: Any  # the function
+
+class Way(NamedTuple):
+    """The way to measure contents of one form: a call of native.c."""
+
+    measure: NativeCall
     form: bytes
-    entry: int  # where the function is
-    lets_go: bool  # of Python's lock
+    entry: int  # the address of the function
+    lets_go: bool  # it releases Python's lock
 
 
 class Native:
-    """The compiled function, in two ways to call it: (form, row, address >> 32, address) -> 0, or 1 for `not measured`."""
+    """The compiled functions: one that measures, with and without Python's lock, and one that launches a kernel."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.PyDLL(str(path))
-        self._short = library.numscope_measure
-        free = ctypes.CDLL(str(path))  # lets go of Python's lock
-        self._long = free.numscope_measure
-        # of a kernel: (packed, row, address >> 32, address) -> 0 for `launched`; it may have to wait for the GPU
-        self.launch: Any = free.numscope_launch
+        self._short: NativeCall = library.numscope_measure
+        free = ctypes.CDLL(str(path))  # releases Python's lock
+        self._long: NativeCall = free.numscope_measure
+        self.launch: NativeCall = free.numscope_launch  # may have to wait for the GPU
         self._entry = _address(free.numscope_measure)
         self.launch_entry = _address(free.numscope_launch)
         library.numscope_prepare(ctypes.c_void_p(_parallel()))
@@ -58,9 +61,9 @@ class Native:
     def way(
         self, places: Places, kind: Kind, elements: int, shape: Sequence[int], strides: Sequence[int]
     ) -> Way | None:
-        """Return how contents of one form are measured into the rows there.
+        """Return the way to measure contents of one form into the rows of `places`; None where the function cannot.
 
-        `shape` and `strides` (in bytes) are those of real elements; None where the function can't.
+        `shape` and `strides` (in bytes) are those of real elements.
         """
         name = "uint8" if kind.name == "bool" else kind.name
         if name not in _CODES or not elements:
@@ -76,11 +79,11 @@ class Native:
 
 
 def _parallel() -> int:
-    """Return where the function is that has the job's own threads do some work: that of the OpenMP that is loaded, or 0."""
+    """Return the address of GOMP_parallel in the OpenMP that the job has loaded, or 0: it runs work in the job's threads."""
     try:
         with open("/proc/self/maps") as file:
             paths = {line.partition("/")[2].rstrip() for line in file if "/libgomp" in line or "/libiomp5" in line}
-        # Where there are several, that of the framework, which has it among its own libraries.
+        # The framework brings its own, which comes first where there are several.
         for path in sorted(paths, key=lambda path: ("/torch/lib/" not in path, "/libgomp" in path)):
             return _address(ctypes.CDLL(f"/{path}").GOMP_parallel)
     except (OSError, AttributeError):
@@ -88,12 +91,12 @@ def _parallel() -> int:
     return 0
 
 
-def _address(function: Any) -> int:
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
+def _address(function: NativeCall) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]
 
 
 def _joined(shape: Sequence[int], strides: Sequence[int], size: int) -> tuple[list[int], list[int]]:
-    """Return lengths and strides with as few dimensions as show the same elements in the same order, but one at least."""
+    """Return lengths and strides with as few dimensions as possible, one at least, that show the elements in order."""
     lengths, steps = [1], [size]
     for length, step in zip(reversed(shape), reversed(strides)):
         if length == 1:
@@ -110,7 +113,7 @@ def _joined(shape: Sequence[int], strides: Sequence[int], size: int) -> tuple[li
 
 @lru_cache(maxsize=1)
 def load() -> Native | None:
-    """Return the compiled functions, or None where they can't be had; the answer is the same for the whole process."""
+    """Return the compiled functions, or None where there are none; the answer holds for the whole process."""
     if not is_wanted():
         return None
     try:
@@ -128,14 +131,14 @@ def _library() -> Path:
 
 
 def _try_out(native: Native) -> None:
-    """Measure a content of each kind, with all that is special in it, and raise where one is not the definition's."""
+    """Measure a content of each kind, special values included, and raise where a result differs from the definition."""
     words = np.random.Generator(np.random.PCG64(0)).integers(0, 256, 70_001 * 8, np.uint8)
     for name in _CODES:
-        array: Any = words[: 70_001 * KINDS[name].size].copy()
-        if name in _EXPONENTS:  # no subnormal numbers: to the definition they are zeros where the job has them flushed
-            bits = array.view(f"u{KINDS[name].size}")
+        raw = words[: 70_001 * KINDS[name].size].copy()
+        if name in _EXPONENTS:  # no subnormal numbers: the definition reads zeros where the job has them flushed
+            bits = raw.view(f"u{KINDS[name].size}")
             bits[bits & _EXPONENTS[name] == 0] = 0
-        array = array.view(_dtype(name))
+        array: NDArray[np.generic] = raw.view(_dtype(name))
         if name == "float64":
             array = (words[:70_001].astype(np.float64) - 100) / 7
         places = Places()
@@ -143,19 +146,23 @@ def _try_out(native: Native) -> None:
         rows.count = 1
         rows.reserve()
         way = native.way(places, KINDS[name], array.size, array.shape, array.strides)
-        failed = way is None or way[0](way[1], 0, array.ctypes.data >> 32, array.ctypes.data)
-        found, right = rows.hand_over(), definition.fingerprint(array)
+        failed = way is None or way.measure(way.form, 0, array.ctypes.data >> 32, array.ctypes.data)
+        measured, right = rows.hand_over(), definition.fingerprint(array)
         scale = float(right.l2[0]) + 1e-300
         same = all(
-            getattr(found, one)[0] == getattr(right, one)[0] for one in ("nan", "posinf", "neginf", "zero", "hash")
+            getattr(measured, column)[0] == getattr(right, column)[0]
+            for column in ("nan", "posinf", "neginf", "zero", "hash")
         )
-        near = [(one, float(abs(getattr(right, one)[0]))) for one in ("min", "max", "l2")] + [("mean", scale)]
-        same = same and all(abs(getattr(found, one)[0] - getattr(right, one)[0]) <= 1e-9 * size for one, size in near)
-        if failed or not same or np.abs(found.sketch - right.sketch).max() > 1e-9 * scale:
+        sizes = {column: float(abs(getattr(right, column)[0])) for column in ("min", "max", "l2")} | {"mean": scale}
+        near = all(
+            abs(getattr(measured, column)[0] - getattr(right, column)[0]) <= 1e-9 * size
+            for column, size in sizes.items()
+        )
+        if failed or not (same and near) or np.abs(measured.sketch - right.sketch).max() > 1e-9 * scale:
             raise ArithmeticError(f"the compiled form measures {name} wrongly")
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> np.dtype[np.generic]:
     import ml_dtypes
 
     return np.dtype(getattr(ml_dtypes, name) if name == "bfloat16" else name)

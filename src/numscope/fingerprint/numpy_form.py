@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ class NumpyBatch:
         self._large = Large(self._scratch, self._rows)
         self._native = load() if native else None
 
-    def add(self, array: NDArray[Any]) -> int:
+    def add(self, array: NDArray[np.generic]) -> int:
         """Measure the array as it is now; return its row in the next `collect`."""
         kind = kind_of(array.dtype)
         if kind is None:
@@ -54,15 +53,15 @@ class NumpyBatch:
                 np.copyto(place.view(plain.dtype).reshape(array.shape), plain)
         return row
 
-    def _measure(self, native: Native, row: int, kind: Kind, array: NDArray[Any]) -> bool:
-        """Measure an array by the compiled function; tell whether that could be."""
+    def _measure(self, native: Native, row: int, kind: Kind, array: NDArray[np.generic]) -> bool:
+        """Measure an array by the compiled function; return False where that cannot."""
         parts = array.itemsize // kind.size
         shape, strides = (
             (array.shape, array.strides) if parts == 1 else ((*array.shape, parts), (*array.strides, kind.size))
         )
         way = native.way(self._places, kind, array.size, shape, strides)
         address = int(array.ctypes.data)
-        return way is not None and way[0](way[1], row, address >> 32, address) == 0
+        return way is not None and way.measure(way.form, row, address >> 32, address) == 0
 
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`."""

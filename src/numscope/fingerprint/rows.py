@@ -1,9 +1,8 @@
-"""Growing columns in which the forms leave their results, row by row or many rows at once."""
+"""Growing columns to which the forms write their results, row by row or many rows at once."""
 
 from __future__ import annotations
 
 from ctypes import addressof, c_int64
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ _FLOATS = ("min", "max", "mean", "l2")
 
 
 class Places:
-    """Where native.c finds the columns of the rows that are being written: one for all rows of a batch, one after the other."""
+    """The addresses of the columns of the current rows, for native.c: one object for all rows of a batch in turn."""
 
     def __init__(self) -> None:
         self.columns = (c_int64 * 4)()
@@ -25,7 +24,7 @@ class Places:
 
 
 class Rows:
-    """The results of one batch, in any order of writing; rows never written are those of an empty tensor."""
+    """The results of one batch, written in any order; a row that was never written is that of an empty tensor."""
 
     __slots__ = ("_least", "_places", "count", "floats", "hash", "integers", "room", "sketch")
 
@@ -36,7 +35,7 @@ class Rows:
         self._allocate(0)  # memory is taken when there is something to write
 
     def succeed(self) -> Rows:
-        """Return rows for the next batch; from here on native.c finds those in place of these."""
+        """Return the rows of the next batch; native.c writes to those from here on."""
         places, self._places = self._places, None
         return Rows(max(256, self.count), places)
 
@@ -71,7 +70,7 @@ class Rows:
         self.sketch[row] = result.sketch
 
     def repeat(self, row: int, source: int, elements: int) -> None:
-        """Write what another row has, for a tensor with so many elements of its own."""
+        """Copy another row, for a tensor with this number of elements."""
         self.reserve()
         for column in (self.integers, self.floats, self.hash, self.sketch):
             column[row] = column[source]
@@ -95,7 +94,7 @@ class Rows:
         hashes: NDArray[np.uint64],
         sketch: NDArray[np.float64],
     ) -> None:
-        """Write many rows at once, whose columns are those of the blocks here."""
+        """Write many rows at once, from blocks in the layout of these rows."""
         self.reserve()
         self.integers[rows] = integers
         self.floats[rows] = floats
@@ -103,12 +102,14 @@ class Rows:
         self.sketch[rows] = sketch
 
     def hand_over(self) -> Fingerprints:
-        """Return all rows and begin anew."""
+        """Return all rows, and begin again without any."""
         self.reserve()
         count = self.count
         integers, floats = (np.ascontiguousarray(block[:count].T) for block in (self.integers, self.floats))
-        columns: dict[str, Any] = dict(zip(_INTEGERS + _FLOATS, (*integers, *floats)))
-        result = Fingerprints(**columns, hash=self.hash[:count], sketch=self.sketch[:count])
+        elements, nan, posinf, neginf, zero = integers
+        low, high, mean, l2 = floats
+        hashes, sketch = self.hash[:count], self.sketch[:count]
+        result = Fingerprints(elements, nan, posinf, neginf, zero, low, high, mean, l2, hashes, sketch)
         self.count = 0
         self._least = max(256, count)
         self._allocate(0)

@@ -1,10 +1,10 @@
-"""The content of a torch tensor: which elements it has, and its bytes in row-major order, a chunk at a time."""
+"""The content of a torch tensor: its kind of elements, and its bytes in row-major order, a chunk at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from ctypes import c_char
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,15 @@ Tensor = torch.Tensor
 
 _COMPLEX = {torch.complex32: "float16", torch.complex64: "float32", torch.complex128: "float64"}
 _PACKED = {f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)}  # torch packs them, ml_dtypes does not
+
+
+class PendingTensor(NamedTuple):
+    """A tensor that is to be measured."""
+
+    row: int
+    tensor: Tensor
+    address: int
+    alike: Hashable | None  # the object of all tensors like it, if there is one
 
 
 def _kinds() -> dict[torch.dtype, tuple[Kind, int]]:
@@ -36,7 +45,7 @@ def _kinds() -> dict[torch.dtype, tuple[Kind, int]]:
 
 
 KIND_OF = _kinds()
-_ANYTHING = c_char * (1 << 46)  # memory of any size, of which a part is taken
+_ANYTHING = c_char * (1 << 46)  # memory of any size: a caller takes a part
 
 
 def refuse(tensor: Tensor) -> str | None:
@@ -53,34 +62,33 @@ def refuse(tensor: Tensor) -> str | None:
         # A device that is registered from Python keeps its data where torch has no address of it.
         if tensor.numel() and tensor.data_ptr() == 0 and tensor.device.type != torch._C._get_privateuse1_backend_name():
             return f"a {type(tensor).__name__} has no data of its own"
-    except RuntimeError:  # fake, functional and batched tensors, as torch's tracers and vmap use them
+    except RuntimeError:  # fake, functional and batched tensors of torch's tracers and vmap
         return f"a {type(tensor).__name__} without storage has no data"
     return None
 
 
 def memory(tensor: Tensor) -> NDArray[np.uint8]:
-    """Return the bytes of a contiguous CPU tensor as they lie there; the tensor must outlive the array.
+    """Return the memory of a contiguous CPU tensor as bytes; the tensor must outlive the array.
 
-    Not by `tensor.numpy()`: that takes from its storage, for good, that it can be given another size, and a job that
-    does so (FSDP frees and refills its storages) must not find it taken away.
+    `tensor.numpy()` would make its storage non-resizable for good, and fail a job that resizes storages (FSDP frees and
+    refills them).
     """
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return np.empty(0, np.uint8)
-    everything: Any = _ANYTHING.from_address(tensor.data_ptr())
-    return np.frombuffer(everything, np.uint8, size)
+    return np.frombuffer(_ANYTHING.from_address(tensor.data_ptr()), np.uint8, size)  # type: ignore[call-overload,no-any-return]
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Tell whether the content is what lies in the tensor's memory, in that order."""
+    """Tell whether the tensor's memory holds its content, in row-major order."""
     return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
 
 
 def raw_chunks(tensor: Tensor, step: int, held: dict[torch.dtype, Tensor]) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of a CPU tensor in row-major order, `step` elements at a time.
 
-    Where they lie in another order they are copied to a buffer that is kept in `held`, four times as many at once:
-    fresh memory would cost more than the copy, and torch starts its threads for each.
+    Elements in another order are copied to a buffer that is kept in `held`, four times as many at once: fresh memory
+    would cost more than the copy, and torch starts its threads for each copy.
     """
     size = step * tensor.element_size()
     parts: Iterable[NDArray[np.uint8]]
@@ -104,8 +112,8 @@ def _bytes(part: Tensor) -> NDArray[np.uint8]:
 def flat_chunks(tensor: Tensor, step: int, held: Tensor | None = None) -> Iterator[Tensor]:
     """Yield the elements in row-major order as contiguous 1-d tensors of `step` elements (fewer in the last).
 
-    Contiguous tensors are not copied. Of others a chunk at most is, and conjugation and negation that torch has put
-    off are carried out on the copy.
+    Contiguous tensors are not copied. Of others, one chunk at a time is copied, with its conjugate and negative bits
+    resolved.
     """
     if tensor.is_contiguous() and not (tensor.is_conj() or tensor.is_neg()):
         flat = tensor.view(-1)

@@ -1,16 +1,16 @@
 """The fingerprint of torch tensors on any device, without a synchronisation per tensor.
 
-CPU tensors are measured on their own memory, by a compiled function where there is a compiler, or else by numpy calls, small
-ones many at a time; those of CUDA devices by Triton, where it is there and works; those of others by torch operations.
+CPU tensors are measured in their own memory, by a compiled function where there is a compiler, or else by numpy calls, small
+ones many at a time; tensors of CUDA devices by Triton, where it is installed and works; all others by torch operations.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from ctypes import memmove
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -20,20 +20,29 @@ from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.large import Large
 from numscope.fingerprint.native import Native, Way, load
 from numscope.fingerprint.rows import Places, Rows
-from numscope.fingerprint.torch_content import KIND_OF, is_plain, raw_chunks, refuse
+from numscope.fingerprint.torch_content import KIND_OF, PendingTensor, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
 
 if TYPE_CHECKING:
     from numscope.fingerprint.cuda.form import CudaBatch
-    from numscope.fingerprint.cuda.stream import Job
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
-_data_ptr = torch._C.TensorBase.data_ptr  # torch's own, whatever others put in its place on `Tensor`
-_SHAPES = 10_000  # whose strides are remembered
+_data_ptr = torch._C.TensorBase.data_ptr  # torch's own, whatever replaces it on `Tensor`
+_SHAPES = 10_000  # shapes whose strides are remembered
+
+
+class SmallContent(NamedTuple):
+    """Small contents of one dtype and size on the CPU, and the block that they are copied to."""
+
+    block: Block
+    real: int  # elements, complex ones counted twice
+    elements: int
+    size: int  # bytes
+    typed: torch.Tensor  # the block as a tensor
 
 
 class TorchBatch:
-    """Measures tensors of any device, dtype and strides; several threads may share it, but for `add_alike`.
+    """Measures tensors of any device, dtype and strides; several threads may share it, except for `add_alike`.
 
     `add` raises TypeError with the reason for a tensor that has no data (sparse, nested, meta, fake, quantized).
     """
@@ -54,35 +63,34 @@ class TorchBatch:
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
-        self._cuda: dict[int, CudaBatch] = {}  # those of them that Triton measures
-        self._later: dict[int, list[Job]] | None = None  # put off, by device
+        self._cuda: dict[int, CudaBatch] = {}  # the devices that Triton measures
+        self._later: dict[int, list[PendingTensor]] | None = None  # put off, by device
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
-        self._held: dict[torch.dtype, torch.Tensor] = {}  # copies of what does not lie in order, a few chunks at a time
-        # (dtype, elements) of small contents -> their block, real elements, bytes, and the block as a tensor
-        self._small: dict[tuple[torch.dtype, int], tuple[Block, int, int, torch.Tensor]] = {}
+        self._held: dict[
+            torch.dtype, torch.Tensor
+        ] = {}  # buffers for copies of non-contiguous tensors, a few chunks each
+        self._small: dict[tuple[torch.dtype, int], SmallContent] = {}  # by dtype and number of elements
         self._strides: dict[torch.Size, tuple[int, ...]] = {}  # of contiguous tensors
-        self._forms: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Way] = {}  # those of native.c
-        # what `alike` stands for -> how such contents are measured
-        self._ways: dict[Any, CudaBatch | Way | tuple[Block, int, int, int]] = {}
+        self._forms: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Way] = {}  # the ways of native.c
+        self._ways: dict[Hashable, CudaBatch | Way | SmallContent] = {}  # the way to measure contents that are alike
 
     def add(self, tensor: torch.Tensor) -> int:
         """Measure the tensor as it is now; return its row in the next `collect`."""
         return self._add(tensor)
 
-    def add_alike(self, tensor: torch.Tensor, alike: Any, address: int = -1) -> int:
-        """Do the same as `add` for one of many tensors that are alike: what can be asked of them is asked of the first only.
+    def add_alike(self, tensor: torch.Tensor, alike: Hashable, address: int = -1) -> int:
+        """Do as `add` for one of many tensors that are alike: torch is asked for the properties of the first one only.
 
-        `alike` is an object for all tensors of one dtype, shape, strides and device of which torch has put off the same;
-        `address` is where the data lie, asked for if it is not given.
-        Nobody else may use the batch meanwhile: who knows what is alike has a lock of its own.
+        `alike` is an object for all tensors of one dtype, shape, strides and device, with equal conjugate and negative
+        bits; `address` is the address of the data, asked for if it is not passed.
+        No other thread may use the batch meanwhile: the caller holds a lock of its own.
         """
         if address < 0:
             try:
                 address = _data_ptr(tensor)
             except RuntimeError:  # batched and functional ones have no storage
                 address = 0
-        way: Any = self._ways.get(alike)
-        row: int
+        way = self._ways.get(alike)
         if way is None or not address:
             row = self._add(tensor)
             self._learn(tensor, alike)
@@ -90,25 +98,23 @@ class TorchBatch:
         rows = self._rows
         row = rows.count
         rows.count = row + 1
-        kind = type(way)
-        if kind is Way:
-            measure, form, _, _ = way
+        if isinstance(way, Way):
             if row >= rows.room:
                 rows.reserve()
-            if measure(form, row, address >> 32, address):
+            if way.measure(way.form, row, address >> 32, address):
                 self._add_numpy(row, tensor.detach())
-        elif kind is tuple:
-            block, count, elements, size = way
-            place = self._arena.take(block, row, count, elements)
-            memmove(block.address + place * block.stride, address, size)
+        elif isinstance(way, SmallContent):
+            block = way.block
+            place = self._arena.take(block, row, way.real, way.elements)
+            memmove(block.address + place * block.stride, address, way.size)
         elif self._later is None:
             way.add_alike(row, tensor, address, alike)
         else:
-            self._later.setdefault(way.index, []).append((row, tensor, address, alike))
+            self._later.setdefault(way.index, []).append(PendingTensor(row, tensor, address, alike))
         return row
 
-    def _learn(self, tensor: torch.Tensor, alike: Any) -> None:
-        """Remember how a tensor that was just measured was, for those like it."""
+    def _learn(self, tensor: torch.Tensor, alike: Hashable) -> None:
+        """Remember the way in which a tensor was just measured, for tensors like it."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
             return
         if tensor.is_conj() or tensor.is_neg():
@@ -122,10 +128,9 @@ class TorchBatch:
         elif self._native is not None and (way := self._way(self._native, tensor)) is not None:
             self._ways[alike] = way
         elif is_plain(tensor):
-            known = self._small.get((tensor.dtype, tensor.numel()))
-            if known is not None:
-                block, count, size, _ = known
-                self._ways[alike] = block, count, tensor.numel(), size
+            small = self._small.get((tensor.dtype, tensor.numel()))
+            if small is not None:
+                self._ways[alike] = small
 
     def _add(self, tensor: torch.Tensor) -> int:
         if self._cuda and tensor.is_cuda:
@@ -137,9 +142,9 @@ class TorchBatch:
             if row is not None:
                 return row
         elements = tensor.numel()
-        known = self._small.get((tensor.dtype, elements))
+        small = self._small.get((tensor.dtype, elements))
         if (
-            known is None
+            small is None
             or type(tensor) not in _PLAIN
             or not tensor.is_cpu
             or tensor.layout is not torch.strided
@@ -152,21 +157,21 @@ class TorchBatch:
             address = 0
         if address == 0:
             return self._add_any(tensor)
-        block, count, size, typed = known
+        block = small.block
         plain = is_plain(tensor)
         with self._lock:
             rows = self._rows
             row = rows.count
             rows.count = row + 1
-            place = self._arena.take(block, row, count, elements)
+            place = self._arena.take(block, row, small.real, elements)
             if plain:
-                memmove(block.address + place * block.stride, address, size)
+                memmove(block.address + place * block.stride, address, small.size)
             else:
-                self._place(typed, place, tensor.shape).copy_(tensor.detach())
+                self._place(small.typed, place, tensor.shape).copy_(tensor.detach())
         return row
 
     def _add_native(self, native: Native, tensor: torch.Tensor) -> int | None:
-        """Measure a CPU tensor by the compiled function; None where that can't be, or where it has no data."""
+        """Measure a CPU tensor by the compiled function; return None where that cannot, or where there is no data."""
         if (
             type(tensor) not in _PLAIN
             or tensor.layout is not torch.strided
@@ -190,13 +195,12 @@ class TorchBatch:
             row = rows.count
             rows.count = row + 1
             rows.reserve()
-            measure, form, _, _ = way
-            if measure(form, row, address >> 32, address):
+            if way.measure(way.form, row, address >> 32, address):
                 self._add_numpy(row, tensor.detach())
         return row
 
     def _way(self, native: Native, tensor: torch.Tensor) -> Way | None:
-        """Return how the compiled function measures tensors of this form."""
+        """Return the way in which the compiled function measures tensors of this form, or None where it cannot."""
         shape, strides = tensor.shape, tensor.stride()
         key = tensor.dtype, shape, strides
         way = self._forms.get(key)
@@ -212,7 +216,7 @@ class TorchBatch:
         return way
 
     def _place(self, typed: torch.Tensor, place: int, shape: torch.Size) -> torch.Tensor:
-        """Return a place of a block as a contiguous tensor of that shape, with one torch operation."""
+        """Return a row of a block as a contiguous tensor of this shape, by one torch operation."""
         strides = self._strides.get(shape)
         if strides is None:
             if len(self._strides) > _SHAPES:
@@ -222,11 +226,11 @@ class TorchBatch:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Measure the tensors added inside at its end, CUDA's small ones with one launch for many.
+        """Put off the tensors added inside and measure them at the end, small ones on CUDA by one launch for many.
 
         None of them may change before, and no other thread may add or collect.
         """
-        if self._later is not None:  # inside another
+        if self._later is not None:  # nested
             yield
             return
         self._later = {}
@@ -234,11 +238,11 @@ class TorchBatch:
             yield
         finally:
             later, self._later = self._later, None
-            for index, jobs in later.items():
-                self._cuda[index].add_many(jobs)
+            for index, pending in later.items():
+                self._cuda[index].add_many(pending)
 
     def _add_cuda(self, tensor: torch.Tensor) -> int | None:
-        """Measure a tensor of a CUDA device that has Triton; None where that is not so, or where it has no data."""
+        """Measure a tensor of a CUDA device by Triton; return None where that cannot, or where there is no data."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
             return None
         try:
@@ -254,7 +258,7 @@ class TorchBatch:
             if self._later is None:
                 cuda.add(row, tensor, address)
             else:
-                self._later.setdefault(cuda.index, []).append((row, tensor, address, None))
+                self._later.setdefault(cuda.index, []).append(PendingTensor(row, tensor, address, None))
         return row
 
     def _add_any(self, tensor: torch.Tensor) -> int:
@@ -286,7 +290,7 @@ class TorchBatch:
             return
         with torch.inference_mode(False):  # a tensor made in inference mode could not be written to outside it
             typed = torch.from_numpy(block.raw).view(tensor.dtype)
-        self._small[tensor.dtype, elements] = block, count, count * kind.size, typed
+        self._small[tensor.dtype, elements] = SmallContent(block, count, elements, count * kind.size, typed)
         place = self._arena.take(block, row, count, elements)
         if is_plain(tensor):
             memmove(block.address + place * block.stride, _data_ptr(tensor), count * kind.size)
@@ -315,7 +319,7 @@ class TorchBatch:
         return self.flush()()
 
     def flush(self) -> Callable[[], Fingerprints]:
-        """End the rows here without waiting for a device; call what is returned, in any thread, to wait for them."""
+        """End the batch without waiting for a device; return a function that waits, in any thread, and returns the rows."""
         with self._lock:
             self._arena.finish()
             rows = self._rows

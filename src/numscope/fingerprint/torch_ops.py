@@ -1,4 +1,4 @@
-"""The fingerprint in plain torch operations, for devices that have no Triton; nothing is read back before `finish`."""
+"""The fingerprint in plain torch operations, for devices without Triton; nothing is copied back before `finish`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from numscope.fingerprint.torch_content import KIND_OF, flat_chunks, raw_bytes
 Tensor = torch.Tensor
 
 _DEEP = 16  # chunks at a time: at most 8 MB per temporary
-_COUNTS, _SUMS = 5, 4  # nan, posinf, neginf, zero, hash; min, max, sum, l2
+_NAN, _POSINF, _NEGINF, _ZERO, _HASH = range(5)  # the columns of counts
+_COUNTS = _HASH + 1
+_MIN, _MAX, _SUM, _L2 = range(4)  # the columns of sums
+_SUMS = _L2 + 1
 
 
 class DeviceBatch:
@@ -50,7 +53,7 @@ class DeviceBatch:
         self._flips = torch.from_numpy(1.0 - 2.0 * bits.astype(np.float32)).to(device=self.device, dtype=self.real)
 
     def add(self, row: int, tensor: Tensor) -> None:
-        """Enqueue what measures the tensor."""
+        """Enqueue the operations that measure the tensor."""
         kind, parts = KIND_OF[tensor.dtype]
         elements = tensor.numel() * parts
         if elements == 0:
@@ -60,7 +63,7 @@ class DeviceBatch:
         sums: Tensor | None = None
         sketch = torch.zeros(SKETCH, dtype=self.real, device=self.device)
         for number, chunk in enumerate(flat_chunks(tensor, _DEEP * CHUNK // parts)):
-            counts[4] += self._hash(raw_bytes(chunk), number * (_DEEP * CHUNK * kind.size // 4))
+            counts[_HASH] += self._hash(raw_bytes(chunk), number * (_DEEP * CHUNK * kind.size // 4))
             value = self._value(chunk, tensor.dtype)
             part = self._take(value, number * _DEEP, counts, sketch)
             sums = part if sums is None else _joined(sums, part)
@@ -84,15 +87,15 @@ class DeviceBatch:
     def _take(self, value: Tensor, first: int, counts: Tensor, sketch: Tensor) -> Tensor:
         """Add the counts and the sketch of these elements; return their min, max, sum and l2."""
         finite = torch.isfinite(value)
-        counts[0] += torch.isnan(value).sum()
-        counts[1] += (value == torch.inf).sum()
-        counts[2] += (value == -torch.inf).sum()
-        counts[3] += (value == 0).sum()
+        counts[_NAN] += torch.isnan(value).sum()
+        counts[_POSINF] += (value == torch.inf).sum()
+        counts[_NEGINF] += (value == -torch.inf).sum()
+        counts[_ZERO] += (value == 0).sum()
         low = torch.where(finite, value, torch.inf).amin()
         high = torch.where(finite, value, -torch.inf).amax()
         clean = torch.where(finite, value, 0.0)
         size = clean.abs().amax()
-        # two factors, because one power of two that lifts the smallest element is beyond the largest number
+        # two factors: the one power of two that lifts the smallest element overflows
         exponent = torch.where(size > 0, torch.frexp(size).exponent, 0)
         half = torch.div(exponent, 2, rounding_mode="floor")
         near, far = _power(-half, self.real), _power(half - exponent, self.real)
@@ -124,7 +127,7 @@ class DeviceBatch:
         return total
 
     def begin(self) -> Callable[[Rows], None]:
-        """Take the pending results; return what copies them to the host and writes their rows."""
+        """Take the pending results; return a function that copies them to the host and writes their rows."""
         if not self.rows:
             return lambda rows: None
         # int64 and float64 travel in one tensor of bytes: one copy, one synchronisation
@@ -151,23 +154,23 @@ class DeviceBatch:
         real = np.float64 if self.real is torch.float64 else np.float32
         counts = np.ascontiguousarray(raw[:, : _COUNTS * 8]).view(np.int64)
         floats = np.ascontiguousarray(raw[:, _COUNTS * 8 :]).view(real).astype(np.float64)
-        finite = elements[:, 1] - counts[:, :3].sum(1)
+        finite = elements[:, 1] - counts[:, : _NEGINF + 1].sum(1)
         with np.errstate(all="ignore"):
-            mean = floats[:, 2] / finite
+            mean = floats[:, _SUM] / finite
         none = finite == 0
         rows.set_many(
             numbers,
             Fingerprints(
                 elements=elements[:, 0],
-                nan=counts[:, 0],
-                posinf=counts[:, 1],
-                neginf=counts[:, 2],
-                zero=counts[:, 3],
-                min=np.where(none, np.nan, floats[:, 0]),
-                max=np.where(none, np.nan, floats[:, 1]),
+                nan=counts[:, _NAN],
+                posinf=counts[:, _POSINF],
+                neginf=counts[:, _NEGINF],
+                zero=counts[:, _ZERO],
+                min=np.where(none, np.nan, floats[:, _MIN]),
+                max=np.where(none, np.nan, floats[:, _MAX]),
                 mean=np.where(none, np.nan, mean),
-                l2=floats[:, 3],
-                hash=counts[:, 4].view(np.uint64) if counts.shape[0] else np.empty(0, np.uint64),
+                l2=floats[:, _L2],
+                hash=counts[:, _HASH].view(np.uint64) if counts.shape[0] else np.empty(0, np.uint64),
                 sketch=floats[:, _SUMS:],
             ),
         )
@@ -180,9 +183,9 @@ def _power(exponent: Tensor, real: torch.dtype) -> Tensor:
 def _joined(sums: Tensor, part: Tensor) -> Tensor:
     return torch.stack(
         [
-            torch.minimum(sums[0], part[0]),
-            torch.maximum(sums[1], part[1]),
-            sums[2] + part[2],
-            torch.hypot(sums[3], part[3]),
+            torch.minimum(sums[_MIN], part[_MIN]),
+            torch.maximum(sums[_MAX], part[_MAX]),
+            sums[_SUM] + part[_SUM],
+            torch.hypot(sums[_L2], part[_L2]),
         ]
     )

@@ -1,4 +1,4 @@
-"""One element at a time, for the Triton kernels: what its bits stand for, where it lies, what it adds to the hash."""
+"""Single elements, for the Triton kernels: their value, their offset in memory, their share of the hash."""
 
 # mypy: ignore-errors
 # (the kernels are written in Triton's own language, which has no types that mypy knows)
@@ -26,7 +26,7 @@ _TABLE = tl.constexpr(TABLE)
 
 @triton.jit
 def small_value(bits, KIND: tl.constexpr):
-    """Return what the last 8 of 32 bits stand for, in float32."""
+    """Return the value of the last 8 of 32 bits, in float32."""
     if KIND == _INT8:
         result = ((bits << 24) >> 24).to(tl.float32)
     elif KIND == _UINT8:
@@ -42,7 +42,7 @@ def small_value(bits, KIND: tl.constexpr):
 
 @triton.jit
 def value(bits, values, KIND: tl.constexpr):
-    """Return what the bits stand for, in float64."""
+    """Return the value of the bits, in float64."""
     if KIND == _FLOAT32:
         result = bits.to(tl.float32, bitcast=True).to(tl.float64)
     elif KIND == _BFLOAT16:
@@ -74,7 +74,7 @@ def _factor(word, factors, blocks, spans):
 
 @triton.jit
 def hash_of_elements(bits, index, factors, blocks, spans, SIZE: tl.constexpr):
-    """Return what each element adds to the hash: its bytes where they lie in its word, or its two words."""
+    """Return each element's share of the hash: its bytes at their place in the word, or its two words."""
     if SIZE == 8:
         result = (bits & 0xFFFFFFFF).to(tl.int32).to(tl.int64) * _factor(index * 2, factors, blocks, spans)
         result += (bits >> 32) * _factor(index * 2 + 1, factors, blocks, spans)
@@ -91,7 +91,7 @@ def hash_of_elements(bits, index, factors, blocks, spans, SIZE: tl.constexpr):
 
 @triton.jit
 def offset(index, size0, size1, size2, size3, stride0, stride1, stride2, stride3, stride4, DIMS: tl.constexpr):
-    """Return where an element lies; dimension 0 is the innermost."""
+    """Return the offset of an element; dimension 0 is the innermost."""
     if DIMS == 1:
         result = index * stride0
     else:

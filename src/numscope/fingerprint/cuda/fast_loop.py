@@ -16,8 +16,8 @@ import triton.language as tl
 from numscope.fingerprint.cuda.elements import FLOAT16, small_value
 from numscope.fingerprint.cuda.launch import gdc_wait
 
-# what a line of `facts` holds, in numbers of 64 bits: the tile's factor of the hash, as above * 2**32 + below, both signed;
-# the flips of its two halves of a row; where its rows of signs begin
+# A line of `facts`, in numbers of 64 bits: the tile's factor of the hash, as above * 2**32 + below, both signed;
+# the flips of its two halves of a row; the first of its rows of signs.
 FACT = 4
 FACTOR, FLIPS, ROWS = range(3)
 AHEAD = 2  # tiles on their way at any time
@@ -38,14 +38,14 @@ def places():
 
 @triton.jit
 def _divided(number, divisor):
-    """Return the quotient by a size, for which a magic number stands and above it a shift."""
+    """Return the quotient by a size, given as a magic number with a shift in the upper half."""
     part = tl.umulhi(number.to(tl.uint32), divisor.to(tl.uint32)).to(tl.int32)
     return (part + number) >> (divisor >> 32).to(tl.int32)
 
 
 @triton.jit
 def _step(number, quotient, size):
-    """Return what the remainder adds to an offset; above a size stands its stride."""
+    """Return the share of a remainder in an offset; the upper half of `size` is the stride."""
     return (number - quotient * size.to(tl.int32)) * (size >> 32).to(tl.int32)
 
 
@@ -53,7 +53,7 @@ def _step(number, quotient, size):
 def row_offset(
     group, divisor0, divisor1, divisor2, divisor3, size0, size1, size2, size3, stride4, DIMS: tl.constexpr
 ):
-    """Return where a group of 4 words begins in rows that lie apart, in words; 2 to 5 dimensions."""
+    """Return the offset in words of a group of 4 words, in rows that are not contiguous; 2 to 5 dimensions."""
     outer = _divided(group, divisor0)
     result = _step(group, outer, size0)
     inner, outer = outer, _divided(outer, divisor1)
@@ -95,7 +95,7 @@ def _factor(fact):
 
 @triton.jit
 def _signs(fact, rows, row, PER: tl.constexpr):
-    """Load the signs of the 32 elements among which a group's are, bit k is the k-th one's, and what is xored to them."""
+    """Load the signs of the 32 elements around a group, bit k for the k-th, and the flips to xor to them."""
     group = tl.arange(0, 256)
     half = (group // (8 // PER)) & 1
     rows = rows.to(tl.pointer_type(tl.int32), bitcast=True) + (group // (16 // PER) * 2 + half)
@@ -115,7 +115,7 @@ def _fetch(
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     PER: tl.constexpr, DIMS: tl.constexpr, MASKED: tl.constexpr,
 ):
-    """Begin the loads of a tile's words, factor and signs, and of where the signs begin of the next to take this place."""
+    """Begin the loads of a tile's words, factor and signs, and of the row of signs of the tile after the next."""
     word = _words(
         data, skip, tile, tile >= first, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
         DIMS, MASKED,
@@ -139,7 +139,7 @@ def _flipped(x, signs, PACKED: tl.constexpr):
 
 @triton.jit
 def _paired(a, b, what: tl.constexpr, HALVES: tl.constexpr):
-    """Return what an instruction makes of both halves of two words at once, as Triton itself never does."""
+    """Apply a packed instruction to both halves of two words at once; Triton itself never emits one."""
     kind: tl.constexpr = "f16x2" if HALVES else "bf16x2"
     return tl.inline_asm_elementwise(what + kind + " $0, $1, $2;", "=r,r,r", [a, b], tl.int32, True, 1)
 
@@ -230,7 +230,7 @@ def fast_sums(
     shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8,
     KIND: tl.constexpr, PER: tl.constexpr, PACKED: tl.constexpr, DIMS: tl.constexpr, EARLY: tl.constexpr,
 ):
-    """Return what the tiles first, first + step … below `last` come to, per place, element or group.
+    """Return the sums of the tiles first, first + step … below `last`, per place, element or group.
 
     They are read from the last one on: of what was just written the end is still in the cache, and whoever reads the tensor
     next finds its beginning there. The hash comes as two sums per place, both still to be multiplied by the place's own

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 import torch
 
-from numscope.fingerprint.cuda.stream import Finish, Job, StreamBatch
+from numscope.fingerprint.cuda.stream import Finish, StreamBatch
 from numscope.fingerprint.cuda.tables import TILE, tables_of
 from numscope.fingerprint.numpy_form import NumpyBatch
 from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.torch_content import PendingTensor
 
 Tensor = torch.Tensor
 
-LONG = 2500 * TILE  # elements of a tensor of which programs take several tiles at a time
+LONG = 2500 * TILE  # elements of a tensor whose programs take several tiles each
 
 _IN_A_GRAPH = "a CUDA graph is being captured: its replays would measure again, and nobody would ask"
 
-# torch.cuda's own functions of these names, without what they do around it: they are called for every tensor
+# The bindings behind the functions of torch.cuda, without their overhead: they are called for every tensor.
 _raw_stream = torch._C._cuda_getCurrentRawStream
 _capturing = torch._C._cuda_isCurrentStreamCapturing
 _current_device = torch._C._cuda_getDevice
@@ -39,7 +39,7 @@ class CudaBatch:
                 self.tables.tried = True
 
     def _try_out(self) -> None:
-        """Find out whether the kernels measure what is defined, launched directly or else by Triton: raise if not."""
+        """Check that the kernels agree with the definition, launched directly or else by Triton; raise if not."""
         try:
             self._measure_some()
         except RuntimeError:
@@ -50,7 +50,7 @@ class CudaBatch:
             self._measure_some()
 
     def _measure_some(self) -> None:
-        """Measure some tensors and compare with the numpy form: raise where this Triton or GPU does not do it."""
+        """Measure some tensors and compare with the numpy form; raise where this Triton or GPU fails or disagrees."""
         short = torch.arange(-700, 2000, device=self.device)
         long = torch.arange(LONG, device=self.device) % 1021 - 500
         tensors = [value.to(dtype) for value in (short, long) for dtype in (torch.float32, torch.bfloat16)]
@@ -64,18 +64,19 @@ class CudaBatch:
             known.add(bits.view("bfloat16" if half else np.float32))
         once = len(tensors)
         rows.count = 2 * once
-        self.add_many([(once + row, tensor, tensor.data_ptr(), row) for row, tensor in enumerate(tensors)])
+        pending = [PendingTensor(once + row, tensor, tensor.data_ptr(), row) for row, tensor in enumerate(tensors)]
+        self.add_many(pending)
         batch.alike.clear()
         self.begin()(rows)
-        found, true = rows.hand_over(), known.collect()
+        measured, true = rows.hand_over(), known.collect()
         for row in range(2 * once):
             right = row % once
-            near = np.allclose(found.sketch[row], true.sketch[right], atol=1e-6 * true.l2[right])
-            if found.hash[row] != true.hash[right] or found.zero[row] != true.zero[right] or not near:
+            near = np.allclose(measured.sketch[row], true.sketch[right], atol=1e-6 * true.l2[right])
+            if measured.hash[row] != true.hash[right] or measured.zero[row] != true.zero[right] or not near:
                 raise RuntimeError(f"Triton's fingerprint of a {tensors[right].dtype} tensor is not the defined one")
 
     def add(self, row: int, tensor: Tensor, address: int | None = None) -> None:
-        """Launch what measures the tensor, on the current stream."""
+        """Launch the kernel that measures the tensor, on the current stream."""
         index = self.index
         if _capturing():
             raise TypeError(_IN_A_GRAPH)
@@ -88,8 +89,8 @@ class CudaBatch:
             with torch.cuda.device(index):
                 batch.add(row, tensor, address)
 
-    def add_alike(self, row: int, tensor: Tensor, address: int, alike: Any) -> None:
-        """Launch what measures the tensor, which is like all of which `alike` is said."""
+    def add_alike(self, row: int, tensor: Tensor, address: int, alike: Hashable) -> None:
+        """Do as `add` for one of the tensors that `alike` stands for."""
         index = self.index
         if _capturing():
             raise TypeError(_IN_A_GRAPH)
@@ -102,12 +103,12 @@ class CudaBatch:
             batch.add(row, tensor, address)
             batch.learn(tensor, alike)
             return
-        packed = plan[0]  # from here on as in `launch`, without a call of it for each
-        if packed is None or batch.start(packed, row, address >> 32, address):
+        packed = plan.packed  # from here on as in `launch`, without a call of it for each
+        if packed is None or batch.start is None or batch.start(packed, row, address >> 32, address):
             batch.launch_by_triton(plan, row, address)
 
-    def add_many(self, many: Sequence[Job]) -> None:
-        """Launch what measures the tensors, on the current stream: one launch for many small ones."""
+    def add_many(self, many: Sequence[PendingTensor]) -> None:
+        """Launch kernels that measure the tensors, on the current stream: one for many small ones."""
         with torch.cuda.device(self.index):
             self._current().add_many(many)
 
@@ -122,7 +123,7 @@ class CudaBatch:
         return batch
 
     def begin(self) -> Finish:
-        """Start the copies of all streams; return what waits for them and writes the rows."""
+        """Start the copies of all streams; return a function that waits for them and writes the rows."""
         with torch.cuda.device(self.device):
             waits = [batch.begin() for batch in self.streams.values()]
 

@@ -1,4 +1,4 @@
-"""The table by which one launch measures many small contents: what each of its programs does."""
+"""The table of a launch that measures many small contents: the job of each of its programs."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-JOB = 6  # numbers that say what one program of `measure_many` does
+JOB = 6  # numbers of a program's job in `measure_many`
 
 
 class Small(NamedTuple):
-    """One of many contents that are measured by one launch."""
+    """A small content, one of many that one launch measures."""
 
     row: int
     elements: int
     real: int  # elements, complex ones counted twice
     address: int
-    programs: int  # that share it
+    programs: int  # the number that share it
 
 
 def table_of(contents: Sequence[Small], programs: int, line: int, record: int) -> NDArray[np.int64]:
-    """Return what each program does, of so many in all; `line` and `record` are the first that are free.
+    """Return the jobs of this many programs; `line` and `record` are the first free ones.
 
     A line of the table: address, count, program, of how many, line, first record.
     """

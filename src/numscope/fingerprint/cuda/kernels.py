@@ -1,4 +1,4 @@
-"""The fingerprint as Triton kernels: `measure` reads a tensor once, `measure_many` many, `reduce` joins what they found.
+"""The fingerprint as Triton kernels: `measure` reads one tensor, `measure_many` many, `reduce` joins their records.
 
 A tile is a block of the hash, 1024 words. Program p takes tiles p, p + G, p + 2G … with G programs, a multiple of 61
 wherever a program takes more than one: then a place in the tile is always in the same bucket of the sketch, and every
@@ -41,7 +41,7 @@ _SAFE_LOW = tl.constexpr(2.0**-40)
 
 @triton.jit
 def _fold(sums, tile, PER: tl.constexpr):
-    """Return the sums by bucket of a tile's sums by element, of which each word has so many, from this tile on."""
+    """Return the sums by bucket of a tile's sums by element, with PER elements to a word, counted from this tile."""
     bucket = tl.arange(0, 64)
     origin = ((tile % 61).to(tl.int32) * (1024 * PER % 61)) % 61
     first = (bucket + 61 - origin) % 61
@@ -65,7 +65,7 @@ def _both(low, high, total, squares, zeros, hashed, low2, high2, total2, squares
 def _in_rows(
     index, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, PER: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return where an element lies in rows that lie apart."""
+    """Return the offset of an element in rows that are not contiguous."""
     group = (index // (4 * PER)).to(tl.int32)
     words = row_offset(group, shape0, shape1, shape2, shape3, shape4, shape5, shape6, shape7, shape8, DIMS)
     return words.to(tl.int64) * PER + index % (4 * PER)
@@ -79,7 +79,7 @@ def _measure(
     KIND: tl.constexpr, SIZE: tl.constexpr, PER: tl.constexpr, DIMS: tl.constexpr, PACKED: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """Write the record of one of `step` programs: what it finds in tiles [first, last) of a content.
+    """Write the record of one of `step` programs, for tiles [first, last) of a content.
 
     `data` holds the elements `begin` to `count`; `begin` is where tile `first` begins, or 0.
     """

@@ -7,7 +7,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -16,13 +16,16 @@ try:
 except ImportError:  # an older Triton, or one for other devices
     gdc_wait = None
 
+if TYPE_CHECKING:
+    from triton.compiler import CompiledKernel
+
 _MARKS = ("first", "last")  # stand in for a kernel's arguments
 _HIDDEN = 3  # arguments that Triton adds at the most: memory that our kernels do not ask for
 _THREADS = 0  # the driver's number of that attribute of a function: how many threads a program may have
 
 
 class Used(ctypes.Structure):
-    """How much of a stream's lines and of its ring of records is used; native_launch.c knows it by its address."""
+    """How much of a stream's lines and of its ring of records is used; native_launch.c has its address."""
 
     _fields_ = [
         ("lines", ctypes.c_int64),
@@ -34,7 +37,7 @@ class Used(ctypes.Structure):
 
 
 class Direct(NamedTuple):
-    """A kernel as CUDA's driver launches it, all of its arguments of 8 bytes."""
+    """A kernel for CUDA's driver to launch; all of its arguments have 8 bytes."""
 
     driver: int  # the address of cuLaunchKernelEx
     function: int
@@ -46,9 +49,9 @@ class Direct(NamedTuple):
     def packed(
         self, used: Used, programs: int, stream: int, sizes: tuple[int, int], arguments: Sequence[int], line: int
     ) -> bytes | None:
-        """Return what native_launch.c wants to know of launches that differ in the first argument and in two from `line` on.
+        """Return the description, for native_launch.c, of launches that differ in the first argument and in two from `line` on.
 
-        `sizes`: what it is to write down of each, the tensor's elements and the real ones.
+        `sizes`: the tensor's elements and its real elements, which it notes of each launch.
         """
         hidden = self.takes - len(arguments)
         if not 0 <= hidden <= _HIDDEN:
@@ -59,28 +62,28 @@ class Direct(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """What launches a kernel: `call(programs, 1, 1, stream, *fixed, *arguments)`."""
+    """A launch of a compiled kernel: `call(programs, 1, 1, stream, *fixed, *arguments)`."""
 
     call: Callable[..., None]
-    fixed: tuple[Any, ...]
+    fixed: tuple[object, ...]
     direct: Direct | None = None
 
     def __call__(self, programs: int, stream: int, *arguments: int) -> None:
-        """Launch so many programs."""
+        """Launch this many programs."""
         self.call(programs, 1, 1, stream, *self.fixed, *arguments)
 
 
-def launch_of(compiled: Any) -> Launch:
-    """Return what launches a compiled kernel: binding the arguments anew each time would cost 10 µs.
+def launch_of(compiled: CompiledKernel) -> Launch:
+    """Return the launch of a compiled kernel: binding the arguments anew each time would cost 10 µs.
 
-    Triton's launcher is a Python function around a compiled one; what it hands on besides the arguments depends on its
-    version. It is asked once, with a stand-in for the compiled one; where that is the same for every launch, the compiled
-    one is called directly.
+    Triton's launcher is a Python function around a compiled one; what it passes on besides the arguments depends on its
+    version. It is called once with a stand-in for the compiled one. Where the further arguments are the same for every
+    launch, the compiled one is called directly.
     """
     run = compiled.run  # makes the function, too
     direct = direct_of(compiled)
     fixed = (compiled.function, compiled.packed_metadata, None, None, None)
-    handed: list[tuple[Any, ...]] = []
+    handed: list[tuple[object, ...]] = []
     if not callable(getattr(run, "launch", None)):
         return Launch(run, fixed, direct)
     try:
@@ -98,7 +101,7 @@ def launch_of(compiled: Any) -> Launch:
 
 @lru_cache(maxsize=1)
 def _driver() -> ctypes.CDLL | None:
-    """Return CUDA's driver, where it is one that tells how a kernel's arguments lie (12.4 and later)."""
+    """Return CUDA's driver, where it can tell the layout of a kernel's arguments (12.4 and later)."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         return driver if driver.cuFuncGetParamInfo and driver.cuLaunchKernelEx and driver.cuFuncGetAttribute else None
@@ -106,10 +109,10 @@ def _driver() -> ctypes.CDLL | None:
         return None
 
 
-def direct_of(compiled: Any) -> Direct | None:
-    """Return how the driver launches a compiled kernel by itself; None where that is not beyond doubt.
+def direct_of(compiled: CompiledKernel) -> Direct | None:
+    """Return a direct launch of a compiled kernel by the driver; None where that is not certain to be right.
 
-    How a kernel's arguments lie is asked of the driver; one with anything unusual about it is left to Triton.
+    The driver tells the layout of the kernel's arguments; a kernel with anything unusual is left to Triton.
     """
     driver = _driver() if torch.version.cuda is not None else None
     about = getattr(compiled, "metadata", None)
@@ -136,9 +139,9 @@ def direct_of(compiled: Any) -> Direct | None:
 
 
 def can_be_early(device: torch.device) -> bool:
-    """Return whether kernels can be launched before the ones before them have ended, and then wait for these themselves.
+    """Return whether a kernel can be launched while the previous one still runs, and wait for it by itself.
 
-    That is what `launch_pdl` means: 1.4 µs of a launch pass while the kernel before still runs.
+    That is `launch_pdl` (programmatic dependent launch): 1.4 µs of a launch pass while the previous kernel runs.
     """
     if gdc_wait is None or device.type != "cuda" or torch.version.hip is not None:
         return False

@@ -1,12 +1,10 @@
 """The lines that the Triton kernels leave, one per launch and content: joined on the host into fingerprints.
 
-This is done in the writer's thread, and numpy lets the job's thread have Python's lock in every call on more than 500 numbers,
-which is then to be waited for: so the fewer calls the better.
+This runs in the writer's thread. numpy releases Python's lock to the job's thread in every call on more than 500 numbers,
+and then has to wait for it: so the fewer calls the better.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +41,8 @@ def write_lines(raw: NDArray[np.int64], about: NDArray[np.int64], rows: Rows) ->
     rows.set_block(about[:, 0], integers, numbers, counts[:, 4].view(np.uint64), sketch)
 
 
-def _add_far(numbers: NDArray[np.float64], sums: NDArray[Any], finite: NDArray[np.int64]) -> None:
-    """Add to mean and l2 what was so large or so small that it was summed apart."""
+def _add_far(numbers: NDArray[np.float64], sums: NDArray[np.float64], finite: NDArray[np.int64]) -> None:
+    """Add to mean and l2 the elements that were so large or small that they were summed apart."""
     _, total_big, _, squares_big, squares_small = sums.T
     numbers[:, 2] += np.ldexp(total_big / finite, kernels.BIG)
     big, small = np.ldexp(np.sqrt(squares_big), kernels.BIG), np.ldexp(np.sqrt(squares_small), -kernels.BIG)

@@ -1,4 +1,4 @@
-"""How the Triton kernels cut a tensor up, and the numbers that tell them where its elements lie."""
+"""The division of a tensor among the programs of the Triton kernels, and the description of its layout for them."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PER |= dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "int8", "uint8", "bool"), 
 PER_WORD = (1, 2, 4)
 _DIMENSIONS = 5
 FLAT = [1] * _DIMENSIONS + [0] * (_DIMENSIONS - 1)  # sizes and strides of what lies in one piece
-LEAST_COPY = 1 << 18  # elements: of fewer, each is looked for where it lies
+LEAST_COPY = 1 << 18  # elements: a smaller tensor is read where it lies
 _LARGEST_COPY = 1 << 28  # bytes
 
 
 @dataclass
 class Tuning:
-    """How a kernel is compiled; bench/gpu_fingerprint.py measures the choices."""
+    """The compiler's options of a kernel; bench/gpu_fingerprint.py measures the choices."""
 
     warps: int
     registers: int  # at most, per thread: the careful part may spill, the loop hardly does
 
     def at_once(self, processors: int) -> int:
-        """Return how many programs run at once on a device."""
+        """Return the number of programs that run at once on a device."""
         return processors * max(1, 65536 // (32 * self.warps * self.registers))
 
 
@@ -39,7 +39,7 @@ TUNING = {per: Tuning(4, 128) for per in (0, *PER_WORD)}
 
 
 def programs_for(tiles: int, at_once: int) -> int:
-    """Return how many programs share this many tiles: one tile each, or a multiple of 61 of them.
+    """Return the number of programs for this many tiles: one per tile, or a multiple of 61.
 
     All run at once; or, where each would have more than MOST_TILES, twice as many or three times …: a few programs more
     than run at once would double the time.
@@ -75,7 +75,7 @@ def collapsed(tensor: torch.Tensor, parts: int) -> list[int] | None:
 
 
 def in_rows(tensor: torch.Tensor, parts: int, per: int) -> list[int] | None:
-    """Return what `row_offset` wants to know of a tensor whose rows lie apart, or None if it does not lie so.
+    """Return the arguments of `row_offset` for a tensor with non-contiguous rows, or None where it has another layout.
 
     Its rows are of whole groups of 16 bytes at addresses that are multiples of 16, in four more dimensions at most. Last
     comes the kernel's number of dimensions.
@@ -107,10 +107,10 @@ def in_rows(tensor: torch.Tensor, parts: int, per: int) -> list[int] | None:
 
 
 def turned(tensor: torch.Tensor, parts: int) -> list[int] | None:
-    """Return how many planes a stack of matrices has that lie transposed, and what `transposed` wants to know; or None.
+    """Return the number of planes in a stack of transposed matrices and the arguments of `transposed`; else None.
 
-    Complex and packed ones are left to torch, and the very large: the copy would take as much memory again. Of small ones
-    each element is looked for where it lies.
+    Complex, packed and very large tensors are left to torch: the copy would take as much memory again. Elements of small
+    ones are read where they lie.
     """
     found = _dimensions(tensor, parts)
     if found is None or parts > 1 or not LEAST_COPY < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
@@ -124,7 +124,7 @@ def turned(tensor: torch.Tensor, parts: int) -> list[int] | None:
 
 
 def _dimensions(tensor: torch.Tensor, parts: int) -> tuple[list[int], list[int]] | None:
-    """Return sizes and strides of real elements, innermost first, those that follow one another as one; None: packed."""
+    """Return sizes and strides of real elements, innermost first, contiguous dimensions merged; None for a packed dtype."""
     if tensor.dtype.is_complex:
         tensor = torch.view_as_real(tensor)
     elif parts > 1:

@@ -6,8 +6,8 @@ each content into one line; one copy to pinned memory then brings all lines to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from numscope.fingerprint.cuda import transposed as transposing
 from numscope.fingerprint.cuda.jobs import Small, table_of
 from numscope.fingerprint.cuda.launch import Launch, Used, launch_of
 from numscope.fingerprint.cuda.lines import write_lines
-from numscope.fingerprint.cuda.plans import Plan, Turn
 from numscope.fingerprint.cuda.shapes import (
     FLAT,
     MOST_PROGRAMS,
@@ -35,7 +34,7 @@ from numscope.fingerprint.cuda.tables import TILE, DeviceTables
 from numscope.fingerprint.kinds import Kind
 from numscope.fingerprint.native import load
 from numscope.fingerprint.rows import Rows
-from numscope.fingerprint.torch_content import KIND_OF, flat_chunks
+from numscope.fingerprint.torch_content import KIND_OF, PendingTensor, flat_chunks
 
 Tensor = torch.Tensor
 
@@ -49,34 +48,72 @@ _FEW = BUCKETS  # programs: contents with more are launched by themselves, which
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 Finish = Callable[[Rows], None]
-Job = tuple[int, Tensor, int, Any]  # row, tensor, where it lies, and what all that are like it have in common, or None
+
+
+class Line(NamedTuple):
+    """A line of results: the row that it belongs to, and the tensor's number of elements."""
+
+    row: int
+    elements: int
+    real: int  # elements, complex ones counted twice
+
+
+class FullLines(NamedTuple):
+    """A full buffer of lines, and the Line of each."""
+
+    out: Tensor
+    about: NDArray[np.int64]
+
+
+class Turn(NamedTuple):
+    """A launch that copies transposed matrices of one shape into row-major order."""
+
+    start: Launch
+    programs: int
+    size: int  # of the copy, in bytes
+    tail: tuple[int, ...]
+
+
+class Plan(NamedTuple):
+    """A launch that measures contents of one dtype and size, or of one shape with its strides, at a multiple of 16 bytes."""
+
+    packed: bytes | None  # for the launch in C
+    call: Callable[..., None]
+    before: tuple[object, ...]  # arguments before the address
+    head: tuple[int, ...]  # between the address and the line's number
+    tail: tuple[int, ...]  # after the record's number
+    programs: int
+    elements: int
+    real: int  # elements, complex ones counted twice
+    kind: Kind
+    per: int
+    turn: Turn | None
+    flat: bool  # the content lies in one piece
 
 
 class StreamBatch:
     """The pending launches of one stream, and its buffers."""
 
-    def __init__(self, tables: DeviceTables, stream: int, queue: Any) -> None:
+    def __init__(self, tables: DeviceTables, stream: int, queue: torch.cuda.Stream) -> None:
         self.tables, self.stream = tables, stream
         native = load()
-        self.start: Any = None if native is None else native.launch
-        self.entry = 0 if native is None else native.launch_entry  # where that is
+        self.start = None if native is None else native.launch
+        self.entry = 0 if native is None else native.launch_entry  # its address
         self.queue = queue  # torch's own object of the stream; one made of its address is another queue for address 0
         device = tables.device
         self.ring = torch.empty(RECORDS * kernels.RECORD, dtype=torch.int64, device=device)
         self.table = torch.zeros(LINES * 2, dtype=torch.int64, device=device)
         self.out = self._lines()
-        self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of what lies in one piece
-        self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of what lies apart
-        self.alike: dict[Any, Plan] = {}  # of those of which a caller says that they are alike
-        # memory for copies of what lies transposed: each is read before the next is made
+        self.plans: dict[tuple[torch.dtype, int], Plan] = {}  # of contents in one piece
+        self.spread: dict[tuple[torch.dtype, torch.Size, tuple[int, ...]], Plan] = {}  # of others
+        self.alike: dict[Hashable, Plan] = {}  # of tensors that a caller calls alike
+        # memory for copies of transposed matrices: each is read before the next is made
         self.straight: Tensor | None = None
         self.known = 0  # size of the tables when `plans` was begun
         self.about = np.empty((LINES, 3), np.int64)  # of the lines in `out`: row, elements, real elements in the tensor
         self.used = Used(0, 0, LINES, RECORDS, self.about.ctypes.data)
         self.joined = 0  # of the lines, those whose records are joined
-        self.full: list[
-            tuple[Tensor, NDArray[np.int64]]
-        ] = []  # buffers of lines that are full, and what they are about
+        self.full: list[FullLines] = []
 
     def _lines(self) -> Tensor:
         return torch.empty(LINES * kernels.RECORD, dtype=torch.int64, device=self.tables.device)
@@ -84,7 +121,7 @@ class StreamBatch:
     # --- adding
 
     def add(self, row: int, tensor: Tensor, address: int) -> None:
-        """Launch what measures the tensor, which lies at that address."""
+        """Launch the kernel that measures the tensor at this address."""
         plan = self._known(tensor)
         if plan is not None and not address & 15 and not tensor.is_neg() and not tensor.is_conj():
             self.launch(plan, row, address)
@@ -97,45 +134,44 @@ class StreamBatch:
             return self.plans.get((tensor.dtype, tensor.numel()))
         return self.spread.get((tensor.dtype, tensor.shape, tensor.stride()))
 
-    def learn(self, tensor: Tensor, alike: Any) -> None:
-        """Remember the plan of a tensor that was just added, for those like it, of which torch has put nothing off."""
+    def learn(self, tensor: Tensor, alike: Hashable) -> None:
+        """Remember the plan of a tensor that was just added, for tensors like it, without conjugate or negative bit."""
         plan = self._known(tensor)
         if plan is not None and len(self.alike) < _SPREAD:
             self.alike[alike] = plan
 
     def launch(self, plan: Plan, row: int, address: int) -> None:
-        """Launch what measures a tensor by its plan; its address is a multiple of 16."""
-        packed = plan[0]
-        if packed is None or self.start(packed, row, address >> 32, address):
+        """Launch a tensor's plan; its address is a multiple of 16."""
+        packed = plan.packed
+        if packed is None or self.start is None or self.start(packed, row, address >> 32, address):
             self.launch_by_triton(plan, row, address)
 
     def launch_by_triton(self, plan: Plan, row: int, address: int) -> None:
-        """Do the same where the launch in C can't: what lies transposed, a full ring, a thread that has no context yet."""
-        _, call, before, head, tail, programs, elements, real, _, _, turn, _ = plan
-        if turn is not None:
-            straight = self._turned(address, turn)  # held until the launch below: its memory is this stream's
+        """Do as `launch` where C cannot: for transposed matrices, a full ring, a thread that has no context yet."""
+        if plan.turn is not None:
+            straight = self._turned(address, plan.turn)  # held until the launch below: its memory is this stream's
             address = straight.data_ptr()
-        used = self._room(programs)
-        call(*before, address, *head, used.lines, used.records, *tail)
-        self._use(programs, (row, elements, real))
+        used = self._room(plan.programs)
+        plan.call(*plan.before, address, *plan.head, used.lines, used.records, *plan.tail)
+        self._use(plan.programs, Line(row, plan.elements, plan.real))
 
     def _room(self, programs: int, lines: int = 1) -> Used:
-        """Make room for so many programs and lines, at most all there are; return what is used."""
+        """Make room for this many programs and lines, which may be all; return how much is used."""
         used = self.used
         if used.records + programs > RECORDS or used.lines + lines > LINES:
             self._make_room(lines)
         return used
 
-    def _use(self, programs: int, *about: tuple[int, int, int]) -> None:
-        """Write down lines that were launched."""
+    def _use(self, programs: int, *about: Line) -> None:
+        """Note lines that were launched."""
         used = self.used
         end = used.lines + len(about)
         self.about[used.lines : end] = about
         used.lines = end
         used.records += programs
 
-    def add_many(self, many: Sequence[Job]) -> None:
-        """Measure many tensors, those that are small and lie in one piece with few launches."""
+    def add_many(self, many: Sequence[PendingTensor]) -> None:
+        """Measure many tensors, small ones in one piece by few launches."""
         groups: dict[tuple[str, int], tuple[Kind, list[Small]]] = {}
         for row, tensor, address, alike in many:
             plan = None if alike is None or address & 15 else self.alike.get(alike)
@@ -160,7 +196,7 @@ class StreamBatch:
     def _launch_jobs(self, kind: Kind, per: int, jobs: list[Small], programs: int) -> None:
         used = self._room(programs, len(jobs))
         self._launch_many(kind, per, table_of(jobs, programs, used.lines, used.records))
-        self._use(programs, *((job.row, job.elements, job.real) for job in jobs))
+        self._use(programs, *(Line(job.row, job.elements, job.real) for job in jobs))
 
     def _add_any(self, row: int, tensor: Tensor, elements: int) -> None:
         kind, parts = KIND_OF[tensor.dtype]
@@ -174,26 +210,26 @@ class StreamBatch:
         per = PER.get(kind.name, 0)
         if not (tensor.is_conj() or tensor.is_neg()):
             if tensor.is_contiguous():
-                self._whole((row, elements, count), kind, tensor, None, per if tensor.data_ptr() % 4 == 0 else 0)
+                self._whole(Line(row, elements, count), kind, tensor, None, per if tensor.data_ptr() % 4 == 0 else 0)
                 self._plan(tensor, kind, elements, count, None, per)
                 return
             matrix = turned(tensor, parts)
             if matrix is not None:
                 turn = self._turn(kind, tensor, matrix)
-                self._whole((row, elements, count), kind, self._turned(tensor.data_ptr(), turn), None, per)
+                self._whole(Line(row, elements, count), kind, self._turned(tensor.data_ptr(), turn), None, per)
                 self._plan(tensor, kind, elements, count, None, per, turn)
                 return
             rows = in_rows(tensor, parts, per) if per else None
             shape = collapsed(tensor, parts) if rows is None else rows
             if shape is not None:
                 per = per if rows is not None else 0
-                self._whole((row, elements, count), kind, tensor, shape, per)
+                self._whole(Line(row, elements, count), kind, tensor, shape, per)
                 self._plan(tensor, kind, elements, count, shape, per)
                 return
         begin = 0
         for chunk in flat_chunks(tensor, COPIED):
             end = begin + chunk.numel() * parts
-            self._part((row, elements, count), kind, chunk, begin, end, begin, None, per)
+            self._part(Line(row, elements, count), kind, chunk, begin, end, begin, None, per)
             begin = end
 
     def _plan(
@@ -206,7 +242,7 @@ class StreamBatch:
         per: int,
         turn: Turn | None = None,
     ) -> None:
-        """Keep what was found out for the next content of this dtype and size, or of this shape and strides."""
+        """Keep the launch for the next content of this dtype and size, or of this shape and strides."""
         if count > MOST_PROGRAMS * MOST_TILES * TILE or tensor.data_ptr() & 15:
             return
         tiles = -(-count // (TILE * per if per else TILE))
@@ -228,14 +264,14 @@ class StreamBatch:
         elif len(self.spread) < _SPREAD:
             self.spread[tensor.dtype, tensor.shape, tensor.stride()] = plan
 
-    def _whole(self, line: tuple[int, int, int], kind: Kind, tensor: Tensor, shape: list[int] | None, per: int) -> None:
+    def _whole(self, line: Line, kind: Kind, tensor: Tensor, shape: list[int] | None, per: int) -> None:
         most = MOST_PROGRAMS * MOST_TILES * TILE
-        for first in range(0, line[2], most):  # one launch, but for the very largest
-            self._part(line, kind, tensor, first, min(first + most, line[2]), 0, shape, per)
+        for first in range(0, line.real, most):  # one launch, except for the very largest
+            self._part(line, kind, tensor, first, min(first + most, line.real), 0, shape, per)
 
     def _part(
         self,
-        line: tuple[int, int, int],
+        line: Line,
         kind: Kind,
         data: Tensor,
         first: int,
@@ -264,7 +300,7 @@ class StreamBatch:
         used = self.used
         used.records = 0
         if used.lines + lines > LINES:
-            self.full.append((self.out[: used.lines * kernels.RECORD], self.about[: used.lines].copy()))
+            self.full.append(FullLines(self.out[: used.lines * kernels.RECORD], self.about[: used.lines].copy()))
             self.out = self._lines()
             used.lines = self.joined = 0
 
@@ -335,7 +371,7 @@ class StreamBatch:
         )
 
     def _turn(self, kind: Kind, tensor: Tensor, matrix: list[int]) -> Turn:
-        """Return what makes a contiguous copy of matrices that lie transposed."""
+        """Return the launch that makes a contiguous copy of transposed matrices."""
         compiled = self.tables.compiled
         planes, rows, columns, stride, _, plane1, plane2 = matrix
         even = 16 // kind.size  # elements to 16 bytes
@@ -348,7 +384,7 @@ class StreamBatch:
         return Turn(compiled[key], planes * squares, tensor.numel() * kind.size, (*matrix[1:], even))
 
     def _turned(self, address: int, turn: Turn) -> Tensor:
-        """Return memory of this stream in which a straight copy will lie."""
+        """Launch the copy; return the memory of this stream that it will lie in."""
         straight = self.straight
         if straight is None or straight.numel() < turn.size:
             straight = torch.empty(turn.size, dtype=torch.uint8, device=self.tables.device)
@@ -408,18 +444,18 @@ class StreamBatch:
         if "reduce" not in compiled:
             warm = kernels.reduce.warmup(self.ring, self.table, self.out, grid=(1,), num_warps=16)
             compiled["reduce"] = launch_of(warm)
-        # Where the new lines begin is said by the addresses (multiples of 16 bytes both), not by a number.
+        # The addresses tell where the new lines begin (both are multiples of 16 bytes), not a number.
         table, out = self.table.data_ptr() + 16 * first, self.out.data_ptr() + 8 * kernels.RECORD * first
         compiled["reduce"](lines, self.stream, self.ring.data_ptr(), table, out)
 
     def begin(self) -> Finish:
-        """Start the copy to the host; return what waits for it and writes the rows. The stream may go on meanwhile."""
+        """Start the copy to the host; return a function that waits for it and writes the rows. The stream goes on meanwhile."""
         used = self.used
         if not (used.lines or self.full):
             return _nothing
         self._join()
-        out = [buffer for buffer, _ in self.full]
-        about = np.concatenate([*(known for _, known in self.full), self.about[: used.lines]])
+        out = [full.out for full in self.full]
+        about = np.concatenate([*(full.about for full in self.full), self.about[: used.lines]])
         arrive = self._to_host([*out, self.out[: used.lines * kernels.RECORD]])
         self.forget()
 
@@ -429,7 +465,7 @@ class StreamBatch:
         return finish
 
     def forget(self) -> None:
-        """Begin anew with empty buffers."""
+        """Empty the buffers."""
         self.used.lines = self.used.records = self.joined = 0
         self.full = []
 

@@ -1,10 +1,10 @@
-"""The fixed numbers of the fingerprint on a CUDA device, as the kernels want them."""
+"""The constants of the fingerprint on a CUDA device, in the form that the kernels read."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Hashable
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from numscope.fingerprint.cuda.shapes import MOST_PROGRAMS, PER_WORD, TUNING
 from numscope.fingerprint.kinds import Kind
 
 TILE = 1024
-_BEFORE = (2 * AHEAD + 1) * MOST_PROGRAMS  # tiles before the first, of which the loop asks without looking
+_BEFORE = (2 * AHEAD + 1) * MOST_PROGRAMS  # tiles before the first, whose facts the loop loads unchecked
 
 _NAMES = """
     float32 bfloat16 float16 float64 int8 uint8 int16 uint16 int32 uint32 int64 uint64 float8_e4m3fn float8_e5m2
@@ -45,30 +45,30 @@ class DeviceTables:
         rows = constants.sign_rows()
         self.rows = self._put(np.concatenate([rows, rows[:ROLLS]]).view(np.int64))  # a chunk's rows never wrap
         self.values = {"": torch.zeros(256, dtype=torch.float32, device=device)}
-        self.compiled: dict[Any, Launch] = {}
+        self.compiled: dict[Hashable, Launch] = {}
         self.direct = True  # kernels may be launched without Triton's launcher
-        self.tried = False  # what they measure was compared with what another form does
+        self.tried = False  # their results were compared with another form's
         self.known = 0
         self.chunks: torch.Tensor
         self.spans: torch.Tensor
         self.facts: dict[int, torch.Tensor]
         self._lock = threading.Lock()
-        self._side: Any = None
-        self._before: list[Any] = []  # smaller tables: launches that know their addresses may still come
+        self._side: torch.cuda.Stream | None = None
+        self._before: list[object] = []  # smaller tables: launches with their addresses may still come
         self.know(1 << 26)
 
-    def side(self) -> Any:
+    def side(self) -> torch.cuda.Stream:
         """Return the stream on which results are copied to the host."""
         with self._lock:
             if self._side is None:
                 self._side = torch.cuda.Stream(self.device)
             return self._side
 
-    def _put(self, array: NDArray[Any]) -> torch.Tensor:
+    def _put(self, array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array.copy()).to(self.device)
 
     def know(self, elements: int) -> None:
-        """Have the numbers of all chunks and spans of a content of this many elements, of 64 bits at most."""
+        """Have the constants of all chunks and spans of a content of this many elements, of 64 bits at most."""
         with self._lock:
             if elements > self.known:
                 self._grow(max(elements, 2 * self.known))
@@ -89,7 +89,7 @@ class DeviceTables:
         self.known = elements
 
     def code(self, kind: Kind) -> tuple[int, torch.Tensor]:
-        """Return the kernels' number of a kind; and, of an 8-bit float, what its 256 codes stand for."""
+        """Return the kernels' number of a kind, and the table of values of the 256 codes of an 8-bit float."""
         code = _CODES.get(kind.name)
         if code is not None:
             return code, self.values[""]
@@ -106,7 +106,7 @@ def tables_of(device: torch.device) -> DeviceTables:
 
 
 def _facts(per: int, elements: int, blocks: NDArray[np.int64], spans: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return what the fast loop wants to know of each tile of 1024 words, with so many elements to a word."""
+    """Return the facts of each tile of 1024 words for the fast loop, with `per` elements to a word."""
     tile = np.arange(-(-elements // (TILE * per)) + 1)
     with np.errstate(over="ignore"):
         factor = blocks[tile % (SPAN // TILE)] * spans[tile * TILE // SPAN]
