@@ -45,7 +45,7 @@ def main() -> None:
 def interleaved(
     model: nn.Module, step: Callable[[], None], modes: list[tuple[str, str]], rounds: int, steps: int, out: Path
 ) -> dict[str, dict[str, Any]]:
-    """Each round: some plain steps, then the same number captured, for every mode in turn."""
+    """Run rounds: some plain steps, then the same number captured, for every mode in turn."""
     times: dict[tuple[str, str], dict[str, list[float]]] = {}
     failed: dict[tuple[str, str], str] = {}
     for _ in range(rounds):
@@ -77,7 +77,7 @@ def interleaved(
 def captured(
     model: nn.Module, step: Callable[[], None], level: str, keep: str, steps: int, run: Path
 ) -> tuple[list[float], float]:
-    """The time of each captured step, and of everything from start to the end of stop."""
+    """Return the time of each captured step, and of everything from start to the end of stop."""
     shutil.rmtree(run, ignore_errors=True)
     cap = ns.capture(run, model, level=level, keep=keep, on_error="raise")
 
@@ -95,7 +95,7 @@ def captured(
 
 
 def idle(model: nn.Module, step: Callable[[], None], rounds: int, out: Path) -> dict[str, float]:
-    """Steps with a capture at hand that records nothing, over plain steps right after them: the median of many ratios."""
+    """Return steps under a capture that records nothing, over plain steps right after them: the median of many ratios."""
     ratios: dict[str, list[float]] = {"not started": [], "stopped": [], "step not recorded": []}
 
     def usual() -> float:

@@ -58,7 +58,7 @@ def compared_with_msprobe() -> str:
 
 
 def all_figures() -> str:
-    """Return the tables of docs/explanation/performance.md: what was measured, and the limits that it must keep."""
+    """Return the tables of docs/explanation/performance.md: the measured figures, and their limits."""
     rows, measured_on = measured(CHOSEN)
     if not rows:
         return gpu_figures()
@@ -112,7 +112,7 @@ def gpu_figures() -> str:
 
 
 def kernel_figures() -> str:
-    """Return how fast a tensor's fingerprint is on the GPU, over the bandwidth of a copy, and what it costs the host."""
+    """Return the speed of a tensor's fingerprint on the GPU, over the bandwidth of a copy, and its cost on the host."""
     result = load("gpu_fingerprint")
     if "sizes" not in result:
         return ""
@@ -139,7 +139,7 @@ def gpu_limit(row: dict[str, Any]) -> str:
 
 
 def gpu_contents(row: dict[str, Any]) -> str:
-    """Return how many tensors a step has, and their bytes."""
+    """Return the number of tensors of a step, and their bytes."""
     if "tensors" not in row:
         return ""
     read = f", {row['gigabytes']:.1f} GB of contents" if not row["what"].endswith("structure") else ""
@@ -153,7 +153,7 @@ PAGES: dict[Path, Callable[[], str]] = {
 
 
 def with_figures(text: str, figures: str) -> str:
-    """Return a page with its figures put in place."""
+    """Return a page with its figures filled in."""
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
     return f"{before}{BEGIN}{figures}{END}{after}"

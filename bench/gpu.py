@@ -1,4 +1,4 @@
-"""The whole step on one GPU, captured over plain: one script that needs nothing but what numscope needs.
+"""The whole step on one GPU, captured over plain: one script without dependencies besides numscope's.
 
     PYTHONPATH=src python3 bench/gpu.py [--only small] [--guard] [--profile mix]
 
@@ -38,7 +38,7 @@ VOCABULARY = 32_000
 
 @dataclass(frozen=True)
 class Size:
-    """A model, its batch, and how many steps make a block."""
+    """A model, its batch, and the number of steps in a block."""
 
     layers: int
     width: int
@@ -122,7 +122,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
 
     def recorded(self, cap: Any) -> Callable[[], None]:
-        """Return a step whose end the capture is told."""
+        """Return a step that tells the capture its end."""
 
         def step() -> None:
             self.step()
@@ -131,7 +131,7 @@ class Training:
         return step
 
     def block(self, step: Callable[[], None], steps: int) -> float:
-        """Seconds per step, over a block that ends with the device idle."""
+        """Return the seconds per step, over a block that ends with the device idle."""
         self.synchronise()
         begin = time.perf_counter()
         for _ in range(steps):
@@ -145,7 +145,7 @@ class Training:
 
 
 def captured(training: Training, level: str, keep: str, run: Path, rounds: int, steps: int) -> dict[str, Any]:
-    """Plain and captured blocks in turn; the first captured block, which compiles kernels, is not counted."""
+    """Time plain and captured blocks in turn, without the first captured block, which compiles kernels."""
     plain, with_capture, everything = [], [], []
     for turn in range(rounds + 1):
         plain.append(training.block(training.step, steps))
@@ -180,7 +180,7 @@ def captured(training: Training, level: str, keep: str, run: Path, rounds: int, 
 
 
 def contents(run: Path) -> dict[str, Any]:
-    """How many calls, slots and distinct tensors a step of the run has."""
+    """Return the numbers of calls, slots and distinct tensors in a step of the run."""
     opened = ns.open_run(run)
     step = opened.steps[-1]
     tables = opened.step_tables(step, opened.ranks[0])
@@ -203,7 +203,7 @@ def gigabytes(tensors: Any) -> float:
 
 
 def idle(training: Training, run: Path, steps: int) -> dict[str, Any]:
-    """A capture at hand that records nothing, over the plain step: the median of five turns."""
+    """Time a capture that records nothing, over the plain step: the median of five turns."""
     found: dict[str, list[float]] = {"not started": [], "stopped": [], "step not recorded": []}
     for _ in range(5):
         plain = training.block(training.step, steps)
@@ -224,7 +224,7 @@ def idle(training: Training, run: Path, steps: int) -> dict[str, Any]:
 
 
 def guarded(training: Training, level: str, steps: int) -> dict[str, Any]:
-    """The step under the watch for NaN and infinity."""
+    """Time the step under the watch for NaN and infinity."""
     plain, watched = [], []
     for turn in range(4):
         plain.append(training.block(training.step, steps))
@@ -238,7 +238,7 @@ def guarded(training: Training, level: str, steps: int) -> dict[str, Any]:
 
 
 def limits_of(device: str, folder: Path) -> dict[str, float]:
-    """Bytes per second that the link to the host and the disk give: the floor for kept tensors."""
+    """Return the bytes per second of the link to the host and of the disk: the floor for kept tensors."""
     found = {}
     if device == "cuda":
         source = torch.empty(2**30, dtype=torch.uint8, device=device)
@@ -261,7 +261,7 @@ def limits_of(device: str, folder: Path) -> dict[str, float]:
 
 
 def profile(training: Training, level: str, run: Path) -> None:
-    """Where the host's time of captured steps goes."""
+    """Profile the host's time of captured steps."""
     import cProfile
     import pstats
 
@@ -390,7 +390,7 @@ def measure_model(report: Report, name: str, training: Training, run: Path, guar
 
 
 def over_the_floor(work: Callable[[], dict[str, Any]], limits: dict[str, Any]) -> dict[str, Any]:
-    """Kept tensors cannot be written faster than the slower of link and disk takes their bytes."""
+    """Return the least time for kept tensors: the slower of link and disk takes their bytes."""
     row = work()
     floor = row["bytes per step"] / min(limits[part] for part in ("link", "disk") if part in limits)
     return {**row, "floor": floor, "over the floor": row["captured, with start and stop"] / floor}

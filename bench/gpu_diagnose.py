@@ -170,7 +170,7 @@ PARTS: tuple[Callable[[Path], tuple[bool, str]], ...] = (clean, gelu, kernel, tf
 
 
 def main() -> int:
-    """Run every part; return 0 where all went as they should."""
+    """Run every part; return 0 where all passed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="one part")
     parser.add_argument(

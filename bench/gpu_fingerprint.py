@@ -35,7 +35,7 @@ from numscope.fingerprint.torch_form import TorchBatch
 
 
 def timed(work: Callable[[int], None], count: int) -> float:
-    """Return the GPU's best seconds for one of `count` works in a row, all enqueued before the first begins."""
+    """Return the GPU's best seconds for one of `count` calls in a row, all enqueued before the first begins."""
     best = math.inf
     for _ in range(5):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)

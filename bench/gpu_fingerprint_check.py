@@ -1,4 +1,4 @@
-"""Whether the fingerprint on a CUDA GPU is that of the definition: every dtype, layouts, special values, streams.
+"""Check of the fingerprint on a CUDA GPU against the definition: every dtype, layouts, special values, streams.
 
 Part of bench/gpu_fingerprint.py, which runs it.
 """
@@ -99,7 +99,7 @@ class Checker:
 
 
 class OperationsBatch:
-    """The torch operations, which the torch form would not choose on this device."""
+    """Measures by torch operations, which the torch form would not choose on this device."""
 
     def __init__(self) -> None:
         self.rows, self.device = Rows(), DeviceBatch(DEVICE)
@@ -250,7 +250,7 @@ def _write_late(out, number):  # type: ignore[no-untyped-def]
 
 
 def check_early_launches(batch: TorchBatch) -> list[str]:
-    """Measure right behind kernels that let the next one begin before they have written anything."""
+    """Measure right after kernels that let the next one begin before they have written anything."""
     failures = []
     for tiles in (3, 600, 20_000):
         tensor = torch.zeros(tiles * 1024, device=DEVICE)

@@ -30,7 +30,7 @@ def chain(calls: int) -> None:
 
 
 def measure(calls: int, keep: str, run: Path) -> float:
-    """Microseconds of a call besides the operator's own, in steps of so many calls."""
+    """Return the microseconds that a call takes besides its operator, in steps of this many calls."""
     repeats = max(1, IN_ALL // calls)
     plain = min(many(lambda: chain(calls), repeats)) * repeats
     cap: Any = ns.capture(run, None, level="api", keep=keep, overwrite=True, on_error="raise")

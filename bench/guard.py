@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def measure(times: Times, model: Any, step: Any, rounds: int, steps: int) -> None:
-    """Plain and guarded steps in turn."""
+    """Time plain and guarded steps in turn."""
     for _ in range(rounds):
         for level, found in times.items():
             found["plain"] += many(step, steps)
@@ -67,7 +67,7 @@ def measure(times: Times, model: Any, step: Any, rounds: int, steps: int) -> Non
 
 
 def measure_peer(python: str, model: str, steps: int) -> dict[str, Any]:
-    """msprobe's statistics at its level mix, in an environment and a process of its own."""
+    """Time msprobe's statistics at its level mix, in its own environment and process."""
     with tempfile.TemporaryDirectory(prefix="numscope-guard-") as folder:
         words = [model, "statistics", "mix", "--steps", str(steps), "--out", str(Path(folder) / "dump")]
         done = subprocess.run([python, "-m", "bench.peer_worker", *words], capture_output=True, text=True)
@@ -78,7 +78,7 @@ def measure_peer(python: str, model: str, steps: int) -> dict[str, Any]:
 
 
 def beside(ours: dict[str, Any], peer: dict[str, Any]) -> dict[str, Any]:
-    """What the guard adds to a step over what the peer adds to its own."""
+    """Return the time that the guard adds to a step, over the time that the peer adds."""
     share = (ours["captured"] - ours["plain"]) / (peer["captured"] - peer["plain"])
     tell(f"msprobe, statistics mix: {peer['captured'] / peer['plain']:.1f} × plain")
     kept = "kept" if share <= LIMIT else "MISSED"

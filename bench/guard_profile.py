@@ -1,4 +1,4 @@
-"""Where the host's time of guarded steps on a GPU goes, and the device's.
+"""A profile of guarded steps on a GPU: the host's time and the device's.
 
 PYTHONPATH=src python3 bench/guard_profile.py [mix|module]
 """

@@ -1,4 +1,4 @@
-"""How fast kept tensors are written: the writer's time over that of plain write() calls of as many bytes.
+"""The speed of writing kept tensors: the writer's time over that of plain write() calls of as many bytes.
 
     PYTHONPATH=src python -m bench.keep [--gigabytes 2] [--megabytes 0.0625 1 16] [--rounds 3]
 
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def plain(path: Path, total: int) -> float:
-    """Seconds that write() calls of 16 MB take for as many bytes."""
+    """Return the seconds that write() calls of 16 MB take for this many bytes."""
     chunk = os.urandom(CHUNK)
     begin = time.perf_counter()
     with open(path, "wb", buffering=0) as file:
@@ -67,7 +67,7 @@ def plain(path: Path, total: int) -> float:
 
 
 def kept(path: Path, memory: np.ndarray[tuple[int], np.dtype[np.uint8]], total: int, size: int) -> float:
-    """Seconds from the opening of a run to its end, with distinct tensors of that size."""
+    """Return the seconds from the opening of a run to its end, with distinct tensors of this size."""
     places = range(0, len(memory) - size + 1, size)
     count = max(1, total // size)
     per_batch = max(1, FLUSH_BYTES // size)

@@ -1,4 +1,4 @@
-"""What each figure must keep to, and whether it does: the limits of the project, beside what was measured."""
+"""The limits of the project's figures, and the check of each measured figure against its limit."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def _compare(row: Row, ours: Row, peer: Row) -> list[Limit]:
 
 
 def extra(ours: Row, peer: Row) -> float:
-    """numscope's time besides the plain step, over msprobe's."""
+    """Return numscope's time besides the plain step, over msprobe's."""
     return float((ours["captured"] - ours["plain"]) / (peer["captured"] - peer["plain"]))
 
 
 def kept(limit: Limit) -> bool:
-    """Whether the figure keeps to its limit."""
+    """Tell whether a figure keeps to its limit."""
     _, figure, bound, sense = limit
     return figure <= bound if sense == "at most" else figure >= bound
 
 
 def as_json(row: Row) -> list[Row]:
-    """The limits of a row for its results file."""
+    """Return the limits of a row for its results file."""
     return [
         {"figure": limit[0], "value": limit[1], "limit": limit[2], "sense": limit[3], "kept": kept(limit)}
         for limit in limits(row)
@@ -83,7 +83,7 @@ def as_json(row: Row) -> list[Row]:
 
 
 def text(row: Row) -> str:
-    """The limits of a row for a table: `≤ 1/10 of msprobe's extra time`; a cross where it is missed."""
+    """Return the limits of a row for a table: `≤ 1/10 of msprobe's extra time`; a cross where it is missed."""
     return ", ".join(f"{_bound(*limit[2:])}{'' if kept(limit) else ' ✗'} {limit[0]}" for limit in limits(row))
 
 

@@ -1,4 +1,4 @@
-"""What a figure was measured on: machine, versions and date; no names and no paths."""
+"""The description of the machine of a figure: hardware, versions and date; no names and no paths."""
 
 from __future__ import annotations
 

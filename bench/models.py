@@ -52,7 +52,7 @@ class LanguageModel(nn.Module):
 
 
 def build(name: str, seed: int = 0, perturb: float = 0.0) -> tuple[nn.Module, Callable[[], None]]:
-    """The model and one training step of it; `perturb` adds noise to one weight, so that two runs differ."""
+    """Return the model and one training step of it; `perturb` adds noise to one weight, so that two runs differ."""
     torch.set_num_threads(THREADS)
     torch.manual_seed(seed)
     shape = SHAPES[name]

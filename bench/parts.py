@@ -33,7 +33,7 @@ PEER_ON_ALL = {"mix stats", "mix tensors"}  # the other modes of the peer only o
 
 
 def capture(bench: Bench) -> list[Row]:
-    """The captured step over the plain step, and what it writes."""
+    """Measure the captured step over the plain step, and the bytes that it writes."""
     rows: list[Row] = []
     for model, (modes, turns, rounds, steps, peer_steps) in CAPTURE.items():
         if bench.quick and rows:
@@ -71,7 +71,7 @@ def capture_rows(model: str, modes: list[str], ours: Row, theirs: dict[str, Row]
 
 
 def keep(bench: Bench) -> list[Row]:
-    """Kept tensors of several sizes: the time to write them over that of plain writes of as many bytes."""
+    """Measure the time to write kept tensors of several sizes over that of plain writes of as many bytes."""
     say("kept tensors")
     words = (
         "--gigabytes",
@@ -93,7 +93,7 @@ def keep(bench: Bench) -> list[Row]:
 
 
 def guard(bench: Bench) -> list[Row]:
-    """The step under the guard over the plain step; the peer's statistics of all calls beside it, in turn."""
+    """Measure the guarded step over the plain step, in turn with the peer's statistics of all calls."""
     model = "TinyLM, 2 layers"
     ours, theirs = [], []
     for turn in range(1 if bench.quick else 3):
@@ -112,7 +112,7 @@ def guard(bench: Bench) -> list[Row]:
 
 
 def start(bench: Bench) -> list[Row]:
-    """What the program and the import cost before any work."""
+    """Measure the start of the program and the import, before any work."""
     say("start of the program")
     repeats = 3 if bench.quick else 11
     bare = timed([sys.executable, "-c", "pass"], repeats)["seconds"]
@@ -130,7 +130,7 @@ def start(bench: Bench) -> list[Row]:
 
 
 def growth(bench: Bench) -> list[Row]:
-    """The cost of a call as steps grow."""
+    """Measure the cost of a call in longer and longer steps."""
     say("growth")
     words = ("--rounds", 1, "--most", 10_000) if bench.quick else ("--rounds", 5)
     found = bench.own("growth_worker", "--out", bench.folder("growth"), *words)

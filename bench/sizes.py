@@ -17,7 +17,7 @@ COMPARE = [
 
 
 def compare(bench: Bench) -> list[Row]:
-    """Two runs of one step, compared from the command line: wall time, start of the program included."""
+    """Measure the comparison of two runs of one step on the command line: wall time, start of the program included."""
     rows: list[Row] = []
     for model, keep, repeats, peer_repeats in COMPARE[:1] if bench.quick else COMPARE:
         say(f"compare: {model}, {keep}")
@@ -43,7 +43,7 @@ def compare(bench: Bench) -> list[Row]:
 
 
 def measures(bench: Bench) -> list[Row]:
-    """Exact measures of full tensors: bytes of both sides per second of processor time, on one core."""
+    """Measure exact measures of full tensors: bytes of both sides per second of processor time, on one core."""
     say("measures of full tensors")
     found = bench.own("exact_worker", *(("--elements", 1 << 18, "--repeats", 2) if bench.quick else ()))
     if "error" in found:
@@ -55,7 +55,7 @@ def measures(bench: Bench) -> list[Row]:
 
 
 def scale(bench: Bench) -> list[Row]:
-    """Comparison of 100,000 calls against 100,000, and of runs of 10 million slots: time and peak memory."""
+    """Measure comparisons of 100,000 calls and of 10 million slots: time and peak memory."""
     rows: list[Row] = []
     template = bench.folder("template")
     made = bench.own(

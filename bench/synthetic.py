@@ -75,13 +75,13 @@ def write_wide(writer: RunWriter, tables: StepTables, calls: int, target: bool) 
 
 
 def extra(order: int) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """A call that one side alone has, without tensors."""
+    """Return a call that one side alone has, without tensors."""
     call = {"step": [0], "order": [order], "name": ["Torch.is_grad_enabled.0.forward"], "kind": ["api"]}
     return {**call, "module": [""], "phase": ["forward"], "recompute": [False], "thread": [0]}, {}, {}
 
 
 def moved(tables: StepTables, copy: int, order: int, tensor: int, rounded: bool) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """The step's tables as those of another module's calls, numbered on from the ones before."""
+    """Return the step's tables as another module's calls, with the numbering continued."""
     calls, slots = tables.calls, tables.slots
     calls = put(
         calls, "module", [f"part{copy}.{path}" if path else f"part{copy}" for path in calls["module"].to_pylist()]
@@ -96,7 +96,7 @@ def moved(tables: StepTables, copy: int, order: int, tensor: int, rounded: bool)
 
 
 def renamed(name: str, copy: int) -> str:
-    """`Functional.linear.5.forward` with another index, `Module.head.Linear.forward.0` in another module."""
+    """Return the name with another index (`Functional.linear.5.forward`) or module (`Module.head.Linear.forward.0`)."""
     head, _, rest = name.partition(".")
     parts = name.rsplit(".", 2)
     if head == "Module":
@@ -105,7 +105,7 @@ def renamed(name: str, copy: int) -> str:
 
 
 def changed(tensors: pa.Table, salt: int, rounded: bool) -> pa.Table:
-    """The tensors with other bits; rounded differently where asked."""
+    """Return the tensors with other bits, rounded differently where asked."""
     hashes = tensors["hash"].to_numpy() * np.uint64(0x9E3779B97F4A7C15) + np.uint64(salt)
     if rounded:
         chosen = pc.is_in(tensors["dtype"], pa.array(["float32", "bfloat16", "float16"])).to_numpy()

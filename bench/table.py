@@ -11,13 +11,13 @@ HEADER = ("", "numscope", "msprobe", "numscope / msprobe", "limit (✗: missed)"
 
 
 def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
-    """One line: what was measured, both tools, their ratio, the limit, and what was written or read."""
+    """Return one line: the measurement, both tools, their ratio, the limit, and the bytes written or read."""
     what, ours, peer, quotient, more = figures(row)
     return (what, ours, peer, quotient, limits.text(row), more)
 
 
 def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
-    """One line without the limit."""
+    """Return one line without the limit."""
     ours, peer = row["numscope"], row.get("msprobe", {})
     if "error" in ours:
         return (row["what"], "failed", times(peer) or wall(peer), "", ours["error"][:80])
@@ -61,7 +61,7 @@ def failed(side: dict[str, Any]) -> str:
 
 
 def extra(ours: dict[str, Any], peer: dict[str, Any]) -> str:
-    """numscope's time besides the plain step, over msprobe's."""
+    """Return numscope's time besides the plain step, over msprobe's."""
     if "captured" not in peer:
         return ""
     return share(limits.extra(ours, peer))
@@ -89,7 +89,7 @@ def size(count: float) -> str:
 
 
 def lines(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     table = [HEADER, *map(cells, rows)]
     widths = [max(len(line[column]) for line in table) for column in range(len(HEADER))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in table]

@@ -19,6 +19,6 @@ def many(work: Callable[[], object], count: int) -> list[float]:
 
 
 def written(directory: Path) -> dict[str, int]:
-    """How many files lie below the directory, and how many bytes they hold."""
+    """Return the number of files below the directory, and their bytes."""
     sizes = [os.path.getsize(Path(folder) / name) for folder, _, names in os.walk(directory) for name in names]
     return {"files": len(sizes), "bytes": sum(sizes)}

@@ -1,4 +1,4 @@
-"""What all parts of the bench stand on: workers as processes of their own, wall times of commands, rows."""
+"""The base of all parts of the bench: workers in processes of their own, wall times of commands, rows."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 @dataclass(frozen=True)
 class Bench:
-    """Where to work, the peer's interpreter (None: numscope alone), and whether this only tries the bench itself."""
+    """The working folder, the peer's interpreter (None: numscope alone), and whether this run only tries the bench."""
 
     scratch: Path
     msprobe: Path | None
     quick: bool = False
 
     def worker(self, python: str | Path, module: str, *words: object, limit: int = 240) -> Row:
-        """The line of JSON that a worker prints; a worker that fails gives {"error": its last line}."""
+        """Return the line of JSON that a worker prints; a worker that fails gives {"error": its last line}."""
         command = [str(python), "-m", f"bench.{module}", *map(str, words)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=ENVIRONMENT)
@@ -41,11 +41,11 @@ class Bench:
         return result
 
     def own(self, module: str, *words: object, limit: int = 240) -> Row:
-        """A worker in numscope's environment."""
+        """Run a worker in numscope's environment."""
         return self.worker(sys.executable, module, *words, limit=limit)
 
     def peer(self, model: str, task: str, level: str, steps: int, out: str = "msprobe") -> Row:
-        """One mode of msprobe; its dump stays in the folder until the next."""
+        """Run one mode of msprobe; its dump stays in the folder until the next."""
         if self.msprobe is None:
             return {}
         say(f"msprobe: {model}, {task} {level}")
@@ -60,7 +60,7 @@ class Bench:
 
 
 def merged(results: list[Row]) -> Row:
-    """Several measurements of the same as one: the median of every number, at any depth; errors go last."""
+    """Join several measurements of one thing: the median of every number, at any depth; errors go last."""
     right = [result for result in results if "error" not in result]
     if not right:
         return results[0] if results else {}
@@ -77,7 +77,7 @@ def merged(results: list[Row]) -> Row:
 
 
 def timed(command: list[str], repeats: int, answers: tuple[int, ...] = (0,), limit: int = 600) -> Row:
-    """Wall time (median and least), processor time (least) and peak memory of a command; another status is an error."""
+    """Return wall time (median and least), processor time (least) and peak memory of a command that must not fail."""
     walls, processor, memory = [], [], 0
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -102,7 +102,7 @@ def timed(command: list[str], repeats: int, answers: tuple[int, ...] = (0,), lim
 
 
 class _Killer:
-    """Ends a command that takes too long."""
+    """End a command that takes too long."""
 
     def __init__(self, child: subprocess.Popen[str], deadline: float) -> None:
         import threading
@@ -116,13 +116,13 @@ class _Killer:
 
 
 def last_line(text: str, status: int) -> str:
-    """What a failed process said last, without the folders of this machine."""
+    """Return the last words of a failed process, without the folders of this machine."""
     lines = text.strip().splitlines() or [f"exit status {status}"]
     return re.sub(r"(?<![\w.])/\S*/", "", lines[-1])
 
 
 def numscope(*words: object) -> list[str]:
-    """The program's command line."""
+    """Return the program's command line."""
     return [sys.executable, "-m", "numscope", *map(str, words)]
 
 

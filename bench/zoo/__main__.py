@@ -1,4 +1,4 @@
-"""Captures, compares and judges every case: `python -m bench.zoo`."""
+"""Capture, compare and judge every case: `python -m bench.zoo`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.zoo import catalogue, execute, judge, table
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the cases; return 0 where all went as it should."""
+    """Run the cases; return 0 where all met the requirement."""
     options = _parser().parse_args(arguments)
     cases = catalogue.load(options.only)
     if not cases:

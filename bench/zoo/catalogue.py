@@ -1,4 +1,4 @@
-"""The cases: what each script says about itself."""
+"""The cases, as each script describes itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BENIGN = ("identical", "equivalent")
 
 @dataclass(frozen=True)
 class Case:
-    """One script, and what is right for it."""
+    """One script, and its right answer."""
 
     name: str
     script: Path

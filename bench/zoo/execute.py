@@ -1,4 +1,4 @@
-"""Runs a script, plainly or under `numscope run`, in a child that is forked after torch was imported.
+"""Run a script, plainly or under `numscope run`, in a child that is forked after torch was imported.
 
 Importing torch takes longer than any case runs. The child calls the same `main` that the command does. Cases that start
 ranks of their own are started as real commands, because their workers import the script again.
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class ScriptError(Exception):
-    """A script did not end well; the message has the end of what it wrote."""
+    """A script failed; the message has the end of its output."""
 
 
 def plain(case: Case, variant: str, log: Path) -> list[float]:
@@ -106,7 +106,7 @@ def _values(log: Path) -> list[float]:
 
 
 def in_parallel(jobs: int, tasks: Sequence[Callable[[], dict[str, Any]]], folder: Path) -> Iterator[dict[str, Any]]:
-    """Run each task in a process of its own, so many at a time, and yield the results as they come."""
+    """Run each task in a process of its own, a few at a time, and yield the results as they come."""
     waiting, running = list(enumerate(tasks)), dict[int, Path]()
     while waiting or running:
         while waiting and len(running) < jobs:

@@ -1,4 +1,4 @@
-"""Captures the two variants of one case, compares them, and holds the report against the truth."""
+"""Capture the two variants of one case, compare them, and hold the report against the truth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The entry point that all cases share: `case.py --variant target|reference` prints what the run ends with."""
+"""The entry point that all cases share: `case.py --variant target|reference` prints the values of the run's end."""
 
 from __future__ import annotations
 

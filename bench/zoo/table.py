@@ -8,7 +8,7 @@ Result = dict[str, Any]
 
 
 def summary(results: list[Result]) -> Result:
-    """Return the totals; `failures` counts what keeps the requirement from being met or could not run."""
+    """Return the totals; `failures` counts the cases that miss the requirement or could not run."""
     bugs = [result for result in results if not result["control"]]
     controls = [result for result in results if result["control"]]
     ranked = [result for result in bugs if "rank1" in result]
@@ -38,7 +38,7 @@ def _judged(results: list[Result]) -> bool:
 
 
 def plain(results: list[Result], totals: Result) -> str:
-    """Return a line per case: the relative difference of what the two variants print."""
+    """Return a line per case: the relative difference of the values that the two variants print."""
     rows = []
     for result in results:
         state = "ok" if result["right"] else "WRONG"

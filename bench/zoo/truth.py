@@ -1,4 +1,4 @@
-"""What the right answer of a case is, as data: an observer's answer, not the author's story.
+"""The right answer of a case, as data: an observer's answer, not the author's story.
 
 A case marks the guilty line of its own source with a comment (`# origin`) and lists the few answers that are exactly
 right. Where a call and the module call that is nothing but this call say the same, both are listed; nothing looser.
@@ -72,7 +72,7 @@ def parameter(name: str) -> Answer:
 
 
 def data(name: str = ".*") -> Answer:
-    """Return an answer that says the model was fed something else."""
+    """Return an answer that says the model got other data."""
     return Answer(name, kinds=("data",), marker=None)
 
 

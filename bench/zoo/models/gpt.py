@@ -140,7 +140,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The language model; `past` is how many tokens the caches hold."""
+    """The language model; `past` is the number of tokens in the caches."""
 
     def __init__(self, config: Config | None = None) -> None:
         super().__init__()

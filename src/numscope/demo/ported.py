@@ -1,4 +1,4 @@
-"""The same GPT after a port: one layer was given the quicker GELU of another code base. The run to be judged."""
+"""The same GPT after a port: one layer was given the quicker GELU of another code base. The run under suspicion."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""For the tests of numscope's users: two runs are equivalent, two models compute the same.
+"""Assertions for users' tests: two runs are equivalent, two models compute the same.
 
 from numscope.testing import assert_equivalent
 

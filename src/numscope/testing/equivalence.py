@@ -1,4 +1,4 @@
-"""Assertions on two runs, which fail with the text that `numscope compare` prints."""
+"""Assertions on two runs, which fail with the text of `numscope compare`."""
 
 from __future__ import annotations
 

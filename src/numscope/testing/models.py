@@ -37,7 +37,7 @@ def compare_models(
 
     `inputs` is one argument, a tuple of them, or a dict of keyword arguments. The backward pass starts from
     `loss(outputs)`, or else from fixed random gradients of the outputs. Gradients, random state and the models'
-    buffers are afterwards as they were.
+    buffers are restored afterwards.
     """
     if "torch" not in sys.modules:
         raise SettingsError("compare_models takes torch models: import torch first")

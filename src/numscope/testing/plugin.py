@@ -1,4 +1,4 @@
-"""The pytest plugin: the fixture `numscope_capture`. Loads nothing but what a test that uses it needs."""
+"""The pytest plugin with the fixture `numscope_capture`; it imports the rest of numscope only for tests that use it."""
 
 from __future__ import annotations
 
