@@ -177,7 +177,7 @@ class _Job:
             self._guard.crashed(error)
 
     def close(self) -> None:
-        """Write what was recorded."""
+        """Write the rest of the record, and close it."""
         if self._capture is not None:
             self._capture.close()
         if self._guard is not None:

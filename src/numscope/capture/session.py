@@ -155,7 +155,7 @@ class Capture:
         self._watch_if_wanted()
 
     def stop(self) -> None:
-        """Undo everything and write what is recorded; a later start goes on with the same run."""
+        """Undo everything and write the records; a later start goes on with the same run."""
         global _active
         if not self._running:
             return

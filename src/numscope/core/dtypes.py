@@ -41,7 +41,7 @@ class FloatFormat:
 
     @property
     def _last_gap(self) -> float:
-        """How far the largest number and its predecessor are apart."""
+        """The distance between the largest number and its predecessor."""
         _, exponent = math.frexp(self.largest)
         return 2.0 ** (exponent - self.digits)
 

@@ -13,7 +13,7 @@ from operator import or_
 
 
 class Rounding(IntEnum):
-    """How an operator's own rounding, and an error that comes in, show in its result: one rule each in compare."""
+    """The effect of an operator's own rounding, and of an error in its inputs, on its result: one rule each in compare."""
 
     OTHER = 0
     MOVE = 1  # its elements are elements of its inputs, or constants: exact where the inputs are

@@ -65,19 +65,19 @@ class Arena:
         return self.blocks[key]
 
     def take(self, block: Block, row: int, count: int, elements: int) -> int:
-        """Return the index in the block of a content, which the caller copies there before it does anything else."""
-        place = block.used
-        if place == block.capacity:
+        """Return the index in the block for a content, which the caller copies there before it does anything else."""
+        index = block.used
+        if index == block.capacity:
             self.measure(block)
-            place = 0
-        if place < block.stale and count < block.width:
-            block.raw[place : block.stale].fill(0)
+            index = 0
+        if index < block.stale and count < block.width:
+            block.raw[index : block.stale].fill(0)
             block.stale = 0
-        block.used = place + 1
+        block.used = index + 1
         block.rows.append(row)
         block.counts.append(count)
         block.elements.append(elements)
-        return place
+        return index
 
     def finish(self) -> None:
         """Measure the contents of all blocks."""
@@ -91,13 +91,13 @@ class Arena:
         with np.errstate(all="ignore"):
             columns, odd = self._columns(block, counts)
         self.rows.set_many(np.array(block.rows), columns)
-        for place in odd:  # magnitudes that need scaling: too rare to do many at a time
-            raw = block.raw[place, : block.counts[place] * block.kind.size]
-            result = Measure(block.kind, block.counts[place], self.scratch)
+        for index in odd:  # magnitudes that need scaling: too rare to do many at a time
+            raw = block.raw[index, : block.counts[index] * block.kind.size]
+            result = Measure(block.kind, block.counts[index], self.scratch)
             with np.errstate(all="ignore"):
                 result.take(raw)
                 result.finish()
-            self.rows.set(block.rows[place], block.elements[place], result)
+            self.rows.set(block.rows[index], block.elements[index], result)
         block.stale = max(block.stale, used)
         block.used = 0
         block.rows, block.counts, block.elements = [], [], []
@@ -142,7 +142,7 @@ class Arena:
             hash=hash_rows(raw.view(np.int32), self.scratch.words),
             sketch=self._sketches(x),
         )
-        return columns, [place for place in odd.tolist() if size[place] > 0]
+        return columns, [index for index in odd.tolist() if size[index] > 0]
 
     def _leave_out(
         self,
@@ -178,10 +178,10 @@ class Arena:
     ) -> None:
         """Take min and max again without the padding, where one of its zeros may be the least or greatest element."""
         unsure = (counts < x.shape[1]) & ((low == 0) | (high == 0))
-        for place in np.flatnonzero(unsure):
-            own = x[place, : counts[place]]
+        for index in np.flatnonzero(unsure):
+            own = x[index, : counts[index]]
             own = own[np.isfinite(own)]
-            low[place], high[place] = own.min(), own.max()
+            low[index], high[index] = own.min(), own.max()
 
     def _sums(self, x: Values) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the sum and the sum of squares of each row, in float32 over 1024 elements at most."""
@@ -224,7 +224,7 @@ def _part(width: int) -> int:
     return width
 
 
-def place_of(block: Block, place: int, count: int) -> NDArray[np.generic]:
+def place_of(block: Block, index: int, count: int) -> NDArray[np.generic]:
     """Return a row of a block as an array of its kind's plain dtype, for numpy to copy into."""
-    view: NDArray[np.generic] = block.raw[place, : count * block.kind.size].view(block.kind.storage)
+    view: NDArray[np.generic] = block.raw[index, : count * block.kind.size].view(block.kind.storage)
     return view

@@ -25,7 +25,7 @@ _THREADS = 0  # the driver's number of that attribute of a function: how many th
 
 
 class Used(ctypes.Structure):
-    """How much of a stream's lines and of its ring of records is used; native_launch.c has its address."""
+    """The used part of a stream's lines and of its ring of records; native_launch.c has its address."""
 
     _fields_ = [
         ("lines", ctypes.c_int64),

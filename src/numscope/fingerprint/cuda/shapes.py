@@ -59,10 +59,10 @@ def collapsed(tensor: torch.Tensor, parts: int) -> list[int] | None:
 
     None where a copy is better: more than five dimensions, or a large tensor whose neighbours lie far apart.
     """
-    found = _dimensions(tensor, parts)
-    if found is None:
+    dimensions = _dimensions(tensor, parts)
+    if dimensions is None:
         return None
-    sizes, strides = found
+    sizes, strides = dimensions
     if len(sizes) > _DIMENSIONS:
         return None
     near = not sizes or strides[0] == 0 or (strides[0] == 1 and sizes[0] >= 16)
@@ -80,11 +80,11 @@ def in_rows(tensor: torch.Tensor, parts: int, per: int) -> list[int] | None:
     Its rows are of whole groups of 16 bytes at addresses that are multiples of 16, in four more dimensions at most. Last
     comes the kernel's number of dimensions.
     """
-    found = _dimensions(tensor, parts)
+    dimensions = _dimensions(tensor, parts)
     group = 4 * per  # elements
-    if found is None or tensor.data_ptr() % 16:
+    if dimensions is None or tensor.data_ptr() % 16:
         return None
-    sizes, strides = found
+    sizes, strides = dimensions
     if (
         not sizes
         or strides[0] != 1
@@ -112,10 +112,10 @@ def turned(tensor: torch.Tensor, parts: int) -> list[int] | None:
     Complex, packed and very large tensors are left to torch: the copy would take as much memory again. Elements of small
     ones are read where they lie.
     """
-    found = _dimensions(tensor, parts)
-    if found is None or parts > 1 or not LEAST_COPY < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
+    dimensions = _dimensions(tensor, parts)
+    if dimensions is None or parts > 1 or not LEAST_COPY < tensor.numel() <= _LARGEST_COPY // tensor.element_size():
         return None
-    sizes, strides = found
+    sizes, strides = dimensions
     if not 2 <= len(sizes) <= 4 or strides[1] != 1 or strides[0] < sizes[1] or min(sizes[:2]) < 16 or min(strides) < 0:
         return None
     many, stack = (*sizes[2:], 1, 1)[:2]

@@ -69,7 +69,7 @@ class CarriedOver:
         return bool(self.by_storage or self._coming)
 
     def known(self, tensor: torch.Tensor) -> KnownTensor | None:
-        """Return what is known of a tensor that an earlier step measured and nothing has written to since, else None."""
+        """Return the entry of a tensor that an earlier step measured and nothing has written to since, else None."""
         carried = self.by_storage.get(self.storage_of.get(id(tensor), 0))
         if carried is not None and carried.known.is_at(tensor) and carried.version == tensor._version:
             return carried.known

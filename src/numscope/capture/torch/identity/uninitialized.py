@@ -28,13 +28,13 @@ def drop_uninitialized(
     """
     output_addresses = {address_of(tensor) for _, tensor in outputs}
     any_blanked = False
-    for (_, tensor), version, place in zip(inputs, versions, range(2, len(rows), 4)):
+    for (_, tensor), version, index in zip(inputs, versions, range(2, len(rows), 4)):
         if (
-            rows[place] >= 0
+            rows[index] >= 0
             and watch.tensors.was_uninitialized(tensor, version)
             and address_of(tensor) in output_addresses
         ):
-            rows[place : place + 2] = -1, watch.uninitialized
+            rows[index : index + 2] = -1, watch.uninitialized
             any_blanked = True
     if not any_blanked:
         return outputs
