@@ -164,8 +164,8 @@ def _range(text: str, what: str) -> Numbers:
     match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+)?(?:\s*:\s*(\d+))?)?\s*", text)
     if not match:
         raise SettingsError(f"{what}={text!r}: give a number, or a range such as '4-10' or '4-10:2'")
-    first, last, stride = match[1], match[2], int(match[3] or 1)
-    start = int(first)
+    first, last, step = match.groups()
+    start, stride = int(first), int(step or 1)
     if "-" not in text:
         return lambda number: number == start
     stop = int(last) if last is not None else None
@@ -183,7 +183,8 @@ def _sample(value: object) -> tuple[int, int, int]:
     parts = tuple(value) if isinstance(value, Iterable) else ()
     if len(parts) != 3 or not all(isinstance(part, int) for part in parts):
         raise SettingsError(f"sample={value!r}: give k from 1 to 100, or (head, k, tail)")
-    return parts[0], parts[1], parts[2]
+    head, stride, tail = parts
+    return head, stride, tail
 
 
 def _check_key(key: str, valid: set[str], what: str) -> None:

@@ -223,8 +223,8 @@ def leave_out(x: Values) -> tuple[Values, Values, Values]:
     np.negative(keep, out=keep)  # all bits, or none
     clean: NDArray[np.generic] = np.bitwise_and(x.view(integer), keep)
     np.invert(keep, out=keep)
-    bits = [clean | (keep & np.array(end, x.dtype).view(integer)) for end in (np.inf, -np.inf)]
-    return clean.view(x.dtype), bits[0].view(x.dtype).min(-1), bits[1].view(x.dtype).max(-1)
+    low, high = (clean | (keep & np.array(end, x.dtype).view(integer)) for end in (np.inf, -np.inf))
+    return clean.view(x.dtype), low.view(x.dtype).min(-1), high.view(x.dtype).max(-1)
 
 
 def raw_chunks(array: NDArray[np.generic], size: int) -> Iterator[NDArray[np.uint8]]:

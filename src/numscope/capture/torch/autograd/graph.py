@@ -189,12 +189,13 @@ def lead(hook: NodeHook, edge: int, call: BackwardCall, targets: Targets, key: o
             slot = goal.pop(0)
             targets[key] = goal if len(goal) > 1 else goal[0] if goal else (hook, edge, slot)
     elif type(goal) is tuple:  # a second contribution to one gradient
-        sink = Sink(call, goal[2])
-        if hook.lead(edge, call, goal[2]):
+        other_hook, other_edge, slot = goal
+        sink = Sink(call, slot)
+        if hook.lead(edge, call, slot):
             sink.expected = 2
             targets[key] = sink
             hook.gather(edge, call, sink)
-            goal[0].gather(goal[1], call, sink)
+            other_hook.gather(other_edge, call, sink)
     elif hook.lead(edge, call, goal.slot):
         goal.expected += 1
         hook.gather(edge, call, goal)
