@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias, cast, overload
+from typing import cast, overload
 
-from numscope.core.json_value import Json
+from numscope.core.json_value import Json, JsonObject
 from numscope.core.words import Mechanism, OriginKind, Phase, Verdict
 
 FORMAT = "numscope.report/1"
-
-JsonObject: TypeAlias = dict[str, Any]  # read by code that knows its members and their types
 
 
 @dataclass(frozen=True)

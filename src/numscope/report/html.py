@@ -126,7 +126,11 @@ def _records(calls: IndexedTable, sides: dict[str, RunIndex], row: int) -> dict[
         order = cell[f"{name}_order"]
         if order is not None and side.has(cell["step"], cell["rank"]):
             records[name] = side.call(cell["step"], cell["rank"], order)
-    return dict(plain(records))
+    return {name: _row(record) for name, record in records.items()}
+
+
+def _row(record: TableRow | None) -> TableRow | None:
+    return None if record is None else {**plain(record)}
 
 
 def _frames(records: dict[str, TableRow | None]) -> list[TableRow]:
