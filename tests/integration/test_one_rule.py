@@ -388,13 +388,13 @@ def test_nothing_is_found_and_nothing_of_ours_goes_wrong(make: Callable[[], Job]
 
 
 def test_a_fault_of_the_guards_own_does_not_stop_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    from numscope.capture.torch.guard.on_cpu import Now
+    from numscope.capture.torch.guard import on_cpu
 
     def broken(*_: object) -> bool:
         raise AttributeError("no such thing")
 
     model = nn.Linear(4, 4)
-    monkeypatch.setattr(Now, "call", broken)
+    monkeypatch.setattr(on_cpu, "look_at_call", broken)
     with warnings.catch_warnings(record=True) as told, ns.guard(model, record=None):
         warnings.simplefilter("always")
         for _ in range(2):

@@ -17,71 +17,68 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import os
 import signal
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NoReturn
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Protocol
 
 from numscope.capture import ranks
 from numscope.capture.session import models_of
 from numscope.capture.sites import is_user
 from numscope.core.errors import NonFiniteError, SettingsError
 from numscope.core.report import Origin
+from numscope.core.settings import GUARD_RECORD, GuardSettings
 from numscope.store import manifest, rundir
 from numscope.store.writer import RunWriter
 
-RECORD = "numscope-guard"
 _RUNNING: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
-@dataclass(frozen=True)
-class GuardSettings:
-    """Every field is an argument of `ns.guard`."""
+class _Watch(Protocol):
+    """What sees the job's calls."""
 
-    max_hits: int = 1  # the origin at which the guard acts; those before it are warnings
-    action: str = "raise"  # "raise", "warn": go on, "stop": take the guard away and go on
-    level: str = "mix"  # "module": looks at modules alone, and at less; "api" and "mix" at every call
-    latency: int | None = None  # on a device: wait for the flags after so many calls; None: read them as they come
-    allow: tuple[str, ...] = ()  # calls or modules whose non-finite results are meant, by name or pattern
-    record: str | os.PathLike[str] | None = RECORD  # the run to write when it strikes; None: write nothing
-    calls: int = 64  # how many calls the record holds
-    memory: int | None = None  # bytes that the record may keep alive; None: 256 MiB, on a device 5 % of it at most
-    deferred: bool = False  # read the host's flags late too, as a device's
-    scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
-
-    def __post_init__(self) -> None:
-        if self.action not in ("raise", "warn", "stop"):
-            raise SettingsError(f"action={self.action!r} is not valid: one of raise, warn, stop")
-        if self.level not in ("module", "api", "mix"):
-            raise SettingsError(f"level={self.level!r} is not valid for a guard: one of module, api, mix")
-        if self.max_hits < 1 or self.calls < 1:
-            raise SettingsError("max_hits and calls must be 1 or more")
-        if self.latency is not None and self.latency < 0:
-            raise SettingsError(f"latency={self.latency}: give a number of calls, 0 or more, or None")
-
-    @classmethod
-    def of(cls, **values: Any) -> GuardSettings:
-        """Return settings from keyword values; an unknown key is an error that names the nearest valid one."""
-        known = {field.name for field in fields(cls)}
-        for key in values:
-            if key not in known:
-                near = difflib.get_close_matches(key, known, 1)
-                hint = f": did you mean {near[0]!r}?" if near else f": valid are {', '.join(sorted(known))}"
-                raise SettingsError(f"unknown guard setting {key!r}{hint}")
-        allow = values.get("allow", ())
-        values["allow"] = (allow,) if isinstance(allow, str) else tuple(allow or ())
-        return cls(**values)
+    on: bool
 
 
-def guard(model: Any = None, max_hits: int = 1, **settings: Any) -> Guard:
+class _Frontend(Protocol):
+    """A framework's side of the guard."""
+
+    name: str
+
+    @property
+    def watch(self) -> _Watch:
+        """What sees the job's calls, while it is on."""
+
+    @property
+    def arrived_through(self) -> list[str]:
+        """The calls through which another rank's values came in."""
+
+    def start(self) -> None:
+        """Begin to watch."""
+
+    def stop(self) -> None:
+        """Undo everything that start did."""
+
+    def finish(self) -> None:
+        """Judge all that is still on a device."""
+
+    def new_step(self, step: int) -> None:
+        """End a step, and begin the one of this number."""
+
+    def write_last_calls(self) -> int:
+        """Write a record without an origin."""
+
+    def devices(self) -> list[str]:
+        """Return the devices of the models' parameters."""
+
+
+def guard(model: object = None, max_hits: int = 1, **settings: Any) -> Guard:
     """Return a watch for NaN and infinity: a context manager; see GuardSettings for the rest of the arguments."""
     return Guard(model, GuardSettings.of(max_hits=max_hits, **settings))
 
@@ -89,7 +86,7 @@ def guard(model: Any = None, max_hits: int = 1, **settings: Any) -> Guard:
 class Guard:
     """Watches every call, forward and backward, and acts at the `max_hits`-th origin."""
 
-    def __init__(self, model: Any, settings: GuardSettings, *, job: str = "") -> None:
+    def __init__(self, model: object, settings: GuardSettings, *, job: str = "") -> None:
         self.settings = settings
         self.origins: list[Origin] = []
         self.skipped_steps: list[int] = []  # steps that a loss scaler skipped
@@ -101,11 +98,12 @@ class Guard:
         self._tripped = False
         self._job = job
         self._error: BaseException | None = None
-        self._status: Any = None  # with which sys.exit was called
-        self._told = 0
+        self._status: str | int | None = None  # with which sys.exit was called
+        self._told = False  # that another rank's values came in
         self._missing = 0  # tensors of the origin that are not in the record
         self._failed = ""  # why there is no record
-        self._restore: list[Any] = []
+        self._reason = ""  # of the record
+        self._restore: list[Callable[[], object]] = []
         self._frontend = _frontend(self, models_of(model))
 
     # The user's side ----------------------------------------------------------------------------------------------
@@ -116,8 +114,6 @@ class Guard:
             return
         self._running = True
         _RUNNING.add(self)
-        self._frontend.judge.rank, self._frontend.judge.world = ranks.current()
-        self._frontend.judge.scaled = self._frontend.judge.always_scaled = self.settings.scaled
         self._frontend.start()
         self._catch_exits()
 
@@ -128,7 +124,7 @@ class Guard:
         try:
             if not self._tripped:
                 self._frontend.finish()
-                self._tell_inherited()
+                self._tell_of_other_ranks()
         finally:
             self._leave()
 
@@ -167,17 +163,21 @@ class Guard:
         with contextlib.suppress(Exception):
             self._frontend.finish()
         if self.path is None:
-            self._write(None, why or f"{type(error).__name__}: {error}")
+            self._write(self._frontend.write_last_calls, why or f"{type(error).__name__}: {error}")
+            if self._failed:  # nothing else will tell
+                _warn(f"numscope could not write the guard's record: {self._failed}")
 
-    def found(self, strike: Any) -> None:
-        """Take an origin; act if it is the last one that may be."""
-        origin: Origin = strike.origin
+    def found(self, origin: Origin, write_record: Callable[[], int]) -> None:
+        """Take an origin; act if it is the last one that may be.
+
+        `write_record` returns how many of the origin's tensors had to be let go before.
+        """
         if self._tripped:
             return
         self.origins.append(origin)
         last = len(self.origins) >= self.settings.max_hits
         if last or self.settings.action == "warn":
-            self._write(strike, origin.reason)
+            self._write(write_record, origin.reason)
         if not last or self.settings.action == "warn":
             _warn(self._message(origin, line=False), origin)
         if not last:
@@ -200,9 +200,12 @@ class Guard:
             settings={"level": self.settings.level, "keep": "stats", "guard": True},
             world_size=world,
         )
-        told: dict[str, Any] = {"origin": self.origins[-1].to_dict() if self.origins else None, "reason": self._reason}
-        told["skipped_steps"] = self.skipped_steps
-        path = _free(rundir.located(self.settings.record or RECORD, self._home), rank)
+        told = {
+            "origin": self.origins[-1].to_dict() if self.origins else None,
+            "reason": self._reason,
+            "skipped_steps": self.skipped_steps,
+        }
+        path = _free(rundir.located(self.settings.record or GUARD_RECORD, self._home), rank)
         writer = RunWriter(path, rank=rank, manifest={**facts, "job": self._job, "guard": told})
         self.path = path
         return writer
@@ -213,7 +216,7 @@ class Guard:
         self._counted = True
 
     def skipped(self) -> None:
-        """A loss scaler has skipped a step."""
+        """End a step that a loss scaler has skipped."""
         self.skipped_steps.append(self._step)
         self._next_step()
         self._counted = True
@@ -221,13 +224,13 @@ class Guard:
     def _next_step(self) -> None:
         self._step += 1
         self._frontend.new_step(self._step)
-        self._tell_inherited()
+        self._tell_of_other_ranks()
 
-    def _tell_inherited(self) -> None:
-        """Say once that another rank's values came in: that rank knows where they were born."""
-        calls = self._frontend.judge.inherited_ranks
-        if len(calls) > self._told == 0:
-            self._told = len(calls)
+    def _tell_of_other_ranks(self) -> None:
+        """Say once that another rank's values came in: that rank knows where they were made."""
+        calls = self._frontend.arrived_through
+        if calls and not self._told:
+            self._told = True
             _warn(
                 f"values that are not finite came in from another rank through {calls[0]}: its guard names their origin"
             )
@@ -245,23 +248,21 @@ class Guard:
         hint = ", without all of its tensors, which latency=1 would keep" if self._missing else ""
         return f"{text}\n  the record is in {self.path}{hint}: numscope check {self.path}"
 
-    def _write(self, strike: Any, reason: str) -> None:
+    def _write(self, write_record: Callable[[], int], reason: str) -> None:
         """Write the record; a fault of ours must not hide the origin."""
         if self.settings.record is None or self.path is not None:
             return
-        self._reason = reason
+        self._reason, self._failed = reason, ""
         on, self._frontend.watch.on = self._frontend.watch.on, False
         try:
-            self._missing = self._frontend.write(strike)
+            self._missing = write_record()
         except Exception as error:
-            self.path, self._failed = None, str(error)
-            if strike is None:  # nothing else will tell
-                _warn(f"numscope could not write the guard's record: {error}")
+            self.path, self._failed = None, str(error) or type(error).__name__
         finally:
             self._frontend.watch.on = on
 
     def forked(self) -> None:
-        """This is a child process, a data loader's worker: what it does is its parent's concern."""
+        """Watch no longer: this is a child process, such as a data loader's worker, and its parent's concern."""
         self._running = self._frontend.watch.on = False
 
     def _leave(self) -> None:
@@ -275,7 +276,7 @@ class Guard:
         """Write the record when the job ends in an error that no `with` block sees, or is told to end."""
         hook = sys.excepthook
 
-        def excepthook(kind: Any, error: Any, trace: Any) -> None:
+        def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             self.crashed(error)
             hook(kind, error, trace)
 
@@ -283,7 +284,7 @@ class Guard:
         self._restore.append(lambda: setattr(sys, "excepthook", hook) if sys.excepthook is excepthook else None)
         leave = sys.exit
 
-        def exit_(status: Any = None, /) -> NoReturn:
+        def exit_(status: str | int | None = None, /) -> NoReturn:
             self._status = status  # nobody else is told of it, where there is no `with`
             leave(status)
 
@@ -297,7 +298,7 @@ class Guard:
                     self._catch(signal.Signals[name])
 
     def _at_exit(self) -> None:
-        """The job ends and nobody has stopped the guard: write the record, or judge what is still on a device."""
+        """Write the record, or judge what is still on a device: the job ends and nobody has stopped the guard."""
         self.crashed(SystemExit(self._status))
         self._error = SystemExit()
         with contextlib.suppress(Exception):
@@ -308,7 +309,7 @@ class Guard:
         if before == signal.SIG_IGN:
             return  # it does not end the job
 
-        def terminated(received: int, frame: Any) -> None:
+        def terminated(received: int, frame: FrameType | None) -> None:
             self.crashed(None, f"the job was told to end ({signal.Signals(received).name})")
             if not callable(before):
                 self._leave()
@@ -330,7 +331,7 @@ def _ends_well(error: BaseException | None) -> bool:
     return isinstance(error, SystemExit) and error.code in (0, None)
 
 
-def _frontend(owner: Guard, models: dict[str, Any]) -> Any:
+def _frontend(owner: Guard, models: dict[str, Any]) -> _Frontend:
     torch = sys.modules.get("torch")
     if torch is not None and all(isinstance(item, torch.nn.Module) for item in models.values()):
         from numscope.capture.torch.guard.frontend import TorchGuard

@@ -145,7 +145,8 @@ class _Job:
         if self._capture is not None or self._guard is not None:
             return
         if "guard" in order.settings:
-            from numscope.capture.guard import Guard, GuardSettings
+            from numscope.capture.guard import Guard
+            from numscope.core.settings import GuardSettings
 
             settings = GuardSettings.of(**order.settings["guard"], record=self.directory())
             self._guard = Guard(None, settings, job=order.job)

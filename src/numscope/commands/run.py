@@ -9,7 +9,7 @@ from dataclasses import fields
 from numscope.capture import launch
 from numscope.core.errors import SettingsError
 from numscope.core.json_value import JsonObject
-from numscope.core.settings import CaptureSettings, from_text
+from numscope.core.settings import GUARD_RECORD, CaptureSettings, GuardSettings, from_text
 
 HELP = "capture a training script with no change to it"
 _METAVARS = {"max_tensors": "N", "max_gradients": "N", "sample": "HEAD,K,TAIL", "control": "FILE", "on_error": "WHAT"}
@@ -80,9 +80,7 @@ def run(args: argparse.Namespace) -> int:
     for function, _, argument in (item.partition("=") for item in args.also):
         also[function] = {"install": argument}
     if args.guard:
-        from numscope.capture.guard import RECORD, GuardSettings
-
-        args.out = args.out or RECORD
+        args.out = args.out or GUARD_RECORD
         watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or [], "latency": args.latency}
         settings["guard"] = {**watch, **({"level": args.level} if args.level else {})}
         GuardSettings.of(**settings["guard"])

@@ -1,4 +1,4 @@
-"""Settings of a capture: one frozen dataclass, the same keys in Python, on the command line and in a settings file.
+"""Settings of a capture and of a guard: a frozen dataclass each, the same keys in Python and on the command line.
 
 ns.capture("runs/a", model, level="mix", steps="4-10:2")          arguments go first,
 NUMSCOPE_LEVEL=module                                             then the environment,
@@ -22,6 +22,7 @@ from numscope.core.words import Keep, Level
 
 Numbers = Callable[[int], bool]
 Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSettings.of checks names and values
+GUARD_RECORD = "numscope-guard"  # the run that a guard writes where nothing else is said
 
 # Variables of the same prefix that are no settings: they connect the processes of a job, or turn compiled functions off.
 _NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
@@ -94,6 +95,42 @@ class CaptureSettings:
     def to_dict(self) -> dict[str, Json]:
         """Return the settings as JSON can hold them, for the manifest."""
         return {item.name: _plain(getattr(self, item.name)) for item in fields(self)}
+
+
+@dataclass(frozen=True)
+class GuardSettings:
+    """Every field is an argument of `ns.guard`."""
+
+    max_hits: int = 1  # the origin at which the guard acts; those before it are warnings
+    action: str = "raise"  # "raise", "warn": go on, "stop": take the guard away and go on
+    level: Level = "mix"  # "module": looks at modules alone, and at less; "api" and "mix" at every call
+    latency: int | None = None  # on a device: wait for the flags after so many calls; None: read them as they come
+    allow: tuple[str, ...] = ()  # calls or modules whose non-finite results are meant, by name or pattern
+    record: str | os.PathLike[str] | None = GUARD_RECORD  # the run to write when it strikes; None: write nothing
+    calls: int = 64  # how many calls the record holds
+    memory: int | None = None  # bytes that the record may keep alive; None: 256 MiB, on a device 5 % of it at most
+    deferred: bool = False  # read the host's flags late too, as a device's
+    scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
+
+    def __post_init__(self) -> None:
+        if self.action not in ("raise", "warn", "stop"):
+            raise SettingsError(f"action={self.action!r} is not valid: one of raise, warn, stop")
+        if self.level not in ("module", "api", "mix"):
+            raise SettingsError(f"level={self.level!r} is not valid for a guard: one of module, api, mix")
+        if self.max_hits < 1 or self.calls < 1:
+            raise SettingsError("max_hits and calls must be 1 or more")
+        if self.latency is not None and self.latency < 0:
+            raise SettingsError(f"latency={self.latency}: give a number of calls, 0 or more, or None")
+
+    @classmethod
+    def of(cls, **values: Any) -> GuardSettings:
+        """Return settings from keyword values; an unknown key is an error that names the nearest valid one."""
+        valid = {item.name for item in fields(cls)}
+        for key in values:
+            _check_key(key, valid, "guard setting")
+        allow = values.get("allow", ())
+        values["allow"] = (allow,) if isinstance(allow, str) else tuple(allow or ())
+        return cls(**values)
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, object]:

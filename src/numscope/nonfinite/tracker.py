@@ -75,19 +75,16 @@ class Setting:
 
     `forgets_passes`: a backward pass does not know what an earlier one of the step has added to a parameter's gradient, so
     that any forward call that went wrong explains it. In a run all passes of a step are known.
-
-    `ranks_together`: all ranks are judged together afterwards, which tells whether a collective brought something or made it.
     """
 
     words: Words
     contents: bool
     gathered: bool
     forgets_passes: bool
-    ranks_together: bool
 
 
-LIVE = Setting(WATCHED, contents=False, gathered=True, forgets_passes=True, ranks_together=False)
-RECORDED_RUN = Setting(RECORDED, contents=True, gathered=False, forgets_passes=False, ranks_together=True)
+LIVE = Setting(WATCHED, contents=False, gathered=True, forgets_passes=True)
+RECORDED_RUN = Setting(RECORDED, contents=True, gathered=False, forgets_passes=False)
 
 
 @dataclass(eq=False)
@@ -318,7 +315,7 @@ class Tracker(Generic[C, T]):
         if result.answer in ("meant", "constant", "ignored"):
             self._take_as_meant(call, result, inputs, made)
             return
-        if result.answer == "handed on" or self._is_doubtful(call, result, name, inputs, made):
+        if result.answer == "handed on" or self._is_doubtful(call, result, name, inputs, outputs):
             return  # the call that computes with it will tell
         before, about = self.wrong_forward, self._is_about()
         # A call inside it, the first execution of what runs again, the pass whose gradients autograd.grad gives back.
@@ -405,8 +402,9 @@ class Tracker(Generic[C, T]):
         if state == "constant" or any(tensor.counts.posinf for tensor in made):
             self._constants.add(state)
 
-    def _is_doubtful(self, call: C, result: Judgement, name: str, inputs: Sequence[T], made: Sequence[T]) -> bool:
+    def _is_doubtful(self, call: C, result: Judgement, name: str, inputs: Sequence[T], outputs: Sequence[T]) -> bool:
         """Tell whether what a call made does no harm, or none yet, and note what has to be seen of it."""
+        made = [tensor for tensor in outputs if not tensor.counts.clean]
         if result.answer == "entered":
             return False
         taken: Sequence[T] = ()
@@ -428,7 +426,7 @@ class Tracker(Generic[C, T]):
             assert result.output is not None
             reason = sentences.made(name, result, call.unmeasured)
             output = result.output
-            origin = self._origin(call, "forward", output.slot, output.counts, reason, inputs, made)
+            origin = self._origin(call, "forward", output.slot, output.counts, reason, inputs, outputs)
             self.doubts.append(_Waiting(origin, Doubt(made, self._adapter.key, self._setting.contents)))
         if outlook != "wrong":
             self._mark(made, outlook, call)
@@ -556,8 +554,11 @@ class Tracker(Generic[C, T]):
 
     # Ranks ----------------------------------------------------------------------------------------------------------
 
-    def collective(self, call: C, phase: str, inputs: Sequence[T], outputs: Sequence[T]) -> None:
-        """Judge a collective: what this rank did not give, another one did."""
+    def collective(self, call: C, phase: str, inputs: Sequence[T], outputs: Sequence[T], alone: bool = False) -> None:
+        """Judge a collective: what this rank did not give, another one did, unless it is `alone` in its group.
+
+        Of a run all ranks are judged together afterwards, which tells whether a collective brought something or made it.
+        """
         made = [tensor for tensor in outputs if not tensor.counts.clean]
         if not made:
             return
@@ -573,7 +574,7 @@ class Tracker(Generic[C, T]):
             self._enter(call, unknown, inputs, outputs)
         elif dirty:
             self._adapter.inherits(call, dirty[0], None)
-        elif self.world > 1 or self._setting.ranks_together:
+        elif not alone:
             reason = sentences.received(self._adapter.name(call, "forward"), made[0].counts)
             self._arrive(call, phase, made[0], reason)
         else:

@@ -7,23 +7,23 @@ from typing import Any
 
 import torch
 
-from numscope.capture.torch.guard.device_log import LateFlags
+from numscope.capture.torch.guard.device_log import DeviceLog
 from numscope.capture.torch.guard.flags import DeviceFlags, Streams
 
 
 def test_memory_that_is_used_again_is_another_tensor() -> None:
-    late = LateFlags(host=True)
+    late = DeviceLog(host=True)
     first = late.made(torch.full((4,), math.inf))
     late.launch()
     first.tensor = None
     second = late.made(torch.zeros(4))
     late.end()
     late.read(wait=True)
-    assert (first.counts().posinf, second.counts().posinf) == (4, 0)
+    assert (first.counts.posinf, second.counts.posinf) == (4, 0)
 
 
 def test_views_and_other_names_of_a_tensor_share_its_look() -> None:
-    late = LateFlags(host=True)
+    late = DeviceLog(host=True)
     x = torch.randn(4, 4)
     look = late.made(x)
     assert late.made(x.detach()) is look
@@ -34,14 +34,14 @@ def test_views_and_other_names_of_a_tensor_share_its_look() -> None:
 
 
 def test_a_tensor_with_more_elements_than_memory_is_looked_at() -> None:
-    late = LateFlags(host=True)
+    late = DeviceLog(host=True)
     looks = [
         late.made(tensor)
         for tensor in (torch.tensor(math.nan).expand(3, 4), torch.full((2, 1), -math.inf).expand(2, 5))
     ]
     late.end()
     late.read(wait=True)
-    assert [(look.counts().nan, look.counts().neginf) for look in looks] == [(12, 0), (0, 10)]
+    assert [(look.counts.nan, look.counts.neginf) for look in looks] == [(12, 0), (0, 10)]
 
 
 def test_memory_that_was_given_back_while_it_waited_is_left_alone() -> None:

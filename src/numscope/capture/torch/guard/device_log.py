@@ -1,31 +1,33 @@
-"""Flags that are read late: calls on a device are logged in their order, and judged when the counts have arrived.
+"""The log of calls on a device: written in the order of the calls, and judged when their counts have reached the host.
 
-What a call made waits, held, until there is enough of it to be looked at in one launch. A window is a stretch of the log;
-its flags are copied to the host in one piece, and read when they are there, so that the host never waits. What a call was
-given is known by identity, or by storage and version: it was looked at when it was made, or it is looked at now.
+The results of calls wait, held, until there are enough of them for one launch. A window is a stretch of the log; its flags
+are copied to the host in one piece and read when they are there, so that the host never waits. The input of a call is known
+by identity, or by storage and version: it was looked at when it was made, or it is looked at now.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple, ParamSpec
 
 import torch
 
-from numscope.capture.torch.guard.calls import bytes_of, storage_of, version_of
+from numscope.capture.torch.guard.calls import HeldTensor, bytes_of, storage_of, version_of
 from numscope.capture.torch.guard.flags import DeviceFlags, Pending, count
 from numscope.capture.torch.own_code import OwnCode
 from numscope.nonfinite.rule import Counts, State
 
 Tensor = torch.Tensor
+P = ParamSpec("P")
 _CLEAN = Counts()
 _WAITING = 64  # looks that wait for their launch
 _REMEMBERED = 1 << 15  # tensors that are known by identity
 
-# What is not finite goes through these, whatever the other operands: where their result is finite, so was all that they
-# were given (inf·0 is NaN, inf-inf is NaN), and the same holds for the gradients on their way back. What is given to them
-# needs no look of its own unless their result shows something. Operators of which this is so have Trait.TRANSMITS.
+# Modules that hand on whatever is not finite: where their result is finite, so were their inputs (inf·0 is NaN, inf-inf is
+# NaN), forward and backward. Their inputs need no look of their own unless the result shows something. Operators of this
+# kind have Trait.TRANSMITS.
 MODULES_THAT_TRANSMIT: frozenset[type] = frozenset(
     [torch.nn.Linear, torch.nn.LayerNorm, torch.nn.GELU, torch.nn.SiLU, torch.nn.Identity, torch.nn.Flatten]
     + ([torch.nn.RMSNorm] if hasattr(torch.nn, "RMSNorm") else [])
@@ -38,12 +40,12 @@ class Window:
     __slots__ = ("always", "dirty", "log", "pending", "read", "storages")
 
     def __init__(self) -> None:
-        self.log: list[tuple[Any, tuple[Any, ...]]] = []  # what judges, and its arguments
-        self.always: list[tuple[Any, tuple[Any, ...]]] = []  # those of them that matter where nothing was found, too
+        self.log: list[Callable[[], object]] = []  # what is to be judged, in the order of the calls
+        self.always: list[Callable[[], object]] = []  # the part of it that matters where nothing was found, too
         self.pending: Pending | None = None
         self.read = False
         self.dirty = False  # something that was counted at once is not finite
-        self.storages: dict[int, Any] = {}  # freed with this window
+        self.storages: dict[int, object] = {}  # weak references, freed with this window
 
     def free(self) -> None:
         """Let addresses be used again."""
@@ -62,15 +64,16 @@ class Look:
         self.version = version
         self.parameter = parameter
         self.state: State | None = None
-        self.tensor: Any = None  # or a weak reference to it
+        self.tensor: HeldTensor = None
         self.window: Window | None = None
         self.row = -1
         self.waits = False  # for its launch
         self.after: Look | None = None  # this one is clean if that one is
         self._counts = counts
 
+    @property
     def counts(self) -> Counts:
-        """Return what was counted; the window must have been read."""
+        """How many elements are not finite; the window must have been read."""
         if self._counts is None:
             assert self.window is not None
             assert self.window.pending is not None
@@ -78,7 +81,23 @@ class Look:
         return self._counts
 
 
-class LateFlags:
+class _Known(NamedTuple):
+    """The last look at a tensor."""
+
+    tensor: weakref.ref[Tensor]
+    version: int
+    look: Look
+
+
+class _Extent(NamedTuple):
+    """The stretch of a storage, in elements, at which a look was taken."""
+
+    start: int
+    stop: int
+    look: Look
+
+
+class DeviceLog:
     """The log of one process's device; a second device of the same process has its counts read at once."""
 
     def __init__(self, host: bool = False) -> None:
@@ -91,11 +110,11 @@ class LateFlags:
         self._bytes = 0
         self.room = 256 << 20  # bytes that may wait for their launch
         self.held = 0  # bytes of all looks that ever held their tensor
-        self._by_id: dict[int, tuple[Any, int, Look]] = {}  # tensor → weak reference, version
-        self._known: dict[tuple[int, int], tuple[int, int, Look]] = {}  # storage, version → first, last
-        self._storages: dict[int, Any] = {}  # weak references that keep the addresses above from being used again
-        self._parameters: dict[int, tuple[int, Look]] = {}  # the last version, over all steps
-        self.wants_all: Any = bool  # tells whether also calls whose results are finite matter
+        self._by_id: dict[int, _Known] = {}  # by the id of the tensor
+        self._known: dict[tuple[int, int], _Extent] = {}  # by storage and version
+        self._storages: dict[int, object] = {}  # weak references that keep the addresses above from being used again
+        self._parameters: dict[int, Look] = {}  # by storage, over all steps
+        self.wants_all: Callable[[], bool] = lambda: False  # asked whether calls with finite results matter, too
 
     def __len__(self) -> int:
         return len(self._window.log)
@@ -113,16 +132,18 @@ class LateFlags:
     @property
     def full(self) -> bool:
         """Tell whether the window should end."""
-        return len(self.waiting) >= _WAITING or self._bytes > self.room or (self.in_use and self._flags.full)  # type: ignore[union-attr]
+        if len(self.waiting) >= _WAITING or self._bytes > self.room:
+            return True
+        return self._flags is not None and self._flags.full
 
     # Looking --------------------------------------------------------------------------------------------------------
 
     def made(self, tensor: Tensor) -> Look:
-        """Return the look at what a call has just made; it waits for its launch, and the tensor is held until then."""
+        """Return the look at a new result; it waits for its launch, and the tensor is held until then."""
         return self.known(tensor) or self._new(tensor, "", True)
 
     def gradient(self, tensor: Tensor) -> Look:
-        """Return the look at a gradient: as what a call has made, but no graph will ever hang on it."""
+        """Return the look at a gradient: a new result to which no graph will ever be attached."""
         return self.known(tensor) or self._new(tensor, "", True, plain=not tensor.requires_grad)
 
     def passing(self, tensor: Tensor) -> Look:
@@ -133,43 +154,49 @@ class LateFlags:
             look.tensor = None
         return look
 
-    def given(self, tensor: Tensor, name: Any, version: int | None = None) -> Look:
-        """Return the look at what a call was given, at the version that it then had; `name` names parameters."""
-        found = self._by_id.get(id(tensor))
-        if (
-            found is not None
-            and found[0]() is tensor
-            and found[1] == (version_of(tensor) if version is None else version)
-        ):
-            return found[2]
-        if version is not None and version >= 0 and version != version_of(tensor):  # overwritten: what is known of it
+    def given(self, tensor: Tensor, name: Callable[[Tensor], str], version: int | None = None) -> Look:
+        """Return the look at the input of a call, at the version that it then had; `name` names parameters."""
+        known = self._by_id.get(id(tensor))
+        then = version_of(tensor) if version is None else version
+        if known is not None and known.tensor() is tensor and known.version == then:
+            return known.look
+        if version is not None and version >= 0 and version != version_of(tensor):  # overwritten since
             storage = storage_of(tensor)
-            address = storage._cdata if storage is not None else 0
-            known = self._known.get((address, version))
-            return known[2] if known is not None else Look(address, version, counts=_CLEAN)
+            address = int(storage._cdata) if storage is not None else 0
+            extent = self._known.get((address, version))
+            return extent.look if extent is not None else Look(address, version, counts=_CLEAN)
         return self._new(tensor, name(tensor), False)
 
     def known(self, tensor: Tensor) -> Look | None:
         """Return the look at this very tensor, if it has one and was not written to since."""
-        found = self._by_id.get(id(tensor))
-        if found is not None and found[0]() is tensor and found[1] == version_of(tensor) and found[1] >= 0:
-            return found[2]
+        known = self._by_id.get(id(tensor))
+        if (
+            known is not None
+            and known.tensor() is tensor
+            and known.version == version_of(tensor)
+            and known.version >= 0
+        ):
+            return known.look
         return None
 
+    def _remember(self, tensor: Tensor, version: int, look: Look) -> Look:
+        self._by_id[id(tensor)] = _Known(weakref.ref(tensor), version, look)
+        return look
+
     def alias(self, view: Tensor, whole: Tensor) -> None:
-        """A view shows what the whole shows."""
+        """Know a view by the look at the whole."""
         look = self.known(whole)
         if look is not None:
-            self._by_id[id(view)] = (weakref.ref(view), version_of(view), look)
+            self._remember(view, version_of(view), look)
 
     def launch_where_made(self) -> None:
-        """Look at all that waits on the stream where it was made, whichever is the current one."""
+        """Look at all that waits, on the stream where it was made, whichever is the current one."""
         if self._flags is not None:
             self._flags.is_here()
             self.launch()
 
     def forget(self) -> None:
-        """Know no tensor any more: something unseen may have written to any of them."""
+        """Forget all tensors: something unseen may have written to any of them."""
         self._by_id.clear()
         self._known.clear()
         self._parameters.clear()
@@ -193,45 +220,41 @@ class LateFlags:
             look = Look(0, version, parameter, _CLEAN)
             look.tensor = tensor  # a mask or a target says as much of an origin as its numbers do
             self.held += bytes_of(tensor)
-            self._by_id[id(tensor)] = (weakref.ref(tensor), version, look)
-            return look
+            return self._remember(tensor, version, look)
         storage = storage_of(tensor)
         other = self._flags is not None and tensor.device != self._flags.device
         if storage is None or other or (tensor.is_cpu and not self._host) or not _is_dense(tensor):
             counts = count(tensor)
             self._window.dirty = self._window.dirty or not counts.clean
-            look = Look(storage._cdata if storage is not None else 0, version, parameter, counts)
+            look = Look(int(storage._cdata) if storage is not None else 0, version, parameter, counts)
             look.tensor = weakref.ref(tensor) if parameter else tensor.detach()
             return look
-        address = storage._cdata
+        address = int(storage._cdata)
         start, stop = _extent(tensor)
         if not fresh and version >= 0:
             known = self._known.get((address, version))
-            if known is not None and known[0] <= start and stop <= known[1]:
-                self._by_id[id(tensor)] = (weakref.ref(tensor), version, known[2])
-                return known[2]
-            if parameter and self._parameters.get(address, (-1,))[0] == version:
-                look = self._parameters[address][1]
-                self._by_id[id(tensor)] = (weakref.ref(tensor), version, look)
-                return look
+            if known is not None and known.start <= start and stop <= known.stop:
+                return self._remember(tensor, version, known.look)
+            last = self._parameters.get(address) if parameter else None
+            if last is not None and last.version == version:
+                return self._remember(tensor, version, last)
         if address not in self._storages:
             self._storages[address] = storage._weak_ref()
         look = Look(address, version, parameter)
         self._enqueue(tensor, tensor if plain else tensor.detach(), look, waits)
-        self._by_id[id(tensor)] = (weakref.ref(tensor), version, look)
         whole = stop - start == tensor.numel()
         if whole or (address, version) not in self._known:
-            self._known[address, version] = (start, stop if whole else start, look)
+            self._known[address, version] = _Extent(start, stop if whole else start, look)
             if parameter:
-                self._parameters[address] = (version, look)
-        return look
+                self._parameters[address] = look
+        return self._remember(tensor, version, look)
 
     def _enqueue(self, tensor: Tensor, held: Tensor, look: Look, waits: bool) -> None:
         flags = self._flags
         if flags is None:
             flags = self._flags = DeviceFlags(tensor.device)
         look.window = self._window
-        # What is held must not keep a graph alive, nor a parameter that the model no longer has.
+        # A held tensor must not keep a graph alive, nor a parameter that the model no longer has.
         look.tensor = weakref.ref(tensor) if look.parameter else held
         if not look.parameter:
             self.held += tensor.nbytes
@@ -250,8 +273,8 @@ class LateFlags:
 
     # Launching ------------------------------------------------------------------------------------------------------
 
-    def before_write(self, target: Any) -> None:
-        """Something is about to be overwritten: what waits in its memory must be looked at first."""
+    def before_write(self, target: object) -> None:
+        """Look at what waits in memory that is about to be overwritten."""
         if not self.waiting:
             return
         storage = storage_of(target) if isinstance(target, Tensor) else None
@@ -281,11 +304,15 @@ class LateFlags:
         """The window that is open."""
         return self._window
 
-    def log(self, judge: Any, *arguments: Any, always: bool = False) -> None:
-        """Remember a call to be judged; `always`: also where the window has nothing that is not finite."""
-        self._window.log.append((judge, arguments))
-        if always:
-            self._window.always.append((judge, arguments))
+    def log(self, judge: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Note a call that is judged if the window has something that is not finite."""
+        self._window.log.append(partial(judge, *args, **kwargs))
+
+    def log_always(self, change: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Note what is done at this place in the order of the calls, whatever the window has."""
+        work = partial(change, *args, **kwargs)
+        self._window.log.append(work)
+        self._window.always.append(work)
 
     def end(self, step: bool = False) -> Window:
         """End the window and return it; its flags set out for the host. With `step`, tensors are no longer known."""
@@ -294,7 +321,7 @@ class LateFlags:
         if step or len(self._by_id) > _REMEMBERED:
             # Parameters stay as they are until something is written to them, and an optimizer's step looks at all of them.
             self._by_id = {
-                key: known for key, known in self._by_id.items() if known[2].parameter and known[0]() is not None
+                key: known for key, known in self._by_id.items() if known.look.parameter and known.tensor() is not None
             }
             self._known.clear()
             window.storages, self._storages = self._storages, {}
@@ -312,13 +339,13 @@ class LateFlags:
             try:
                 window.read = True
                 struck = window.dirty or (window.pending is not None and window.pending.struck())
-                for judge, arguments in window.log if struck or self.wants_all() else window.always:
-                    judge(*arguments)
+                for work in window.log if struck or self.wants_all() else window.always:
+                    work()
             finally:
                 window.log, window.always = [], []
                 window.free()
 
-    def give_reference(self, key: int) -> Any:
+    def give_reference(self, key: int) -> object | None:
         """Give away the weak reference to a storage, or None where there is none any more."""
         for storages in (self._reading.storages, *(window.storages for window in self._unread), self._storages):
             if key in storages:

@@ -1,46 +1,55 @@
-"""Where the guard stands: every API call and every module call; the nodes that they make are in guard_nodes.py.
+"""Where the guard sees calls: a function mode for torch functions, a replaced `__call__` for modules.
 
-It follows capture's names, but not its path: for a call whose results are finite nothing is described, keyed or written
-down. The CPU's results are looked at on the spot; those of other devices leave their counts there (guard_late.py).
+It has capture's names for calls, but not its path: for a call with finite results nothing is described, keyed or written
+down. Results on the CPU are looked at on the spot (on_cpu.py); those of other devices leave their counts there
+(on_device.py). The autograd nodes that calls make are in backward.py.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import torch
 
 from numscope.capture.interned import Series
-from numscope.capture.torch.autograd.graph import edges_of
-from numscope.capture.torch.guard.call_backward import hook
-from numscope.capture.torch.guard.calls import OpenCall, OpenModule, Seen, key_of, version_of
-from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT
+from numscope.capture.torch.autograd.graph import Edge, edges_of
+from numscope.capture.torch.guard import on_cpu, on_device
+from numscope.capture.torch.guard.backward import CallEdge, ModuleBackward, ModuleGradients, call_edges, hook_call
+from numscope.capture.torch.guard.calls import Given, LiveCall, OpenCall, OpenModule, key_of, version_of
+from numscope.capture.torch.guard.device_log import MODULES_THAT_TRANSMIT, DeviceLog
 from numscope.capture.torch.guard.flags import is_finite
-from numscope.capture.torch.guard.module_backward import ModuleBackward, attach
+from numscope.capture.torch.guard.guarded_job import GuardedJob
 from numscope.capture.torch.levels.api import ApiMode, _same_name
 from numscope.capture.torch.levels.compiled import is_tracing
-from numscope.capture.torch.levels.function_names import Api, is_cast
+from numscope.capture.torch.levels.function_names import Api, Function, is_cast
 from numscope.capture.torch.levels.modules import Module, Modules
 from numscope.capture.torch.own_code import OwnCode
+from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Open, State
+from numscope.capture.torch.watch import Watch
 
 Tensor = torch.Tensor
+Arguments = Sequence[Any]  # of a function of the user's or torch's: values of any kind, handed on as they are
+Keywords = dict[str, Any]
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
-_transform = (
-    torch._C._functorch.peek_interpreter_stack
-)  # vmap, grad …: what they give back is looked at, not the inside
+_transform = torch._C._functorch.peek_interpreter_stack  # vmap, grad …: their results are looked at, not their inside
 
 
 class GuardMode(ApiMode):
-    """Sees each call of a torch function, and looks at what comes out."""
+    """Sees each call of a torch function, and looks at its results."""
 
-    def __init__(self, guard: Any) -> None:
-        super().__init__(guard.watch)
-        self._guard = guard
+    def __init__(self, job: GuardedJob) -> None:
+        super().__init__(job.watch)
+        self._job = job
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: Collection[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         kwargs = kwargs or {}
         watch = self._watch
         api = self._table.known.get(func) or self._table[func]
@@ -56,17 +65,19 @@ class GuardMode(ApiMode):
         if stack and stack[-1].op and _same_name(stack[-1].op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
         work = (lambda: self._inside(api, func, args, kwargs)) if api.composite else (lambda: func(*args, **kwargs))
-        return watch_call(self._guard, api, work, args, kwargs, sys._getframe(1))
+        return watch_call(self._job, api, work, args, kwargs, sys._getframe(1))
 
 
 class WriteMode(ApiMode):
     """At module level, on a device: only sees to it that nothing is overwritten before it was looked at."""
 
-    def __init__(self, guard: Any) -> None:
-        super().__init__(guard.watch)
-        self._late = guard.late
+    def __init__(self, job: GuardedJob) -> None:
+        super().__init__(job.watch)
+        self._late = job.late
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Function, types: Collection[type], args: Arguments = (), kwargs: Keywords | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if not self._late.waiting:
             return func(*args, **kwargs)
@@ -79,15 +90,15 @@ class WriteMode(ApiMode):
         outer = stack[-1] if stack else None
         if outer is not None and outer.op and _same_name(outer.op, api.op):
             return func(*args, **kwargs)  # the composite itself, not a call inside it
-        place = (outer.module, outer.module_class, outer.path) if outer else (-1, -1, "")
-        stack.append(Open(-1, *place, -1, api.op, None))
+        module, module_class, path = (outer.module, outer.module_class, outer.path) if outer else (-1, -1, "")
+        stack.append(Open(-1, module, module_class, path, -1, api.op, None))
         try:
             return self._inside(api, func, args, kwargs)
         finally:
             stack.pop()
 
 
-def _before_writing(late: Any, api: Api, args: Any, kwargs: Any) -> None:
+def _before_writing(late: DeviceLog, api: Api, args: Arguments, kwargs: Keywords) -> None:
     """Look at what waits, where a call is about to write to it, or may do so without a word."""
     if "out" in kwargs or api.foreign:
         late.launch()
@@ -95,39 +106,41 @@ def _before_writing(late: Any, api: Api, args: Any, kwargs: Any) -> None:
         late.before_write(args[0] if args else None)
 
 
-def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: Any) -> Any:
+def watch_call(
+    job: GuardedJob,
+    api: Api,
+    work: Callable[[], object],
+    args: Arguments,
+    kwargs: Keywords,
+    frame: FrameType | None,
+) -> object:
     """Do the work of a call, and look at its results."""
-    watch = guard.watch
+    watch = job.watch
     state = watch.thread.here
     stack = state.stack
     parent = stack[-1] if stack else None
-    # What an in-place call was given can't be looked at afterwards.
-    clean, saved = True, None
     first = -1
-    edges: list[Any] = []
+    edges: list[CallEdge] = []
     try:
         task = _task()
-        if guard.leaves and task == -1:
-            guard.end_pass()
-        if (api.may_write or kwargs) and guard.late.waiting:
-            _before_writing(guard.late, api, args, kwargs)
+        if job.has_gradients_to_come and task == -1:
+            job.end_pass()
+        if (api.may_write or kwargs) and job.late.waiting:
+            _before_writing(job.late, api, args, kwargs)
         series = watch.series(api.head)
         tensors = [item for item in args if isinstance(item, Tensor)]
         number, recompute = numbered(watch, series, tensors, task)
-        seen = Seen(series, number, "api", api.op, parent, watch.site(frame), api.transmits, task != -1)
-        versions = [version_of(item) for item in tensors]
+        call = LiveCall(series, number, "api", api.op, parent, watch.site(frame), api.transmits, task != -1)
+        given = Given(args, kwargs, tensors, [version_of(item) for item in tensors])
         if api.overwrites and tensors:
-            if guard.is_late(tensors[0]):
-                guard.later.before_write(tensors[0])
+            target = tensors[0]
+            if job.is_late(target):
+                on_device.before_write(job, target)
             else:
-                clean = tensors[0] is state.last or _was_finite(watch, tensors[0])
-                saved = guard.now.save(tensors[0])
+                given.was_finite = target is state.last or _is_finite_before(watch, target)
+                given.saved = on_cpu.save(job, target)
         if torch.is_grad_enabled():
-            edges = [
-                (index, item.grad_fn, item.output_nr, item)
-                for index, item in enumerate(args)
-                if isinstance(item, Tensor) and item.requires_grad
-            ]
+            edges = call_edges(args)
             first = _sequence()
     except Exception as error:
         watch.fault(api.head, error)
@@ -135,8 +148,8 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     if api.composite:
         path = parent.path if parent else ""
         module, module_class = (parent.module, parent.module_class) if parent else (watch.no_text, watch.no_text)
-        opened = OpenCall(-1, module, module_class, path, seen.site, api.op, None)
-        opened.seen, opened.outer = seen, parent
+        opened = OpenCall(-1, module, module_class, path, call.site, api.op, None)
+        opened.call, opened.outer = call, parent
         stack.append(opened)
         try:
             result = work()
@@ -145,97 +158,119 @@ def watch_call(guard: Any, api: Api, work: Any, args: Any, kwargs: Any, frame: A
     else:
         result = work()
     try:
-        if type(result) is Tensor:
-            outputs: Any = (result,)
-        elif result is None:
-            outputs = tuple(t for t, version in zip(tensors, versions) if version_of(t) != version)
-        else:
-            outputs = _tensors(result)
+        outputs = _results(result, given)
         if not outputs:
             if not recompute:
                 series.give_back(number)
             return result
         if not outputs[0].requires_grad:
-            seen.aside = seen.at_once = not (stack and isinstance(stack[0], OpenModule))
+            call.aside = call.flows = not (stack and isinstance(stack[0], OpenModule))
         with OwnCode(watch):
             if api.uninitialized:
                 for tensor in outputs:
-                    guard.judge.marks.set(tensor, key_of(tensor), "blank")
+                    job.marks.set(tensor, key_of(tensor), "blank")
                 return result
-            late = guard.waits or not outputs[0].is_cpu
+            late = job.is_late(outputs[0])
             for tensor in tensors:
                 late = late or not tensor.is_cpu
             if late:
                 state.last = None
-                fresh = guard.later.call(api, seen, args, kwargs, tensors, versions, outputs)
+                fresh = on_device.look_at_call(job, api, call, given, outputs)
             else:
-                fresh = guard.now.call(api, seen, args, kwargs, tensors, versions, outputs, clean, saved)
+                fresh = on_cpu.look_at_call(job, api, call, given, outputs)
         if fresh and first >= 0 and outputs[0].requires_grad:
-            hook(guard, seen, outputs, edges, first)
+            hook_call(job, call, outputs, edges, first)
     except Exception as error:
         watch.fault(api.head, error)
     return result
 
 
-def _was_finite(watch: Any, tensor: Tensor) -> bool:
+def _results(result: object, given: Given) -> tuple[Tensor, ...]:
+    """Return the tensors of a result; of a call that gives back nothing, those that it wrote to."""
+    if type(result) is Tensor:
+        return (result,)
+    if result is None:
+        pairs = zip(given.tensors, given.versions)
+        return tuple(tensor for tensor, version in pairs if version_of(tensor) != version)
+    return _tensors(result)
+
+
+def _is_finite_before(watch: Watch, tensor: Tensor) -> bool:
     """Tell whether a tensor of the CPU that is about to be overwritten is finite."""
     with OwnCode(watch):
         finite = is_finite(tensor)
     return finite
 
 
-def numbered(watch: Any, series: Series, tensors: list[Tensor], task: int) -> tuple[int, bool]:
+def numbered(watch: Watch, series: Series, tensors: list[Tensor], task: int) -> tuple[int, bool]:
     """Return a call's number, and whether it is a recomputation, which takes the number of the first execution."""
-    inputs = [_place(item) for item in tensors[:2]]
+    inputs = [_address(item) for item in tensors[:2]]
     if task != -1 and torch.is_grad_enabled():
-        found = watch.executions.find(series, inputs)
-        return (found[0] if found else series.next(watch.recorder.epoch)), True
+        known = watch.executions.find(series, inputs)
+        if known is None:
+            return series.next(watch.recorder.epoch), True
+        number, _ = known
+        return number, True
     number = series.next(watch.recorder.epoch)
     watch.executions.note(series, number, 0, inputs)
     return number, False
 
 
-class GuardModules(Modules):
-    """Knows the modules by path; looks at what enters the model, and at what modules give back."""
+@dataclass(frozen=True)
+class _ModuleFacts:
+    """What all calls of a module have in common."""
 
-    def __init__(self, guard: Any, models: dict[str, Module]) -> None:
-        self._guard = guard
-        self._facts: dict[tuple[str, type], tuple[str, int, int, Series, str]] = {}
-        super().__init__(guard.watch, models)
+    path: str
+    path_id: int
+    class_id: int
+    series: Series
+    op: str  # its class, as an operator
+
+
+class GuardModules(Modules):
+    """Knows the modules by path; looks at what enters the model, and at module level at what modules give back."""
+
+    def __init__(self, job: GuardedJob, models: dict[str, Module]) -> None:
+        self._job = job
+        self._known: dict[tuple[str, type], _ModuleFacts] = {}
+        self._gradients = ModuleGradients(job)
+        super().__init__(job.watch, models)
 
     def _watch_gradient(self, parameter: torch.nn.Parameter, path: str, name: str) -> None:
-        """Gradients are looked at where the optimizer takes them."""
+        """Do nothing: gradients are looked at where the optimizer takes them."""
 
-    def _record(self, original: Any, state: State, module: Module, args: Any, kwargs: Any) -> Any:
-        guard = self._guard
-        watch = guard.watch
+    def _record(
+        self, original: Callable[..., Any], state: State, module: Module, args: Arguments, kwargs: Keywords
+    ) -> object:
+        job = self._job
+        watch = job.watch
         if not watch.on or state.busy or is_tracing() or _transform() is not None:
             return original(module, *args, **kwargs)
         stack = state.stack
         parent = stack[-1] if stack else None
-        path, module_id, class_id, series, op = self._known(module)
-        inner = guard.settings.level == "module"
-        edges: list[Any] = []
-        slots: list[Any] = []
+        facts = self._facts_of(module)
+        inner = job.settings.level == "module"
+        edges: list[Edge] = []
+        slots: list[Slot] = []
         versions: list[int] = []
-        opened = OpenModule(-1, module_id, class_id, path, watch.site(sys._getframe(2)), "", None)
+        opened = OpenModule(-1, facts.path_id, facts.class_id, facts.path, watch.site(sys._getframe(2)), "", None)
         opened.outer = parent
         transmits = type(module) in MODULES_THAT_TRANSMIT
-        seen = opened.seen = Seen(series, 0, "module", op, opened, opened.site, transmits)
+        call = opened.call = LiveCall(facts.series, 0, "module", facts.op, opened, opened.site, transmits)
         recompute = False
         first = -1
         if parent is None:
             state.end_quiet()
-        with OwnCode(watch, path or op):
+        with OwnCode(watch, facts.path or facts.op):
             # With our mode on, to ask a tensor for anything is a call of a torch function.
             task = _task()
-            if guard.leaves and task == -1:
-                guard.end_pass()
-            seen.in_backward = task != -1
+            if job.has_gradients_to_come and task == -1:
+                job.end_pass()
+            call.in_backward = task != -1
             tensors = [item for item in args if isinstance(item, Tensor)]
-            seen.number, recompute = numbered(watch, series, tensors, task)
+            call.number, recompute = numbered(watch, facts.series, tensors, task)
             if parent is None and not recompute:
-                self._data(path or type(module).__name__, opened.site, args, kwargs)
+                self._look_at_data(facts.path or type(module).__name__, opened.site, args, kwargs)
             if inner:
                 slots = watch.flatten("input", args, []) + watch.flatten_named("kwargs", kwargs, [])
                 if torch.is_grad_enabled():
@@ -244,75 +279,80 @@ class GuardModules(Modules):
                 first = _sequence()
         stack.append(opened)
         try:
-            result = original(module, *args, **kwargs)
+            result: object = original(module, *args, **kwargs)
         except BaseException:
-            guard.exits.clear()
+            self._gradients.forget_exits()
             raise
         finally:
             stack.pop()
-        with OwnCode(watch, path or op):
+        with OwnCode(watch, facts.path or facts.op):
             if parent is None and not recompute:
-                guard.control(guard.judge.end_model)
+                job.control(job.tracker.end_model)
             if inner and first >= 0:
-                self._look(seen, module, slots, versions, result, edges, first)
+                self._look(call, module, slots, versions, result, edges, first)
                 if parent is None:
-                    guard.exits.clear()
+                    self._gradients.forget_exits()
         return result
 
     def _look(
-        self, seen: Seen, module: Module, slots: Any, versions: list[int], result: Any, edges: list[Any], first: int
+        self,
+        call: LiveCall,
+        module: Module,
+        slots: list[Slot],
+        versions: list[int],
+        result: object,
+        edges: list[Edge],
+        first: int,
     ) -> None:
         """Look at what a module has given back, and have its gradients looked at."""
-        guard = self._guard
-        watch = guard.watch
+        job = self._job
+        watch = job.watch
         outputs = watch.flatten_output(result)
-        late = any(guard.is_late(tensor) for _, tensor in outputs)
-        (guard.later if late else guard.now).module(seen, module, slots, versions, outputs)
-        if first >= 0 and any(tensor.requires_grad for _, tensor in outputs):
-            call = ModuleBackward(guard, seen, lone=not edges)
-            attach(guard, call, watch.gradient_slots(outputs), edges, first)
+        late = any(job.is_late(tensor) for _, tensor in outputs)
+        (on_device if late else on_cpu).look_at_module(job, call, module, slots, versions, outputs)
+        if any(tensor.requires_grad for _, tensor in outputs):
+            backward = ModuleBackward(self._gradients, call, lone=not edges)
+            self._gradients.watch(backward, watch.gradient_slots(outputs), edges, first)
 
-    def _known(self, module: Module) -> tuple[str, int, int, Series, str]:
-        """Return a module's path, the numbers of path and class, the series of its calls, and its class as an operator."""
+    def _facts_of(self, module: Module) -> _ModuleFacts:
         path = self._path(module)
         kind = type(module)
-        found = self._facts.get((path, kind))
-        if found is None:
+        known = self._known.get((path, kind))
+        if known is None:
             name = kind.__name__
-            strings = self._guard.recorder.strings
+            strings = self._job.recorder.strings
             head = f"Module.{path}.{name}" if path else f"Module.{name}"
-            series = self._guard.watch.series(head, "{head}.{phase}.{n}")
-            found = self._facts[path, kind] = (path, strings.id(path), strings.id(name), series, name.lower())
-        return found
+            series = self._job.watch.series(head, "{head}.{phase}.{n}")
+            known = _ModuleFacts(path, strings.id(path), strings.id(name), series, name.lower())
+            self._known[path, kind] = known
+        return known
 
-    def _data(self, name: str, site: int, args: Any, kwargs: Any) -> None:
+    def _look_at_data(self, name: str, site: int, args: Arguments, kwargs: Keywords) -> None:
         """Look at what enters a root module."""
-        guard = self._guard
-        watch = guard.watch
-        guard.control(guard.judge.new_pass)
+        job = self._job
+        watch = job.watch
+        job.control(job.tracker.new_pass)
         slots = watch.flatten("output", args, []) + watch.flatten_named("output.kwargs", kwargs, [])
         series = watch.series(f"Data.{name}")
         if slots:
-            seen = Seen(series, series.next(guard.recorder.epoch), "data", "", None, site)
-            late = any(guard.is_late(tensor) for _, tensor in slots)
-            (guard.later if late else guard.now).data(seen, slots)
+            call = LiveCall(series, series.next(job.recorder.epoch), "data", "", None, site)
+            late = any(job.is_late(tensor) for _, tensor in slots)
+            (on_device if late else on_cpu).look_at_data(job, call, slots)
 
 
-def _place(tensor: Tensor) -> int:
+def _address(tensor: Tensor) -> int:
     try:
         return tensor.data_ptr()
     except (RuntimeError, NotImplementedError):
         return 0
 
 
-def _tensors(result: Any) -> tuple[Tensor, ...]:
+def _tensors(result: object) -> tuple[Tensor, ...]:
     if isinstance(result, Tensor):
         return (result,)
-    if isinstance(result, (list, tuple)):
-        found: tuple[Tensor, ...] = ()
-        for item in result:
-            found += _tensors(item) if isinstance(item, (Tensor, list, tuple, dict)) else ()
-        return found
     if isinstance(result, dict):
         return _tensors(list(result.values()))
-    return ()
+    found: tuple[Tensor, ...] = ()
+    for item in result if isinstance(result, (list, tuple)) else ():
+        found += _tensors(item) if isinstance(item, (Tensor, list, tuple, dict)) else ()
+    return found

@@ -1,68 +1,75 @@
-"""The guard on optimizers: gradients, parameters and state around a step, and what can be said of a step that went wrong."""
+"""The guard on optimizers and loss scalers: what is around a step, what can be said of one that went wrong, and which are
+skipped."""
 
 from __future__ import annotations
 
 import functools
 import sys
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 
-from numscope.capture.torch.guard.calls import Item, Seen, key_of
+from numscope.capture.torch import patching
+from numscope.capture.torch.guard.calls import LiveCall, key_of
 from numscope.capture.torch.guard.flags import is_finite
+from numscope.capture.torch.guard.guarded_job import GuardedJob
+from numscope.capture.torch.guard.on_cpu import live_tensor
+from numscope.capture.torch.guard.tracking import LiveTensor
 from numscope.capture.torch.levels.optimizer import around_steps, outside_torch
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Undo
 from numscope.nonfinite.rule import Counts
+from numscope.nonfinite.tracker import StepDetails
 
 Tensor = torch.Tensor
+Optimizer = torch.optim.Optimizer
+GradScaler = torch.amp.GradScaler
+_MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time
 
 
 class GuardOptimizers:
     """Looks at gradients before a step, and at parameters after it."""
 
-    def __init__(self, guard: Any, after_step: Callable[[], None]) -> None:
-        self._guard = guard
+    def __init__(self, job: GuardedJob, after_step: Callable[[], None]) -> None:
+        self._job = job
         self._after_step = after_step
-        self._open: dict[int, tuple[Seen, list[Item]]] = {}
+        self._open: dict[int, tuple[LiveCall, list[LiveTensor]]] = {}
         self._finite: dict[int, int] = {}  # parameters that were finite after their last step → their version
         self._steps = 0  # how many there were
-        self._known: Any = weakref.WeakSet()  # optimizers that were seen
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.stepped = False
 
     def install(self) -> Undo:
         """Register the global hooks; return what removes them."""
-        kind: Any = torch.optim.Optimizer
-        original = kind.zero_grad
-        undo_hooks = around_steps(self._before, self._after)
+        original = Optimizer.zero_grad
 
-        def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> None:
-            """Nothing is born here; under a mode each gradient that is let go would be several calls of ours."""
+        @functools.wraps(original)
+        def zero_grad(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
+            # Nothing is made here; under a mode each gradient that is let go would be several calls of ours.
             self._known.add(optimizer)
-            self._guard.late.launch()
-            with OwnCode(self._guard.watch):
-                original(optimizer, *args, **kwargs)
+            self._job.late.launch()
+            with OwnCode(self._job.watch):
+                original(optimizer, *args, **kwargs)  # type: ignore[arg-type]
 
-        def undo() -> None:
-            undo_hooks()
-            if kind.zero_grad is zero_grad:
-                kind.zero_grad = original
-
-        kind.zero_grad = functools.wraps(original)(zero_grad)
-        return undo
+        undo = around_steps(self._before, self._after)
+        return patching.together([undo, patching.replace(Optimizer, "zero_grad", zero_grad)])
 
     def is_gradient(self, key: int) -> bool:
         """Tell whether a storage is that of a gradient which an optimizer, or a model, has."""
-        groups = [group["params"] for optimizer in self._known for group in optimizer.param_groups]
-        groups += [model.parameters() for model in self._guard.models.values()]
-        gradients = (parameter.grad for group in groups for parameter in group)
-        return any(gradient is not None and key_of(gradient) == key for gradient in gradients)
+        return any(parameter.grad is not None and key_of(parameter.grad) == key for parameter in self._all_parameters())
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        guard = self._guard
-        watch = guard.watch
+    def _all_parameters(self) -> Iterator[Tensor]:
+        for optimizer in self._known:
+            for group in optimizer.param_groups:
+                yield from group["params"]
+        for model in self._job.models.values():
+            yield from model.parameters()
+
+    def _before(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        job = self._job
+        watch = job.watch
         if not watch.on or watch.thread.here.busy:
             return
         self.stepped = True
@@ -72,126 +79,131 @@ class GuardOptimizers:
         if type(optimizer).__module__.startswith("torch.optim"):
             watch.thread.here.begin_quiet()
         else:
-            guard.control(guard.judge.set_inside, True)
+            job.control(job.tracker.set_inside_optimizer, True)
 
-    def _begin(self, optimizer: torch.optim.Optimizer) -> None:
-        guard = self._guard
-        watch = guard.watch
-        guard.end_pass()
-        series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
-        site = watch.site(outside_torch(sys._getframe(2)))
-        seen = Seen(series, series.next(guard.recorder.epoch), "optimizer", "", None, site)
+    def _begin(self, optimizer: Optimizer) -> None:
+        job = self._job
+        job.end_pass()
+        series = job.watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
+        site = job.watch.site(outside_torch(sys._getframe(2)))
+        call = LiveCall(series, series.next(job.recorder.epoch), "optimizer", "", None, site)
         scaled = hasattr(optimizer, "found_inf")  # a fused step under a scaler skips itself
         given = [] if scaled else self._given(optimizer)
-        guard.late.launch()  # what waits may be overwritten
-        self._open[id(optimizer)] = (seen, given)
+        job.late.launch()  # what waits may be overwritten
+        self._open[id(optimizer)] = (call, given)
         if not scaled:
-            guard.control(guard.judge.stepping, given)  # nobody skips this step
+            job.control(job.tracker.stepping, given)  # nobody skips this step
 
-    def _given(self, optimizer: torch.optim.Optimizer) -> list[Item]:
+    def _given(self, optimizer: Optimizer) -> list[LiveTensor]:
         """Return the gradients and parameters; of the CPU's only those that are not finite."""
-        guard = self._guard
-        marks = guard.judge.marks
-        given: list[Item] = []
-        late: list[tuple[str, Tensor, str]] = []
-        with OwnComputation(guard.watch):
+        job = self._job
+        given: list[LiveTensor] = []
+        late: list[tuple[str, Tensor, str]] = []  # slot, tensor, its name if it is a parameter
+        with OwnComputation(job.watch):
             for label, parameter in self._parameters(optimizer):
                 for group, tensor in (("parameters", parameter), ("parameters_grad", parameter.grad)):
                     if tensor is None:
                         continue
-                    if guard.is_late(tensor):
+                    if job.is_late(tensor):
                         late.append((f"{group}.{label}", tensor, label if tensor is parameter else ""))
                     elif tensor is parameter and self._finite.get(id(tensor)) == tensor._version:
                         continue  # as the step before has left it
                     elif not is_finite(tensor):
-                        given.append(guard.now.item(f"{group}.{label}", tensor)._replace(parameter=""))
-                    elif marks:
-                        marks.drop(key_of(tensor))
-            looks = guard.late.all([(tensor, name) for _, tensor, name in late]) if late else []
+                        given.append(replace(live_tensor(job, f"{group}.{label}", tensor), parameter=""))
+                    elif job.marks:
+                        job.marks.drop(key_of(tensor))
+            looks = job.late.all([(tensor, name) for _, tensor, name in late]) if late else []
             for (slot, tensor, _), look in zip(late, looks):
-                given.append(Item(slot, look.key, None, look, "", weakref.ref(tensor)))
+                given.append(LiveTensor(slot, look.key, None, look, "", weakref.ref(tensor)))
                 if not look.parameter:
                     look.tensor = None  # gradients are the user's to let go
         return given
 
-    def _parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
-        found = []
+    def _parameters(self, optimizer: Optimizer) -> list[tuple[str, Tensor]]:
+        """Return an optimizer's parameters with their names."""
+        named: list[tuple[str, Tensor]] = []
         for group_index, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 if parameter.requires_grad or parameter.grad is not None:
-                    name = self._guard.modules.parameter_name(parameter) or f"group{group_index}.{index}"
-                    found.append((name, parameter))
-        return found
+                    name = self._job.name_parameter(parameter) or f"group{group_index}.{index}"
+                    named.append((name, parameter))
+        return named
 
-    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        guard = self._guard
-        guard.watch.thread.here.end_quiet()
-        guard.control(guard.judge.set_inside, False)
+    def _after(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        job = self._job
+        watch = job.watch
+        watch.thread.here.end_quiet()
+        job.control(job.tracker.set_inside_optimizer, False)
         opened = self._open.pop(id(optimizer), None)
-        if opened is None or not guard.watch.on or guard.watch.thread.here.busy:
+        if opened is None or not watch.on or watch.thread.here.busy:
             return
-        with OwnCode(guard.watch, "an optimizer's step"):
+        with OwnCode(watch, "an optimizer's step"):
             self._end(optimizer, *opened)
         self._after_step()
 
-    def _end(self, optimizer: torch.optim.Optimizer, seen: Seen, given: list[Item]) -> None:
-        guard = self._guard
-        made = []
-        late = []
-        with OwnComputation(guard.watch):
+    def _end(self, optimizer: Optimizer, call: LiveCall, given: list[LiveTensor]) -> None:
+        job = self._job
+        made: list[LiveTensor] = []
+        late: list[tuple[Tensor, str]] = []
+        with OwnComputation(job.watch):
             for label, parameter in self._parameters(optimizer):
-                if guard.is_late(parameter):
-                    late.append((label, parameter))
+                if job.is_late(parameter):
+                    late.append((parameter, label))
                 elif is_finite(parameter):
                     self._finite[id(parameter)] = parameter._version
                 else:
                     self._finite.pop(id(parameter), None)
-                    made.append(guard.now.item(f"output.{label}", parameter))
+                    made.append(live_tensor(job, f"output.{label}", parameter))
             if late:
-                looks = guard.late.again([(parameter, label) for label, parameter in late])
-                for (label, parameter), look in zip(late, looks):
-                    made.append(Item(f"output.{label}", look.key, None, look, label, weakref.ref(parameter)))
+                for (parameter, label), look in zip(late, job.late.again(late)):
+                    made.append(LiveTensor(f"output.{label}", look.key, None, look, label, weakref.ref(parameter)))
             self._steps += 1
             if made:
-                around = Around(optimizer, self._parameters, self._is_last(self._steps))
-                guard.submit(guard.judge.optimizer, seen, given, made, around, late=bool(late))
+                details = _Details(optimizer, self._parameters, self._is_last(self._steps))
+                submit = job.judge_later if late else job.judge
+                submit(job.tracker.optimizer, call, given, made, details)
 
     def _is_last(self, number: int) -> Callable[[], bool]:
         return lambda: number == self._steps
 
 
-class Around:
-    """What surrounds one parameter's step; asked for where the step went wrong, which may be some steps later."""
+class _Details:
+    """Tells what surrounds one parameter's step; asked where the step went wrong, which may be some steps later."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Any, is_last: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        parameters: Callable[[Optimizer], list[tuple[str, Tensor]]],
+        is_last: Callable[[], bool],
+    ) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._parameters = parameters
         self._is_last = is_last
 
-    def __call__(self, label: str) -> tuple[list[Item], list[Item], str]:
+    def __call__(self, label: str) -> StepDetails[LiveTensor]:
         """Return what the step was given, what it left, and a sentence, as far as they are still there."""
         optimizer = self._optimizer()
         if optimizer is None or not self._is_last():
-            return [], [], ""
+            return StepDetails()
         parameter = next((item for name, item in self._parameters(optimizer) if name == label), None)
         if parameter is None:
-            return [], [], ""
-        state = optimizer.state.get(parameter, {})
+            return StepDetails()
+        state: dict[str, object] = optimizer.state.get(parameter, {})
         left = [
-            Item(f"output.state.{label}.{key}", 0, Counts(), tensor=value)
+            LiveTensor(f"output.state.{label}.{key}", 0, Counts(), tensor=value)
             for key, value in state.items()
             if isinstance(value, Tensor)
         ]
-        given = [Item(f"parameters.{label}", 0, Counts(), tensor=parameter, version=parameter._version - 1)]
+        given = [LiveTensor(f"parameters.{label}", 0, Counts(), tensor=parameter, version=parameter._version - 1)]
         if parameter.grad is not None:
-            given.append(Item(f"parameters_grad.{label}", 0, Counts(), tensor=parameter.grad))
+            given.append(LiveTensor(f"parameters_grad.{label}", 0, Counts(), tensor=parameter.grad))
         with OwnComputation():
-            explanation = _explain(optimizer, parameter, state)
-        return given, left, explanation
+            sentence = _sizes(optimizer, parameter, state)
+        return StepDetails(sentence, inputs=given, outputs=left)
 
 
-def _explain(optimizer: torch.optim.Optimizer, parameter: Tensor, state: dict[str, Any]) -> str:
-    """Say what the step had to do with, at the elements that went wrong."""
+def _sizes(optimizer: Optimizer, parameter: Tensor, state: dict[str, object]) -> str:
+    """Say how large gradient and state are at the elements that went wrong."""
     group = next(group for group in optimizer.param_groups if any(item is parameter for item in group["params"]))
     facts = []
     if not parameter.is_sparse and (parameter.grad is None or not parameter.grad.is_sparse):
@@ -212,3 +224,50 @@ def _size(name: str, tensor: Tensor, where: Tensor) -> str:
         return f"{name} is not finite"
     largest = float(values.max())
     return f"{name} is 0" if largest == 0 else f"{name} is {largest:.3g} at most"
+
+
+class LossScalers:
+    """Follows `GradScaler`: gradients that overflow under it are found by the scaler, which skips the step."""
+
+    def __init__(self, job: GuardedJob, optimizers: GuardOptimizers) -> None:
+        self._job = job
+        self._optimizers = optimizers
+        self._skipped = 0  # steps, one after another
+
+    def install(self) -> Undo:
+        """Replace GradScaler's `scale` and `step`; return what puts them back."""
+        job, optimizers = self._job, self._optimizers
+        scale, step = GradScaler.scale, GradScaler.step
+
+        def scaled(scaler: GradScaler, outputs: Tensor) -> Tensor:  # or several; handed on as they are
+            if not scaler.is_enabled():
+                return scale(scaler, outputs)
+            job.control(job.tracker.set_scaled, self._explains(scaler), True)
+            try:
+                return scale(scaler, outputs)
+            finally:
+                job.control(job.tracker.set_scaled, self._explains(scaler), False)
+
+        def stepped(scaler: GradScaler, optimizer: Optimizer, *args: object, **kwargs: object) -> float | None:
+            if not scaler.is_enabled():
+                return step(scaler, optimizer, *args, **kwargs)
+            optimizers.stepped = False
+            result = step(scaler, optimizer, *args, **kwargs)
+            if optimizers.stepped:
+                self._skipped = 0
+            else:
+                self._skipped += 1
+                job.step_skipped()
+            job.control(job.tracker.settle)
+            return result
+
+        return patching.together(
+            [patching.replace(GradScaler, "scale", scaled), patching.replace(GradScaler, "step", stepped)]
+        )
+
+    def _explains(self, scaler: GradScaler) -> bool:
+        """Tell whether an overflow can be the scale's doing: it is above 1, and has not been tried for long."""
+        value = scaler._scale
+        if value is not None and value.is_cpu and float(value) <= 1.0:
+            return False
+        return self._skipped < _MANY
