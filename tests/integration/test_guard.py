@@ -120,6 +120,18 @@ def test_one_parameter_that_is_not_a_number(tmp_path: Path, struck: Struck) -> N
     assert "parts.1.weight" in origin["reason"]
 
 
+def test_a_parameter_that_was_made_with_nan_while_the_guard_was_on(tmp_path: Path, struck: Struck) -> None:
+    def job() -> None:
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        with torch.no_grad():
+            model[1].weight[0, 0] = math.nan
+        model(torch.randn(2, 4)).sum().backward()  # origin
+
+    origin = struck(None, job, tmp_path / "run")
+    check_origin(origin, r"Module\.1\.Linear\.forward\.0", job)
+    assert (origin["kind"], origin["details"]["slot"]) == ("parameter", "parameters.weight")
+
+
 class Divides(torch.optim.Optimizer):
     """An optimizer of the user's own that divides by a sum that is zero at first."""
 

@@ -34,6 +34,17 @@ def test_numscope_run_guard_is_silent_on_a_sound_script(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_numscope_run_guard_twice_leaves_two_records(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import torch\ntorch.log(torch.zeros(2))\n")
+    for place in ("numscope-guard", "numscope-guard-2"):
+        command = [sys.executable, "-m", "numscope", "run", "--guard", "--", str(script)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert f"the record is in {place}:" in done.stderr
+        assert ns.open_run(tmp_path / place).manifest["guard"]["origin"]["call"] == "Torch.log.0.forward"
+
+
 SHARDED = """
 import sys, warnings, torch, torch.distributed as dist, numscope as ns
 from torch import nn

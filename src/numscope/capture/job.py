@@ -63,7 +63,8 @@ def run_script(command: Sequence[str], out: str, settings: Keywords, also: dict[
     once its capture has begun.
     """
     script = launch.program(command)
-    _check(out, settings)
+    if "guard" not in settings:  # where its place is taken, a guard's record goes beside it
+        _check(out, settings)
     order = Order(out, settings, uuid.uuid4().hex, also or {})
     _announce(order)
     capture = _Job(order)

@@ -346,6 +346,11 @@ class Tracker(Generic[C, T]):
             if self._setting.contents or not about:
                 self._enter(call, cause, inputs, outputs)
             return
+        constant = result.cause is not None and result.cause.state == "constant"
+        if cause is not None and constant and self._adapter.owner(call, cause, inputs) is not None:
+            self._mark([cause], "wrong", call)  # somebody has written it into a parameter
+            self._enter(call, cause, inputs, outputs)
+            return
         assert result.output is not None
         reason = sentences.made(name, result, call.unmeasured)
         self._tell(self._origin(call, "forward", result.output.slot, result.output.counts, reason, inputs, outputs))
