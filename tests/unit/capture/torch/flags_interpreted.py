@@ -11,11 +11,11 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
-from numscope.capture.torch.guard.flag_kernel import _BLOCK, _KINDS, Launcher, _one
+from numscope.capture.torch.guard.flag_kernel import _BLOCK, _KINDS, TritonLauncher, _one
 from numscope.capture.torch.guard.flags import count
 
 
-class Interpreted(Launcher):
+class Interpreted(TritonLauncher):
     """A launcher of the CPU: the interpreter takes tensors where a device takes addresses."""
 
     def __init__(self) -> None:

@@ -8,13 +8,13 @@ elements once more and counts them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
-from numscope.fingerprint.cuda.launch import launch_of
+from numscope.fingerprint.cuda.launch import Launch, launch_of
 
 # dtype → bytes, mask of the exponent, mask of the fraction, bits of half the smallest number
 _KINDS = {
@@ -29,7 +29,17 @@ _MANY = 132  # programs for each of many tensors
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _count(x, out, n, first, step, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _count(  # type: ignore[no-untyped-def]
+    x,
+    out,
+    n,
+    first,
+    step,
+    EXPONENT: tl.constexpr,
+    FRACTION: tl.constexpr,
+    LOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Count the elements [first, first + BLOCK), and every step further, up to n."""
     lane = tl.arange(0, BLOCK)
     nans = tl.zeros((BLOCK,), tl.int32)
@@ -54,7 +64,18 @@ def _count(x, out, n, first, step, EXPONENT: tl.constexpr, FRACTION: tl.constexp
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _scan(x, out, n, first, step, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _scan(  # type: ignore[no-untyped-def]
+    x,
+    out,
+    n,
+    first,
+    step,
+    SIZE: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    FRACTION: tl.constexpr,
+    LOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Look at n elements; x, first and step are in words, of two elements where those have 2 bytes.
 
     Whole blocks are read without a mask, 16 bytes at a time; the rest belongs to the program whose turn it would be.
@@ -96,13 +117,31 @@ def _scan(x, out, n, first, step, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FR
 
 
 @triton.jit(do_not_specialize=["n"])  # type: ignore[untyped-decorator]
-def _one(x, out, n, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip
+def _one(  # type: ignore[no-untyped-def]
+    x,
+    out,
+    n,
+    SIZE: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    FRACTION: tl.constexpr,
+    LOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     first = tl.program_id(0).to(tl.int64) * BLOCK
     _scan(x, out, n, first, tl.num_programs(0).to(tl.int64) * BLOCK, SIZE, EXPONENT, FRACTION, LOW, BLOCK)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _many(table, out, like, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION: tl.constexpr, LOW: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # fmt: skip  # noqa: E501
+def _many(  # type: ignore[no-untyped-def]
+    table,
+    out,
+    like,
+    SIZE: tl.constexpr,
+    EXPONENT: tl.constexpr,
+    FRACTION: tl.constexpr,
+    LOW: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Look at the tensors of a table: address, elements, row, and the row that must show something, or its own."""
     entry = table + tl.program_id(1) * 4
     x = tl.multiple_of(tl.load(entry).to(like.dtype), 16)
@@ -116,13 +155,21 @@ def _many(table, out, like, SIZE: tl.constexpr, EXPONENT: tl.constexpr, FRACTION
         _scan(x, out + row * 4, n, first, tl.num_programs(0).to(tl.int64) * BLOCK, SIZE, EXPONENT, FRACTION, LOW, BLOCK)
 
 
-class Launcher:
+class _Compiled(NamedTuple):
+    """A kernel for tensors of one dtype, at addresses of 16 bytes or others."""
+
+    launch: Launch
+    block: int
+    constants: tuple[int, ...]
+
+
+class TritonLauncher:
     """Enqueues counts into the rows of a buffer, each launch a few microseconds of the host's time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._index = device.index if device.index is not None else torch.cuda.current_device()
-        self._compiled: dict[Any, Any] = {}
+        self._compiled: dict[tuple[torch.dtype, bool], _Compiled] = {}
 
     def one(self, values: torch.Tensor, buffer: torch.Tensor, row: int) -> None:
         """Count one tensor without gaps."""
@@ -134,10 +181,9 @@ class Launcher:
             values = values.clone()
             address = values.data_ptr()
         key = (dtype, address % 16 == 0)
-        found = self._compiled.get(key) or self._compile_one(key)
-        launch, block, constants = found
+        launch, block, constants = self._compiled.get(key) or self._compile_one(key)
         out = buffer.data_ptr() + row * 16
-        words = n // 2 + 1 if constants[0] == 2 else n
+        words = n // 2 + 1 if values.element_size() == 2 else n
         programs = min(-(-words // block), _PROGRAMS)
         stream = torch._C._cuda_getCurrentRawStream(self._index)
         launch(programs, stream, address, out, n, *constants)
@@ -156,12 +202,12 @@ class Launcher:
         grid = (min(-(-words // _BLOCK[size]), _MANY), len(entries))
         _many[grid](table, buffer, like, size, *bits, _BLOCK[size], num_warps=8)
 
-    def _compile_one(self, key: tuple[torch.dtype, bool]) -> Any:
+    def _compile_one(self, key: tuple[torch.dtype, bool]) -> _Compiled:
         dtype, aligned = key
         size, *bits = _KINDS[dtype]
         stand_in = torch.empty(64, dtype=torch.int64 if size == 8 else torch.int32, device=self._device)
         out = torch.empty(4, dtype=torch.int32, device=self._device)
         constants = (size, *bits, _BLOCK[size])
-        warm: Any = _one.warmup(stand_in if aligned else stand_in[1:], out, 1 << 33, *constants, grid=(1,), num_warps=8)
-        found = self._compiled[key] = (launch_of(warm), _BLOCK[size], constants)
-        return found
+        warm = _one.warmup(stand_in if aligned else stand_in[1:], out, 1 << 33, *constants, grid=(1,), num_warps=8)
+        compiled = self._compiled[key] = _Compiled(launch_of(warm), _BLOCK[size], constants)
+        return compiled

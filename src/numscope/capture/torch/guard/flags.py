@@ -7,10 +7,12 @@ finite. A sum of finite numbers may overflow too; only then is the tensor looked
 from __future__ import annotations
 
 import warnings
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import isfinite
-from typing import Any
+from types import ModuleType
+from typing import Protocol
 
 import torch
 
@@ -177,7 +179,9 @@ class DeviceFlags:
 class Streams:
     """The CUDA streams on which tensors of one window were made: each is looked at on its own."""
 
-    def __init__(self, device: torch.device, cuda: Any = torch.cuda, number: Any = None) -> None:
+    def __init__(
+        self, device: torch.device, cuda: ModuleType = torch.cuda, number: Callable[[], int] | None = None
+    ) -> None:
         self._cuda = cuda
         self._device = device
         # A number is asked for with every tensor, and costs a twentieth of a stream object.
@@ -185,8 +189,8 @@ class Streams:
         self._here = self._number()
         self._now = cuda.current_stream(device)
         self._previous = self._now
-        self._others: list[Any] = []
-        self._ready: Any = None  # the flags are zero
+        self._others: list[torch.cuda.Stream] = []
+        self._ready: torch.cuda.Event | None = None  # after it the flags are zero
 
     def is_here(self) -> bool:
         """Tell whether the current stream is that of the tensors before."""
@@ -200,7 +204,7 @@ class Streams:
         if self._ready is not None:
             self._now.wait_event(self._ready)
 
-    def before(self) -> Any:
+    def before(self) -> AbstractContextManager[object]:
         """Return a context in which work is enqueued on the stream of the tensors that wait, and go back to the current."""
         stream, self._previous = self._previous, self._now
         return self._cuda.stream(stream) if stream != self._now else nullcontext()
@@ -215,7 +219,7 @@ class Streams:
         self._here = self._number()
         self._previous = self._now = current
 
-    def mark(self) -> Any:
+    def mark(self) -> torch.cuda.Event:
         """Return an event after which the flags that were taken are on the host, and new ones may be counted."""
         self._ready = self._cuda.Event()
         self._ready.record(self._now)
@@ -225,7 +229,7 @@ class Streams:
 class Pending:
     """The flags of a window, on their way to the host."""
 
-    def __init__(self, host: Tensor, event: Any, elements: list[int]) -> None:
+    def __init__(self, host: Tensor, event: torch.cuda.Event | None, elements: list[int]) -> None:
         self._host = host
         self._event = event
         self._elements = elements
@@ -253,6 +257,16 @@ class Pending:
         return Counts(nan, up, down, self._elements[row], low > 0)
 
 
+class Launcher(Protocol):
+    """Enqueues counts into the rows of a buffer."""
+
+    def one(self, values: Tensor, buffer: Tensor, row: int) -> None:
+        """Count one tensor."""
+
+    def many(self, looks: list[tuple[Tensor, int, int]], buffer: Tensor) -> None:
+        """Count tensors of one dtype, without gaps: each with its row, and the row that must show something, or -1."""
+
+
 class PlainLauncher:
     """Counts with torch operations, several passes: for devices that have no Triton."""
 
@@ -270,13 +284,13 @@ class PlainLauncher:
                 self.one(tensor, buffer, row)
 
 
-def _launcher(device: torch.device) -> Any:
+def _launcher(device: torch.device) -> Launcher:
     """Return what enqueues counts: Triton kernels where there is Triton, torch operations elsewhere."""
     if device.type == "cuda":
         try:
-            from numscope.capture.torch.guard.flag_kernel import Launcher
+            from numscope.capture.torch.guard.flag_kernel import TritonLauncher
 
-            launcher = Launcher(device)
+            launcher = TritonLauncher(device)
             _try_out(launcher, device)
             return launcher
         except Exception as error:  # no Triton, or one that this device or version does not get on with
@@ -284,7 +298,7 @@ def _launcher(device: torch.device) -> Any:
     return PlainLauncher()
 
 
-def _try_out(launcher: Any, device: torch.device) -> None:
+def _try_out(launcher: Launcher, device: torch.device) -> None:
     """Count what is known, once in a process's life; a wrong count is an error."""
     for dtype in (torch.float32, torch.bfloat16):
         values = torch.zeros(9001, dtype=dtype, device=device)
