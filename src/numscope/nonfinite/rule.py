@@ -113,7 +113,8 @@ def judge(
     wrong = next((value for state in ("wrong", "doubtful") for value in dirty if value.state == state), None)
     if wrong is not None:
         return Judgement("inherited", first, wrong)
-    entered = next((value for value in dirty if _must_be_explained(op, value)), None)
+    unexplained = [value for value in dirty if _must_be_explained(op, value)]
+    entered = min(unexplained, key=lambda value: _ENTERED.index(value.state), default=None)
     if entered is not None and entered.state == "constant":
         only = (op in _HANDS_ON or (aside and op in _FILLS)) and all(
             value.state in ("constant", "meant") for value in dirty
@@ -131,6 +132,10 @@ def judge(
         if not _is_meant(op, value.counts, dirty, inputs, numbers or ()):
             return Judgement("origin", value, dirty[0] if dirty else None)
     return Judgement("meant", first, dirty[0] if dirty else None)
+
+
+# Which of several unexplained inputs an answer names, whatever their order: a fault from outside before a constant.
+_ENTERED: tuple[State, ...] = ("parameter", "unknown", "blank", "constant")
 
 
 def is_mask(counts: Counts) -> bool:
