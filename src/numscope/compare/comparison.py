@@ -211,7 +211,7 @@ def _assemble(
             f"{_alone(coverage)} calls are on one side only, and the limit is {thresholds.max_unmatched}",
         )
     elif not sum(result.measured for result in results):
-        found = structure.together(result.known for result in results)
+        found = structure.merged(result.structure for result in results)
         verdict, reason = "incomparable", "no tensor has a fingerprint in both runs: capture with keep='stats' or more"
         reason += f"; {structure.sentence(found)}"
         details = {"structure": structure.details(found)}
@@ -341,7 +341,7 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
         text += f"; {alone} calls are on one side only, without effect on what the others compute"
     if settings := list(dict.fromkeys(one for result in results for one in result.settings)):
         text += f"; settings that differ, without an effect that shows: {', '.join(settings[:3])}"
-    if parts := next((result.parts for result in results if result.parts), ""):
+    if parts := next((result.batch_shapes for result in results if result.batch_shapes), ""):
         text += f"; the runs are given parts of other sizes of a batch ({parts}): what comes of all parts was compared"
     return text
 

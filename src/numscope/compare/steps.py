@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from numscope.compare.align.alignment import Alignment, align
+from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.judge.findings import History
 from numscope.compare.judge.origins import origin
-from numscope.compare.judge.other_ranks import Elsewhere
+from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.precisions import Precisions, precisions
-from numscope.compare.judge.unmeasured import Known, known
+from numscope.compare.judge.unmeasured import StructureDifferences, structure_differences
 from numscope.compare.judge.walk import Judgement, judge
 from numscope.compare.load import frameworks
 from numscope.compare.load.loss_scale import without_scale
@@ -42,12 +42,12 @@ class PlacedOrigin:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step of one rank gave."""
+    """The result of one step of one rank."""
 
     step: int
     rank: int
-    calls: Any  # the tables; None once they were taken over
-    pairs: Any
+    calls: pa.Table | None  # the tables; None once they were taken over
+    pairs: pa.Table | None
     origins: list[PlacedOrigin]
     target_calls: int
     reference_calls: int
@@ -61,8 +61,8 @@ class StepResult:
     precisions: Precisions | None
     scales: tuple[float, float]
     settings: tuple[str, ...]  # of optimizers, that differ
-    parts: str  # the shapes of the data, where these are parts of other sizes of a batch
-    known: Known | None = None  # what can be said without measures, where there are none
+    batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
+    structure: StructureDifferences | None = None  # in place of measures, where there are none
 
 
 def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
@@ -91,7 +91,7 @@ class Measured:
     scales: tuple[float, float]  # of the two losses, taken off the gradients
 
 
-def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, mapping: Any) -> Measured:
+def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, mapping: Map | None) -> Measured:
     """Load, align and measure one step of one rank."""
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         book = Codebook()
@@ -116,11 +116,11 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     if not history.started:  # the first step tells for all
         history.precisions = precisions(a, b, alignment, slots)
         history.two_frameworks = frameworks.differ(*runs)
-    elsewhere = Elsewhere(runs, step, rank)
-    judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, elsewhere)
+    other_ranks = OtherRanks(runs, step, rank)
+    judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, other_ranks)
     sources = (Sources(runs[0], rank), Sources(runs[1], rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
-    for remembered in (history.arguments, history.late):
+    for remembered in (history.state_changes, history.late_writes):
         for label, kept in remembered.items():
             if kept.ready is None:  # its rows mean nothing in later steps: put it into words now
                 remembered[label] = replace(kept, ready=origin(kept, a, b, sources))
@@ -131,7 +131,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
     # What is nothing but rounding (a limit of 1 or more) may be off by any factor.
     errors = judgement.errors.error_out
-    errors = errors[judgement.solid & (judgement.limits < 1.0) & (errors <= judgement.limits)]
+    errors = errors[judgement.corresponds & (judgement.limits < 1.0) & (errors <= judgement.limits)]
     count = int(measures.known.sum())
     return StepResult(
         step=step,
@@ -151,8 +151,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         precisions=history.precisions,
         scales=measured.scales,
         settings=_settings(a, alignment, judgement),
-        parts=judgement.parts,
-        known=known(a, b, alignment, slots, judgement.differences, sources) if not count else None,
+        batch_shapes=judgement.batch_shapes,
+        structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 
 
@@ -181,20 +181,20 @@ def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None
     if not all((side.tensors.kept | side.tensors.sampled).any() for side in (a, b)):
         return None
 
-    def read(run: Run, side: Side, row: int) -> NDArray[Any]:
+    def read(run: Run, side: Side, row: int) -> NDArray[np.generic]:
         words = side.book.words
         text = words[side.tensors.shape[row]]
         shape = tuple(int(part) for part in text.split(",")) if text else ()
         form = None if side.tensors.sampled[row] else shape  # a sample is a row
         return run.array(rank, side.tensors.shard[row], side.tensors.key[row], words[side.tensors.dtype[row]], form)
 
-    def both(t: int, r: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    def both(t: int, r: int) -> tuple[NDArray[np.generic], NDArray[np.generic]] | None:
         return read(runs[0], a, t), read(runs[1], b, r)
 
     return both
 
 
-def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping: Any) -> Layouts:
+def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping: Map | None) -> Layouts:
     """Return how to bring each of the target's tensors, that the map file names, into the reference's layout."""
     found: Layouts = {}
     if mapping is None or not mapping.layouts:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.pairing import REASONS
-from numscope.compare.align.slots import SlotPairs
-from numscope.compare.judge.findings import VERDICTS
+from numscope.compare.align.slots import OUTPUT, SlotPairs
+from numscope.compare.judge.findings import EQUIVALENT, IDENTICAL, INHERITED, ORIGIN, VERDICTS
 from numscope.compare.judge.walk import Judgement
-from numscope.compare.load.side import Ints, Side, distinct
+from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.sources import Sources
 from numscope.compare.measure.measures import Measures
 from numscope.compare.schema import CALLS, PAIRS
 
+_WRONG_SLOT = 1e-6  # relative: a slot of a wrong call that is off by more is wrong, too
 _WHY = {"forward": "path", "recompute": "sequence"}
-_DIRECT: tuple[str, ...] = (
+# Columns of measures that the table of tensor pairs takes as they are.
+_NUMBERS = (
     "cosine",
     "rmse",
     "mape",
@@ -30,14 +30,19 @@ _DIRECT: tuple[str, ...] = (
     "relative_l2",
     "bias",
     "ulp_median",
+    "ulp_p99",
+    "ulp_max",
+    "within_0_1_percent",
+    "within_0_5_percent",
+    "mismatch_share",
+    "target_std",
+    "reference_std",
 )
-_DIRECT += ("ulp_p99", "ulp_max", "within_0_1_percent", "within_0_5_percent", "mismatch_share", "target_std")
-_DIRECT += ("reference_std",)
-_TEXT = ("structure", "first_index", "worst_index")
+_TEXTS = ("structure", "first_index", "worst_index")
 
 
 def place_calls(alignment: Alignment, a: Side, b: Side) -> tuple[Ints, Ints, Ints]:
-    """Return (pair in the alignment or -1, target row or -1, reference row or -1) of every row of `calls`, in order."""
+    """Return the pair of the alignment, the target's row and the reference's row of each row of `calls`; -1 for none."""
     n, m, k = len(alignment.target), len(alignment.alone_target), len(alignment.alone_reference)
     partner = np.full(len(b.calls) + 1, -1)
     partner[alignment.reference] = alignment.target
@@ -122,7 +127,7 @@ def pairs_table(
     count = len(t)
     bitwise = measures.bitwise[row]
     slot = _words(a, slots.slot)
-    columns: dict[str, Any] = {
+    columns: dict[str, pa.Array] = {
         "pair": pa.array(rows[slots.pair] if count else [], pa.int32()),
         "step": pa.array(np.full(count, a.step), pa.int32()),
         "rank": pa.array(np.full(count, a.rank), pa.int32()),
@@ -135,14 +140,14 @@ def pairs_table(
         "reference_shape": _shape(b, b.tensors.shape[r]),
         "bitwise_equal": pa.array(bitwise, mask=~(a.tensors.measured[t] & b.tensors.measured[r])),
         "estimated": pa.array(measures.estimated[row]),
-        "expected": pa.array(_known(judgement.errors.expected[slots.pair])),
+        "expected": pa.array(_nan_to_null(judgement.errors.expected[slots.pair])),
         "verdict": _verdicts(judgement, slots, bitwise, measures.error[row]),
         "reason": pa.array(_reasons(a, b, measures, row, t, r), pa.string()),
         "mape_excluded": _integers(measures.columns["mape_excluded"][row]),
     }
-    for name in _DIRECT:
+    for name in _NUMBERS:
         columns[name] = _nan_to_null(measures.columns[name][row])
-    for name in _TEXT:
+    for name in _TEXTS:
         columns[name] = pa.array(measures.columns[name][row], pa.string())
     for label, side, tensor in (("target", a, t), ("reference", b, r)):
         measured = side.tensors.measured[tensor]
@@ -154,14 +159,14 @@ def pairs_table(
     return pa.table({field.name: columns[field.name] for field in PAIRS}, schema=PAIRS)
 
 
-def _verdicts(
-    judgement: Judgement, slots: SlotPairs, bitwise: NDArray[np.bool_], error: NDArray[np.float64]
-) -> pa.Array:
+def _verdicts(judgement: Judgement, slots: SlotPairs, bitwise: Flags, error: Floats) -> pa.Array:
     call = judgement.verdict[slots.pair]
-    # What else a wrong call shows (an optimizer's state) follows from the same.
-    wrong = judgement.slot_wrong | ((call >= 2) & (error > np.fmax(judgement.errors.floor[slots.pair], 1e-6)))
-    verdict = np.where(bitwise, 0, np.where(wrong, np.where((call == 2) & (slots.role == 2), 2, 3), 1))
-    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=judgement.slot_unmeasured & ~wrong)
+    # Other slots of a wrong call, such as an optimizer's state, are wrong for the same reason.
+    of_wrong_call = np.isin(call, (ORIGIN, INHERITED))
+    wrong = judgement.wrong_slots | (of_wrong_call & (error > np.fmax(judgement.errors.floor[slots.pair], _WRONG_SLOT)))
+    of_wrong = np.where((call == ORIGIN) & (slots.role == OUTPUT), ORIGIN, INHERITED)
+    verdict = np.where(bitwise, IDENTICAL, np.where(wrong, of_wrong, EQUIVALENT))
+    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=judgement.unmeasured_slots & ~wrong)
 
 
 def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) -> list[str]:
@@ -187,12 +192,13 @@ def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) 
 
 
 def _sources(
-    a: Side, b: Side, target: Ints, reference: Ints, own: NDArray[np.bool_], sources: tuple[Sources, Sources]
+    a: Side, b: Side, target: Ints, reference: Ints, own: Flags, sources: tuple[Sources, Sources]
 ) -> tuple[pa.Array, pa.Array]:
-    files_a, lines_a = sources[0].columns(np.where(own, _take(a.calls.stack, target), -1))
+    of_target, of_reference = sources
+    files_a, lines_a = of_target.columns(np.where(own, _take(a.calls.stack, target), -1))
     if own.all():
         return files_a, lines_a
-    files_b, lines_b = sources[1].columns(np.where(own, -1, _take(b.calls.stack, reference)))
+    files_b, lines_b = of_reference.columns(np.where(own, -1, _take(b.calls.stack, reference)))
     mask = pa.array(own)
     return pc.if_else(mask, files_a, files_b), pc.if_else(mask, lines_a, lines_b)
 
@@ -207,28 +213,24 @@ def _index(rows: Ints) -> pa.Array:
     return pa.array(rows, pa.int64(), mask=rows < 0)
 
 
-def _nullable(values: Ints, there: NDArray[np.bool_]) -> pa.Array:
+def _nullable(values: Ints, there: Flags) -> pa.Array:
     return pa.array(values, pa.int32(), mask=~there)
 
 
-def _floats(values: NDArray[np.float64], pair: Ints) -> pa.Array:
+def _floats(values: Floats, pair: Ints) -> pa.Array:
     if not len(values):
         return pa.nulls(len(pair), pa.float64())
     return _nan_to_null(np.where(pair >= 0, values[np.maximum(pair, 0)], np.nan))
 
 
-def _nan_to_null(values: NDArray[Any]) -> pa.Array:
-    values = np.asarray(values, dtype=np.float64)
-    return pa.array(values, pa.float64(), mask=np.isnan(values))
+def _nan_to_null(values: ArrayLike) -> pa.Array:
+    numbers = np.asarray(values, dtype=np.float64)
+    return pa.array(numbers, pa.float64(), mask=np.isnan(numbers))
 
 
-def _known(values: NDArray[np.float64]) -> pa.Array:
-    return _nan_to_null(values)
-
-
-def _integers(values: NDArray[Any]) -> pa.Array:
-    values = np.asarray(values, dtype=np.float64)
-    return pa.array(np.nan_to_num(values).astype(np.int64), pa.int64(), mask=np.isnan(values))
+def _integers(values: ArrayLike) -> pa.Array:
+    numbers = np.asarray(values, dtype=np.float64)
+    return pa.array(np.nan_to_num(numbers).astype(np.int64), pa.int64(), mask=np.isnan(numbers))
 
 
 def _words(side: Side, codes: Ints) -> pa.Array:

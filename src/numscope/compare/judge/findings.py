@@ -1,4 +1,5 @@
-"""What is found: origins before they are put into words, suspicions that may be withdrawn, and what earlier steps left."""
+"""The records of the judge: origins before they are put into words, suspicions that may be withdrawn, and the history
+that one step leaves to the next."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,13 +19,33 @@ from numscope.compare.load.side import Side
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism, OriginKind
 
-IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)
+IDENTICAL, EQUIVALENT, ORIGIN, INHERITED = range(4)  # verdicts, as columns hold them
 VERDICTS = ("identical", "equivalent", "origin", "inherited")
-RIGHT, TAINTED, FAILED = range(
-    3
-)  # of a tensor: it is right, follows from something wrong, or is wrong for no known reason
-Status = tuple[int, int]  # and the suspicion that is its cause, -1 for none
-PLAIN = 16  # unit roundoffs: what follows from something wrong and is as small as this is right again
+PLAIN_ROUNDING = 16  # unit roundoffs: a tensor that is made from a wrong one and is as near as this is right again
+Who = Literal["target", "reference"]
+NO_CAUSE = -1  # in place of a suspicion's number: there is none, or it lies in an earlier step
+
+
+class Standing(Enum):
+    """Whether a tensor that a call is given is right."""
+
+    RIGHT = "right"
+    TAINTED = "tainted"  # it follows from something wrong
+    UNEXPLAINED = "unexplained"  # it is wrong, though all that corresponds before it is right
+
+
+class Status(NamedTuple):
+    """The standing of a tensor, and the number of the suspicion that is its cause."""
+
+    standing: Standing
+    cause: int = NO_CAUSE
+
+    @property
+    def is_right(self) -> bool:
+        return self.standing is Standing.RIGHT
+
+
+RIGHT = Status(Standing.RIGHT)
 
 
 class Inputs(Enum):
@@ -40,6 +61,21 @@ class Dtypes(NamedTuple):
 
     target: str
     reference: str
+
+
+class ErrorSizes(NamedTuple):
+    """The evidence of a finding: an error, how much of it rounding explains, and the error that came in."""
+
+    error: float
+    explained: float
+    came_in: float = 0.0
+
+
+class LoneCall(NamedTuple):
+    """A call that one side alone has, as a row of that side; or two such calls, one in the other's place."""
+
+    target: int = -1
+    reference: int = -1
 
 
 class Reason(ABC):
@@ -59,7 +95,7 @@ class Reason(ABC):
 
 @dataclass(frozen=True)
 class Finding:
-    """One origin, before it is put into words."""
+    """One origin, before it is put into words; facts.py constructs it."""
 
     reason: Reason
     pair: int  # row in the alignment, -1 for a call that one side alone has
@@ -79,6 +115,15 @@ class Finding:
     batch_shapes: str = ""  # the shapes of the data, where the two sides are given parts of other sizes of a batch
     ready: Origin | None = None  # an origin of an earlier step, already in words
 
+    @property
+    def sizes(self) -> ErrorSizes:
+        return ErrorSizes(self.relative, self.expected, self.came_in)
+
+    @property
+    def has_telling_arguments(self) -> bool:
+        """Whether the two calls differ in an argument that changes numbers."""
+        return any(difference.telling for difference in self.differences)
+
     def call(self, a: Side, b: Side) -> tuple[Side, int]:
         """Return the side and the row of the call that is named: the target's where it has one."""
         return (a, self.target) if self.target >= 0 else (b, self.reference)
@@ -86,23 +131,36 @@ class Finding:
 
 @dataclass
 class Suspicion:
-    """A finding that a later agreement may still refute: calls that only changed places heal downstream."""
+    """A finding that a later agreement may still refute: calls that only changed places meet again further on."""
 
     finding: Finding
-    firm: bool
-    failed_at: float = 0.0
-    healed_at: float = -1.0
+    firm: bool  # nothing refutes it any more
+    failed_at: float = 0.0  # places in the target's order
+    withdrawn_at: float = -1.0
     failures: int = 1
-    last: float = np.inf  # the error when it last failed
-    at: int = -1  # the pair that was given what is wrong
+    last_error: float = np.inf  # when it last failed
+    at: int = -1  # the pair that was given the wrong tensor
 
     @property
     def stands(self) -> bool:
-        return self.firm or self.healed_at < self.failed_at
+        return self.firm or self.withdrawn_at < self.failed_at
+
+    def fail(self, order: float, error: float) -> None:
+        """Note that one more tensor is off because of it."""
+        self.failed_at, self.last_error = order, error
+        self.failures += 1
+
+    def withdraw(self, order: float) -> None:
+        """Note an agreement that refutes it; a failure further on raises it again."""
+        self.withdrawn_at = max(self.withdrawn_at, order)
+
+    def confirm(self, finding: Finding | None = None) -> None:
+        """Let nothing refute it from now on; `finding` replaces the suspected one."""
+        self.finding, self.firm = finding or self.finding, True
 
 
 @dataclass(frozen=True)
-class Made:
+class OptimizerOutput:
     """A parameter as an optimizer left it."""
 
     error: float
@@ -111,24 +169,24 @@ class Made:
 
 @dataclass
 class History:
-    """What the steps before this one showed, for one rank."""
+    """The state that outlives a step, for one rank."""
 
     precisions: Precisions | None = None  # of two runs that compute in different precisions throughout
     two_frameworks: bool = False
     diverged: bool = False
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far
-    parameters: dict[str, float] = field(default_factory=dict)  # largest error of each parameter, buffer and gradient
-    wrong: set[str] = field(default_factory=set)  # parameters that an optimizer left wrong
+    parameter_errors: dict[str, float] = field(default_factory=dict)  # the largest, of buffers and gradients too
+    wrong_parameters: set[str] = field(default_factory=set)  # those that an optimizer left wrong
     # Parameters that two classes keep in two layouts, as GPT-2's transposed weights: their elements are not compared.
-    layouts: set[str] = field(default_factory=set)
-    tensors: dict[int, Made] = field(default_factory=dict)  # what optimizers made, by the target's hash
-    # A call whose arguments differ, by the state it changes.
-    arguments: dict[str, Finding] = field(default_factory=dict)
-    # Calls that one side alone has after the last step's optimizer (late.py).
-    late: dict[str, Finding] = field(default_factory=dict)
+    other_layouts: set[str] = field(default_factory=set)
+    optimizer_outputs: dict[int, OptimizerOutput] = field(default_factory=dict)  # by the target's hash
+    # Calls whose arguments differ without effect on their outputs, by the state that they change.
+    state_changes: dict[str, Finding] = field(default_factory=dict)
+    # Calls that one side alone has after the last step's optimizer, by the parameter they write (late_writes.py).
+    late_writes: dict[str, Finding] = field(default_factory=dict)
 
 
 def or_zero(value: float) -> float:
-    """Return a measure as a finite number, 0 where it is not known; one at a time numpy's own takes twenty times as long."""
+    """Return a measure as a finite number, 0 where it is not known; for one number numpy's own takes twenty times as long."""
     return 0.0 if math.isnan(value) else min(float(value), sys.float_info.max)

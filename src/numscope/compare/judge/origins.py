@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any, cast
+from typing import cast
 
 from numscope.compare.judge.call_titles import forward_of, module_of
 from numscope.compare.judge.findings import Finding
@@ -53,26 +53,27 @@ def _recorded_kind(recorded: str, name: str) -> OriginKind:
 def _source(finding: Finding, a: Side, b: Side, sources: tuple[Sources, Sources]) -> Source | None:
     """Return the source line of the call, else of its forward call, else of its counterpart."""
     side, row = finding.call(a, b)
-    own = sources[0] if finding.target >= 0 else sources[1]
+    of_target, of_reference = sources
+    own = of_target if finding.target >= 0 else of_reference
     found = own.of(int(side.calls.stack[row])) or own.of(int(side.calls.stack[forward_of(side, row)]))
     if found is None and finding.target >= 0 and finding.reference >= 0:
-        found = sources[1].of(int(b.calls.stack[finding.reference]))
+        found = of_reference.of(int(b.calls.stack[finding.reference]))
     return found
 
 
 def _mechanism(finding: Finding) -> Mechanism:
-    known = finding.reason.mechanism
-    if finding.random and known != "parameter":
+    mechanism = finding.reason.mechanism
+    if finding.random and mechanism != "parameter":
         return "input"
-    if known is not None:
-        return known
-    if any(difference.telling for difference in finding.differences):
+    if mechanism is not None:
+        return mechanism
+    if finding.has_telling_arguments:
         return "semantic"
     return "precision" if finding.dtypes else "unknown"
 
 
-def _details(finding: Finding, a: Side, b: Side) -> dict[str, Any]:
-    details: dict[str, Any] = {}
+def _details(finding: Finding, a: Side, b: Side) -> dict[str, object]:
+    details: dict[str, object] = {}
     if finding.differences:
         details["arguments"] = [str(difference) for difference in finding.differences]
     details |= finding.reason.details(finding)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from numscope.compare.judge.call_titles import module_of, number, operator, title
-from numscope.compare.judge.findings import Finding, Inputs, Reason
+from numscope.compare.judge.findings import Finding, Inputs, Reason, Who
 from numscope.compare.load.side import Side
 from numscope.core.words import Mechanism, OriginKind
-
-Who = Literal["target", "reference"]
 
 _DDP = "DistributedDataParallel"
 

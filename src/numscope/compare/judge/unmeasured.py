@@ -1,4 +1,4 @@
-"""What is known of a step of which nothing was measured: arguments, shapes, dtypes, and which calls are there at all.
+"""How two steps differ in structure, where nothing was measured: arguments, shapes, dtypes, and which calls are there at all.
 
 Runs of keep="structure" have no numbers to judge, but where they are not built alike is where to look first.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import PurePath
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
@@ -17,12 +17,15 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference
 from numscope.compare.align.slots import SlotPairs
 from numscope.compare.judge.call_titles import title
+from numscope.compare.judge.correspondence import Differences
 from numscope.compare.load.side import Side
 from numscope.compare.load.sources import Sources
 from numscope.core.report import Source
 
-_TOLD = 20  # differences that are put into words; all are counted
-WORDS = {
+What = Literal["arguments", "unmatched", "shapes", "dtypes"]
+
+_MOST_SENTENCES = 20  # differences that are put into words; all are counted
+WORDS: dict[What, tuple[str, str]] = {
     "arguments": ("differs in its arguments", "differ in their arguments"),
     "unmatched": ("is on one side only", "are on one side only"),
     "shapes": ("differs in a shape", "differ in a shape"),
@@ -31,10 +34,10 @@ WORDS = {
 
 
 @dataclass(frozen=True)
-class Unlike:
+class StructureDifference:
     """One call that is not the same on both sides, whatever it computes."""
 
-    what: str  # a key of WORDS
+    what: What
     call: str
     reference_call: str
     module: str
@@ -45,92 +48,121 @@ class Unlike:
 
 
 @dataclass(frozen=True)
-class Known:
-    """How many calls of a step differ in what, and the first of them."""
+class StructureDifferences:
+    """How many calls of a step differ in structure, and the first of them."""
 
-    counts: dict[str, int]
-    first: tuple[Unlike, ...]
+    counts: dict[What, int]
+    first: tuple[StructureDifference, ...]
 
 
-def known(
+@dataclass(frozen=True, order=True)
+class _Found:
+    """A difference before it is put into words, in the order of running."""
+
+    order: float
+    what: What
+    target: int  # row, -1 for none
+    reference: int
+    text: str
+
+
+def structure_differences(
     a: Side,
     b: Side,
     alignment: Alignment,
     slots: SlotPairs,
-    differences: dict[int, list[Difference]],
+    differing: Differences,
     sources: tuple[Sources, Sources],
-) -> Known:
-    """Return in what the two sides of a step differ, in the order of running."""
-    found = [(float(alignment.target[pair]), "arguments", pair, _arguments(told)) for pair, told in differences.items()]
-    found += [(float(row), "unmatched", int(row), "only the target has this call") for row in alignment.alone_target]
+) -> StructureDifferences:
+    """Return how the two sides of a step differ in structure, in the order of running."""
+    found = [*_in_arguments(alignment, differing), *_unmatched(b, alignment), *_in_tensors(a, b, alignment, slots)]
+    found.sort()
+    counts: dict[What, int] = dict.fromkeys(WORDS, 0)
+    for one in found:
+        counts[one.what] += 1
+    return StructureDifferences(counts, tuple(_in_words(a, b, sources, one) for one in found[:_MOST_SENTENCES]))
+
+
+def _in_arguments(alignment: Alignment, differing: Differences) -> Iterator[_Found]:
+    for pair, differences in differing.items():
+        target, reference = int(alignment.target[pair]), int(alignment.reference[pair])
+        yield _Found(float(target), "arguments", target, reference, _arguments(differences))
+
+
+def _arguments(differences: list[Difference]) -> str:
+    return "; ".join(f"argument {difference}" for difference in differences[:3])
+
+
+def _unmatched(b: Side, alignment: Alignment) -> Iterator[_Found]:
+    for row in alignment.alone_target.tolist():
+        yield _Found(float(row), "unmatched", row, -1, "only the target has this call")
     partner = np.full(len(b.calls), -1)
     partner[alignment.reference] = alignment.target
     before = np.maximum.accumulate(partner) if len(partner) else partner
     for row in alignment.alone_reference.tolist():
-        found.append((float(before[row]) + 0.5, "unmatched", -1 - row, "only the reference has this call"))
-    found += _tensors(a, b, alignment, slots)
-    found.sort()
-    counts: dict[str, int] = dict.fromkeys(WORDS, 0)
-    for _, what, _, _ in found:
-        counts[what] += 1
-    told = (_unlike(a, b, alignment, sources, what, row, text) for _, what, row, text in found[:_TOLD])
-    return Known(counts, tuple(told))
+        yield _Found(float(before[row]) + 0.5, "unmatched", -1, row, "only the reference has this call")
 
 
-def _arguments(told: list[Difference]) -> str:
-    return "; ".join(f"argument {difference}" for difference in told[:3])
-
-
-def _tensors(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Iterator[tuple[float, str, int, str]]:
+def _in_tensors(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Iterator[_Found]:
     """Yield the pairs without inner calls that hold tensors of other shapes or dtypes; of each the first slot."""
     words = a.book.words
     inner = (a.calls.children[alignment.target] == 0)[slots.pair] if len(slots.pair) else np.zeros(0, np.bool_)
-    for what, mine, theirs, form in (
-        ("shapes", a.tensors.shape[slots.a], b.tensors.shape[slots.b], "[{}]"),
-        ("dtypes", a.tensors.dtype[slots.a], b.tensors.dtype[slots.b], "{}"),
-    ):
-        rows = np.flatnonzero((mine != theirs) & inner)
-        for row in rows[np.unique(slots.pair[rows], return_index=True)[1]].tolist():
-            pair = int(slots.pair[row])
-            one, other = form.format(words[mine[row]]), form.format(words[theirs[row]])
+    columns: tuple[tuple[What, str], ...] = (("shapes", "[{}]"), ("dtypes", "{}"))
+    for what, form in columns:
+        own, others = (
+            (a.tensors.shape[slots.a], b.tensors.shape[slots.b])
+            if what == "shapes"
+            else (a.tensors.dtype[slots.a], b.tensors.dtype[slots.b])
+        )
+        rows = np.flatnonzero((own != others) & inner)
+        _, first = np.unique(slots.pair[rows], return_index=True)
+        for row in rows[first].tolist():
+            target, reference = int(alignment.target[slots.pair[row]]), int(alignment.reference[slots.pair[row]])
+            one, other = form.format(words[own[row]]), form.format(words[others[row]])
             text = f"{words[slots.slot[row]]} is {one}, the reference's {other}"
-            yield float(alignment.target[pair]), what, pair, text
+            yield _Found(float(target), what, target, reference, text)
 
 
-def _unlike(
-    a: Side, b: Side, alignment: Alignment, sources: tuple[Sources, Sources], what: str, place: int, text: str
-) -> Unlike:
-    if what != "unmatched":
-        row, other = int(alignment.target[place]), int(alignment.reference[place])
-    else:
-        row, other = (place, -1) if place >= 0 else (-1, -1 - place)
-    side, at, own = (a, row, sources[0]) if row >= 0 else (b, other, sources[1])
-    source = own.of(int(side.calls.stack[at]))
+def _in_words(a: Side, b: Side, sources: tuple[Sources, Sources], found: _Found) -> StructureDifference:
+    of_target, of_reference = sources
+    target, reference = found.target, found.reference
+    side, row, own = (a, target, of_target) if target >= 0 else (b, reference, of_reference)
+    source = own.of(int(side.calls.stack[row]))
     where = f"; {PurePath(source.file).name}:{source.line}" if source is not None else ""
-    module = side.book.words[side.calls.module[at]] if side.calls.module[at] >= 0 else ""
-    names = (a.calls.name(row) if row >= 0 else "", b.calls.name(other) if other >= 0 else "")
-    return Unlike(what, *names, module, a.step, a.rank, f"{title(side, at)}: {text}{where}", source)
+    return StructureDifference(
+        what=found.what,
+        call=a.calls.name(target) if target >= 0 else "",
+        reference_call=b.calls.name(reference) if reference >= 0 else "",
+        module=side.book.words[side.calls.module[row]] if side.calls.module[row] >= 0 else "",
+        step=a.step,
+        rank=a.rank,
+        reason=f"{title(side, row)}: {found.text}{where}",
+        source=source,
+    )
 
 
-def together(steps: Iterable[Known | None]) -> Known:
-    """Return what is known of several steps."""
+def merged(steps: Iterable[StructureDifferences | None]) -> StructureDifferences:
+    """Return the differences of several steps as one."""
     parts = [step for step in steps if step is not None]
     counts = {what: sum(part.counts[what] for part in parts) for what in WORDS}
-    return Known(counts, tuple(islice((one for part in parts for one in part.first), _TOLD)))
+    first = islice((one for part in parts for one in part.first), _MOST_SENTENCES)
+    return StructureDifferences(counts, tuple(first))
 
 
-def sentence(found: Known) -> str:
-    """Return what is known in words: how many calls differ in what, and where to look first."""
-    told: list[str] = []
+def sentence(found: StructureDifferences) -> str:
+    """Return how many calls differ in what, and where to look first."""
+    parts: list[str] = []
     for what, count in found.counts.items():
-        noun = "" if told else "call " if count == 1 else "calls "
+        noun = "" if parts else "call " if count == 1 else "calls "
+        singular, plural = WORDS[what]
         if count:
-            told.append(f"{count} {noun}{WORDS[what][count > 1]}")
-    if not told:
+            parts.append(f"{count} {noun}{plural if count > 1 else singular}")
+    if not parts:
         return "the calls, their arguments, shapes and dtypes are the same"
-    return f"{', '.join(told)}; look first at {found.first[0].reason}"
+    return f"{', '.join(parts)}; look first at {next(iter(found.first)).reason}"
 
 
-def details(found: Known) -> dict[str, Any]:
-    """Return what is known as the report has it."""
-    return {**found.counts, "first": [asdict(one) for one in found.first]}
+def details(found: StructureDifferences) -> dict[str, object]:
+    """Return the differences as the report has them."""
+    counts: dict[str, object] = dict(found.counts.items())
+    return counts | {"first": [asdict(one) for one in found.first]}

@@ -1,4 +1,4 @@
-"""Names what stands between two tensors that should be the same and the nearest ones that are.
+"""Names the call of a region that makes two tensors differ, though what leads into the region is right.
 
 Calls that one side alone has, pairs that do not do the same job, a call that writes into a tensor which others still
 hold, or the call that is given another tensor: of these the first in the order of running.
@@ -7,15 +7,16 @@ hold, or the call that is given another tensor: of these the first in the order 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge.findings import Finding, Reason
-from numscope.compare.judge.ledger import Ledger
-from numscope.compare.judge.paths.counterparts import alike, crossed
-from numscope.compare.judge.paths.dataflow import Flow, Region, region
+from numscope.compare.judge.facts import Facts, OneSide
+from numscope.compare.judge.findings import ErrorSizes, Finding, LoneCall
+from numscope.compare.judge.paths.counterparts import changed_places, same_values
+from numscope.compare.judge.paths.dataflow import Flow, Region, RegionPair, region
 from numscope.compare.judge.reasons import (
     AnotherLayout,
     AnotherTensor,
@@ -23,263 +24,298 @@ from numscope.compare.judge.reasons import (
     GradientOnOneSide,
     UnrecordedWork,
     WritesInPlace,
-    one_sided_call,
 )
 from numscope.compare.judge.rules.gradients import lone_gradient
+from numscope.compare.judge.state import SideState, State
 from numscope.compare.load.side import Ints, Side
 from numscope.compare.measure.measures import filled
 from numscope.core.operators import IDLE, Rounding
 
-_MOST = 10_000  # pairs of intermediate results that are compared
-
-Regions = tuple[Region, Region]
-Sizes = tuple[float, float, float]  # error, what is explained of it, error at the entrance
+_MOST_PAIRS = 10_000  # of intermediate results that are compared
 
 
-def between_them(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
-    """Name what makes a slot's two tensors differ, though what leads into their regions is right."""
-    ahead, behind = narrowed(ledger, row, regions)
-    told = _first_told(ledger, ahead, behind)
-    if told >= 0:
-        return _of_pair(ledger, told, sizes, DoesAnotherJob())
-    return replace(_named(ledger, pair, row, (ahead, behind), sizes), batch_shapes=ledger.parts)
+class _Move(NamedTuple):
+    """A call that only moves elements, with a tensor that it is given and one that it makes."""
+
+    given: int
+    made: int
+    call: int
 
 
-def _named(ledger: Ledger, pair: int, row: int, regions: Regions, sizes: Sizes) -> Finding:
-    ahead, behind = regions
-    paired_a, paired_b = _paired(ledger)
-    alone_a = _doubted([x for x in ahead.calls if x not in paired_a], ledger.cleared_a)
-    alone_b = _doubted([y for y in behind.calls if y not in paired_b], ledger.cleared_b)
-    drawn_a, drawn_b = _drawn(ledger, ledger.flow_a, alone_a), _drawn(ledger, ledger.flow_b, alone_b)
-    if bool(drawn_a) != bool(drawn_b):  # what else one side does may be another way to do the same; to draw is not
-        alone_a, alone_b = drawn_a, drawn_b
-    extra, missing = _most_active(ledger, ledger.a, alone_a), _most_active(ledger, ledger.b, alone_b)
-    extra, missing = _first_run(ledger.a, extra, paired_a), _first_run(ledger.b, missing, paired_b)
-    extra, missing = _other_move(ledger, (ahead, behind), (paired_a, paired_b)) or (extra, missing)
-    paired = [x for x in ahead.calls if x in paired_a]
-    name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
-    if extra >= 0 or missing >= 0:
-        first = _first_pair(ledger, paired, behind, extra, missing)
-        if first >= 0:
-            return _of_pair(ledger, first, sizes, DoesAnotherJob())
-        first = _other_layout(ledger, ahead, behind)
-        if first >= 0:
-            return _of_pair(ledger, first, sizes, AnotherLayout())
-        order = float(extra) if extra >= 0 else ledger.place_of_reference(missing)
-        place = (ledger.a.step, ledger.a.rank, order)
-        return Finding(one_sided_call(extra, name), -1, extra, missing, *place, *sizes, slot=ledger.slot(row))
-    if paired:
-        first = ledger.pair_of(_most_active(ledger, ledger.a, paired))
-        lone = lone_gradient(ledger, first)
-        if lone is not None:
-            return _of_pair(ledger, lone.pair, sizes, GradientOnOneSide(lone.who), slot=lone.slot)
-        swapped = next((given for given in ledger.given(first) if crossed(ledger, given)), None)
-        if swapped is not None:
-            return _of_pair(ledger, first, sizes, AnotherTensor(), slot=ledger.slot(swapped))
-        return _of_pair(ledger, first, sizes, DoesAnotherJob())
-    t, r = ledger.tensors(row)
-    if ledger.flow_a.producer[t] < 0 or ledger.flow_b.producer[r] < 0:
-        return _of_pair(ledger, pair, sizes, UnrecordedWork(), slot=ledger.slot(row))
-    writer = _writer(ledger, t, r)
-    if writer >= 0:
-        return _of_pair(ledger, writer, sizes, WritesInPlace(name))
-    chosen = _last_maker(ledger, pair, t, r)
-    if chosen is not None:
-        target, reference = chosen
-        if target >= 0 and reference >= 0:
-            return _of_pair(ledger, ledger.pair_of(target), sizes, DoesAnotherJob())
-        order = float(target) if target >= 0 else ledger.place_of_reference(reference)
-        where = (ledger.a.step, ledger.a.rank, order)
-        return Finding(one_sided_call(target, name), -1, target, reference, *where, *sizes, slot=ledger.slot(row))
-    return _of_pair(ledger, pair, sizes, AnotherTensor(), slot=ledger.slot(row))
+def region_cause(state: State, pair: int, row: int, regions: RegionPair, sizes: ErrorSizes) -> Finding:
+    """Return a finding about the call that makes a slot's two tensors differ."""
+    narrow = narrowed(state, row, regions)
+    telling = _first_with_other_arguments(state.facts, narrow)
+    if telling >= 0:
+        return state.facts.finding(DoesAnotherJob(), telling, sizes)
+    finding = _Search(state, pair, row, narrow, sizes).finding()
+    return replace(finding, batch_shapes=state.facts.batch_shapes)
 
 
-def _first_told(ledger: Ledger, ahead: Region, behind: Region) -> int:
+def _first_with_other_arguments(facts: Facts, regions: RegionPair) -> int:
     """Return the first pair of a region whose arguments differ in a way that changes numbers, -1 for none."""
-    for pair in sorted(ledger.differences):
-        x, y = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
-        told = any(difference.telling for difference in ledger.differences[pair])
-        if told and x in ahead.calls and y in behind.calls:
+    for pair in sorted(facts.differences):
+        target, reference = facts.calls(pair)
+        inside = target in regions.target.calls and reference in regions.reference.calls
+        if inside and facts.has_telling_arguments(pair):
             return pair
     return -1
 
 
-def _paired(ledger: Ledger) -> tuple[set[int], set[int]]:
-    """Return the calls of both sides that have a counterpart: not one of another operator that only gives nearly the same."""
-    alignment, a, b = ledger.alignment, ledger.a, ledger.b
-    alike = (alignment.why != VALUE) | (a.calls.op[alignment.target] == b.calls.op[alignment.reference])
-    return set(alignment.target[alike].tolist()), set(alignment.reference[alike].tolist())
+class _Search:
+    """The search for the call to name, once regions are narrowed and no arguments differ."""
+
+    def __init__(self, state: State, pair: int, row: int, regions: RegionPair, sizes: ErrorSizes) -> None:
+        self.state, self.facts = state, state.facts
+        self.pair, self.row, self.regions, self.sizes = pair, row, regions, sizes
+        alignment, a, b = self.facts.alignment, self.facts.a, self.facts.b
+        # Calls that have a counterpart: not one of another operator that only gives nearly the same.
+        matched = (alignment.why != VALUE) | (a.calls.op[alignment.target] == b.calls.op[alignment.reference])
+        self.matched_a = frozenset(alignment.target[matched].tolist())
+        self.matched_b = frozenset(alignment.reference[matched].tolist())
+
+    def finding(self) -> Finding:
+        """Return the first of the rules that applies."""
+        lone = self._lone()
+        if max(lone) >= 0:
+            return self._of_lone(lone)
+        if any(call in self.matched_a for call in self.regions.target.calls):
+            return self._of_matched()
+        return self._of_choice()
+
+    # Calls that one side alone has ----------------------------------------------------------------------------------
+
+    def _lone(self) -> LoneCall:
+        """Return the calls, of one side alone, that would be named: the first of each side that computes."""
+        facts, (side_a, side_b) = self.facts, self.state.sides
+        calls_a = _uncleared(side_a, self.regions.target, self.matched_a)
+        calls_b = _uncleared(side_b, self.regions.reference, self.matched_b)
+        drawn_a, drawn_b = _drawing(facts, facts.flow_a, calls_a), _drawing(facts, facts.flow_b, calls_b)
+        if bool(drawn_a) != bool(drawn_b):  # other calls may be another way to do the same; to draw is not
+            calls_a, calls_b = drawn_a, drawn_b
+        extra, missing = _first_computing(facts, facts.a, calls_a), _first_computing(facts, facts.b, calls_b)
+        extra, missing = _forward_of(facts.a, extra, self.matched_a), _forward_of(facts.b, missing, self.matched_b)
+        return self._other_move() or LoneCall(extra, missing)
+
+    def _of_lone(self, lone: LoneCall) -> Finding:
+        facts = self.facts
+        first = self._pair_before(lone)
+        if first >= 0:
+            return facts.finding(DoesAnotherJob(), first, self.sizes)
+        first = self._pair_of_other_layout()
+        if first >= 0:
+            return facts.finding(AnotherLayout(), first, self.sizes)
+        return facts.lone_finding(lone, facts.target_name(self.pair), self.sizes, facts.slot(self.row))
+
+    def _other_move(self) -> LoneCall | None:
+        """Return two calls, one of each side alone, that move the elements of one tensor to other places.
+
+        They make tensors of the same shape: `repeat` here and `repeat_interleave` there.
+        """
+        facts, (one_a, one_b) = self.facts, self.facts.sides
+        moves_b = self._moves(one_b, self.regions.reference, self.matched_b)
+        for a in self._moves(one_a, self.regions.target, self.matched_a):
+            for b in moves_b:
+                same_shape = facts.a.tensors.shape[a.made] == facts.b.tensors.shape[b.made]
+                if same_shape and same_values(facts, a.given, b.given) and not same_values(facts, a.made, b.made):
+                    return LoneCall(a.call, b.call)
+        return None
+
+    def _moves(self, one: OneSide, part: Region, matched: frozenset[int]) -> list[_Move]:
+        """Return the moving calls, of one side alone, that stand at the entrance of a region."""
+        found = []
+        for call in part.calls:
+            if call in matched or self.facts.rounding_class(one.side, call) != Rounding.MOVE:
+                continue
+            given = one.flow.inputs(call)
+            if len(given) == 1 and given[0] in part.entrance:
+                found += [_Move(given[0], made, call) for made in _results(one.flow, (call,)).tolist()]
+        return found
+
+    def _pair_before(self, lone: LoneCall) -> int:
+        """Return the first pair that does another job from the same inputs, and runs before the lone calls."""
+        facts, state = self.facts, self.state
+        for call in self.regions.target.calls:
+            if call not in self.matched_a:
+                continue
+            pair = facts.pair_of(call)
+            _, reference = facts.calls(pair)
+            runs_later = 0 <= lone.target < call or 0 <= lone.reference < reference
+            given = facts.given(pair)
+            same_inputs = bool(given) and all(facts.error(row) == 0 for row in given)
+            inside = reference in self.regions.reference.calls
+            if inside and not runs_later and same_inputs and call not in state.target.suspicions_of:
+                return pair
+        return -1
+
+    def _pair_of_other_layout(self) -> int:
+        """Return, where nothing but layouts is between, the pair at the entrance that lays out the same in another shape."""
+        facts = self.facts
+        for one, part in zip(facts.sides, self.regions):
+            if any(facts.rounding_class(one.side, call) != Rounding.MOVE for call in part.calls):
+                return -1
+        for t in sorted(self.regions.target.frontier):
+            r = int(self.state.counterpart[t])
+            other_shape = facts.a.tensors.shape[t] != facts.b.tensors.shape[r]
+            if r in self.regions.reference.frontier and other_shape:
+                pair = facts.pair_of(int(facts.flow_a.producer[t]))
+                if pair in facts.differences:
+                    return pair
+        return -1
+
+    # Calls that have a counterpart ----------------------------------------------------------------------------------
+
+    def _of_matched(self) -> Finding:
+        facts = self.facts
+        matched = [call for call in self.regions.target.calls if call in self.matched_a]
+        first = facts.pair_of(_first_computing(facts, facts.a, matched))
+        lone = lone_gradient(facts, first)
+        if lone is not None:
+            return facts.finding(GradientOnOneSide(lone.who), lone.pair, self.sizes, lone.slot)
+        swapped = next((given for given in facts.given(first) if changed_places(facts, given)), None)
+        if swapped is not None:
+            return facts.finding(AnotherTensor(), first, self.sizes, facts.slot(swapped))
+        return facts.finding(DoesAnotherJob(), first, self.sizes)
+
+    # Regions without calls ------------------------------------------------------------------------------------------
+
+    def _of_choice(self) -> Finding:
+        """Return a finding where right calls made both tensors: one was written to, or is not the one that was meant."""
+        facts = self.facts
+        t, r = facts.tensors(self.row)
+        slot = facts.slot(self.row)
+        if facts.flow_a.producer[t] < 0 or facts.flow_b.producer[r] < 0:
+            return facts.finding(UnrecordedWork(), self.pair, self.sizes, slot)
+        name = facts.target_name(self.pair)
+        writer = self._writer(t, r)
+        if writer >= 0:
+            return facts.finding(WritesInPlace(name), writer, self.sizes)
+        choice = self._last_choice(t, r)
+        if choice is None:
+            return facts.finding(AnotherTensor(), self.pair, self.sizes, slot)
+        if min(choice) >= 0:
+            return facts.finding(DoesAnotherJob(), facts.pair_of(choice.target), self.sizes)
+        return facts.lone_finding(choice, name, self.sizes, slot)
+
+    def _writer(self, t: int, r: int) -> int:
+        """Return the pair of which one side alone writes into its input, where that is why the tensors differ, or -1."""
+        facts, state = self.facts, self.state
+        x, y = int(facts.flow_a.producer[t]), int(facts.flow_b.producer[r])
+        for target, reference in ((x, int(state.target.partner[x])), (int(state.reference.partner[y]), y)):
+            if target < 0 or reference < 0:
+                continue
+            kept = r in facts.flow_b.inputs(reference) if target == x else t in facts.flow_a.inputs(target)
+            if kept and facts.a.writes_in_place(target) != facts.b.writes_in_place(reference):
+                return facts.pair_of(target)
+        return -1
+
+    def _last_choice(self, t: int, r: int) -> LoneCall | None:
+        """Return the call that chose a tensor which an earlier call had made, if the other side has none like it.
+
+        `alphas[0]` once more gives what the first gave: the flow leads to the first, which is right.
+        """
+        facts, state = self.facts, self.state
+        one_a, one_b = facts.sides
+        before_a, before_b = facts.calls(self.pair)
+        x, y = _last_to_choose(one_a.flow, t, before_a), _last_to_choose(one_b.flow, r, before_b)
+        if x >= 0 and state.target.partner[x] < 0:
+            pair = int(one_a.pair_of[x])
+            return LoneCall(x, int(one_b.calls[pair]) if pair >= 0 else -1)
+        if y >= 0 and state.reference.partner[y] < 0:
+            pair = int(one_b.pair_of[y])
+            return LoneCall(int(one_a.calls[pair]) if pair >= 0 else -1, y)
+        return None
 
 
-def _doubted(calls: list[int], cleared: set[int]) -> list[int]:
-    """Leave out calls that led to a right result before: a mask which the first layer used, too. All, if none is left."""
-    return [call for call in calls if call not in cleared] or calls
+def _uncleared(side: tuple[OneSide, SideState], part: Region, matched: frozenset[int]) -> list[int]:
+    """Return the calls that one side alone has, without those that led to a right result before, if others are left.
+
+    A mask, which the first layer used too, led to a right result.
+    """
+    _, status = side
+    lone = [call for call in part.calls if call not in matched]
+    return [call for call in lone if call not in status.cleared] or lone
 
 
-def _of_pair(ledger: Ledger, pair: int, sizes: Sizes, reason: Reason, slot: str = "") -> Finding:
-    target, reference = int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair])
-    differ = tuple(ledger.differences.get(pair, ()))
-    place = (ledger.a.step, ledger.a.rank, float(target))
-    return Finding(reason, pair, target, reference, *place, *sizes, differ, slot=slot)
-
-
-def _most_active(ledger: Ledger, side: Side, calls: list[int]) -> int:
+def _first_computing(facts: Facts, side: Side, calls: list[int]) -> int:
     """Return the first call that computes, else the first at all, -1 for none; a gradient's way is cut where it begins."""
     backward = side.book.code("backward")
-    working = [x for x in calls if ledger.operator_class(side, x) not in IDLE or side.calls.phase[x] == backward]
+    working = [x for x in calls if facts.rounding_class(side, x) not in IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
 
 
-def _drawn(ledger: Ledger, flow: Flow, calls: list[int]) -> list[int]:
+def _drawing(facts: Facts, flow: Flow, calls: list[int]) -> list[int]:
     """Return the calls that draw random numbers and have changed what they were given: no dropout of nothing."""
     found, side = [], flow.side
     for call in calls:
         here = slice(side.slots.start[call], side.slots.start[call + 1])
         tensors, given = side.slots.tensor[here], flow.role[here] != OUTPUT
-        if ledger.operator_class(side, call) == Rounding.RANDOM and given.any():
-            hashes = [side.tensors.hash[tensors[rows & (tensors >= 0)]] for rows in (given, ~given)]
-            if not np.isin(hashes[1], hashes[0]).any():
+        if facts.rounding_class(side, call) == Rounding.RANDOM and given.any():
+            before, after = (side.tensors.hash[tensors[rows & (tensors >= 0)]] for rows in (given, ~given))
+            if not np.isin(after, before).any():
                 found.append(call)
     return found
 
 
-def _other_move(ledger: Ledger, regions: Regions, paired: tuple[set[int], set[int]]) -> tuple[int, int] | None:
-    """Return two calls that only move elements, of which each side alone has one: from the same tensor they make
-    others of the same shape, `repeat` here and `repeat_interleave` there."""
-    moves: list[list[tuple[int, int, int]]] = []  # of each side: what is given, what is made, and the call
-    for side, flow, part, others in (
-        (ledger.a, ledger.flow_a, regions[0], paired[0]),
-        (ledger.b, ledger.flow_b, regions[1], paired[1]),
-    ):
-        lone = [
-            call for call in part.calls if call not in others and ledger.operator_class(side, call) == Rounding.MOVE
-        ]
-        ends = {*part.frontier, *part.sources}
-        moves.append(
-            [
-                (given[0], made, call)
-                for call in lone
-                if len(given := flow.inputs(call)) == 1 and given[0] in ends
-                for made in _results(flow, Region((call,), (), (), complete=True)).tolist()
-            ]
-        )
-    for given_a, made_a, x in moves[0]:
-        for given_b, made_b, y in moves[1]:
-            same_given = alike(ledger, given_a, given_b)
-            same_shape = ledger.a.tensors.shape[made_a] == ledger.b.tensors.shape[made_b]
-            if same_given and same_shape and not alike(ledger, made_a, made_b):
-                return x, y
-    return None
-
-
-def _first_run(side: Side, call: int, paired: set[int]) -> int:
+def _forward_of(side: Side, call: int, matched: frozenset[int]) -> int:
     """Return the forward call of a backward call that one side alone has, where that is alone too: it ran first."""
     forward = int(side.calls.forward[call]) if call >= 0 and not side.calls.recompute[call] else -1
-    return forward if forward >= 0 and forward not in paired else call
+    return forward if forward >= 0 and forward not in matched else call
 
 
-def _first_pair(ledger: Ledger, paired: list[int], behind: Region, extra: int, missing: int) -> int:
-    """Return the first pair that does another job from the same inputs, if it runs before the calls that are alone."""
-    for x in sorted(paired):
-        pair = ledger.pair_of(x)
-        y = int(ledger.alignment.reference[pair])
-        same_given = all(ledger.error(row) == 0 for row in ledger.given(pair))
-        late = (extra >= 0 and x > extra) or (missing >= 0 and y > missing)
-        if y in behind.calls and not late and same_given and ledger.given(pair) and x not in ledger.suspicions_of:
-            return pair
-    return -1
-
-
-def _other_layout(ledger: Ledger, ahead: Region, behind: Region) -> int:
-    """Return, where nothing but layouts is between, the pair at the entrance that lays out the same in another shape."""
-    for side, calls in ((ledger.a, ahead.calls), (ledger.b, behind.calls)):
-        if any(ledger.operator_class(side, call) != Rounding.MOVE for call in calls):
-            return -1
-    for t in sorted(ahead.frontier):
-        r = int(ledger.known[t])
-        if r in behind.frontier and ledger.a.tensors.shape[t] != ledger.b.tensors.shape[r]:
-            pair = ledger.pair_of(int(ledger.flow_a.producer[t]))
-            if pair in ledger.differences:
-                return pair
-    return -1
-
-
-def _writer(ledger: Ledger, t: int, r: int) -> int:
-    """Return the pair of which one side alone writes into its input, where that is why the two tensors differ, or -1."""
-    x, y = int(ledger.flow_a.producer[t]), int(ledger.flow_b.producer[r])
-    for target, reference in ((x, int(ledger.partner_a[x])), (int(ledger.partner_b[y]), y)):
-        if target < 0 or reference < 0:
-            continue
-        kept = r in ledger.flow_b.inputs(reference) if target == x else t in ledger.flow_a.inputs(target)
-        if kept and ledger.a.writes_in_place(target) != ledger.b.writes_in_place(reference):
-            return ledger.pair_of(target)
-    return -1
-
-
-def _last_maker(ledger: Ledger, pair: int, t: int, r: int) -> tuple[int, int] | None:
-    """Return the call that chose a tensor which an earlier call had made before, if the other side has none like it.
-
-    `alphas[0]` once more gives what the first gave: the flow leads to the first, which is right.
-    """
-    alignment = ledger.alignment
-    x = _again(ledger.flow_a, ledger.a, t, int(alignment.target[pair]))
-    y = _again(ledger.flow_b, ledger.b, r, int(alignment.reference[pair]))
-    if x >= 0 and ledger.partner_a[x] < 0:
-        where = np.flatnonzero(alignment.target == x)
-        return x, int(alignment.reference[where[0]]) if len(where) else -1
-    if y >= 0 and ledger.partner_b[y] < 0:
-        where = np.flatnonzero(alignment.reference == y)
-        return int(alignment.target[where[0]]) if len(where) else -1, y
-    return None
-
-
-def _again(flow: Flow, side: Side, tensor: int, before: int) -> int:
+def _last_to_choose(flow: Flow, tensor: int, before: int) -> int:
     """Return the last call before another that has a tensor among its outputs and was not given it, -1 for none."""
-    rows = np.flatnonzero((side.slots.tensor >= 0) & (flow.role == OUTPUT))
-    calls = side.slots.call[rows[flow.same[side.slots.tensor[rows]] == tensor]]
-    for call in sorted(calls[(calls < before) & (side.calls.children[calls] == 0)].tolist(), reverse=True):
-        if tensor not in flow.inputs(call):
-            return int(call)
-    return -1
+    side, slots = flow.side, flow.side.slots
+    rows = np.flatnonzero((slots.tensor >= 0) & (flow.role == OUTPUT))
+    calls = slots.call[rows[flow.same[slots.tensor[rows]] == tensor]]
+    earlier = calls[(calls < before) & (side.calls.children[calls] == 0)].tolist()
+    return next((int(call) for call in sorted(earlier, reverse=True) if tensor not in flow.inputs(call)), -1)
 
 
-def narrowed(ledger: Ledger, row: int, regions: Regions, most: float = 1.0) -> Regions:
-    """Return the regions from the last intermediate results on that both sides have, whatever calls they come from, or that
-    were made before by calls which correspond.
+# Narrowing ------------------------------------------------------------------------------------------------------------
 
-    Results that differ by more than `most` are not the same.
+
+def narrowed(state: State, row: int, regions: RegionPair, most: float = 1.0) -> RegionPair:
+    """Return the regions behind the last intermediate results that both sides have, or that were made before.
+
+    Whatever calls made them, results that both sides have bound a region, unless they differ by more than `most`; and so
+    does a result that a corresponding call computed before from the same inputs.
     """
-    t, r = ledger.tensors(row)
-    inner_a, inner_b = _results(ledger.flow_a, regions[0]), _results(ledger.flow_b, regions[1])
-    ends_a, ends_b = _in_both(ledger, (t, r), (inner_a, inner_b), most)
-    ends_a |= _made_before(ledger, ledger.flow_a, inner_a, ledger.partner_a) - {t}
-    ends_b |= _made_before(ledger, ledger.flow_b, inner_b, ledger.partner_b) - {r}
+    facts = state.facts
+    t, r = facts.tensors(row)
+    inner_a, inner_b = _results(facts.flow_a, regions.target.calls), _results(facts.flow_b, regions.reference.calls)
+    ends_a, ends_b = _in_both(facts, (t, r), inner_a, inner_b, most)
+    ends_a |= _computed_before(facts, facts.flow_a, inner_a, state.target.partner) - {t}
+    ends_b |= _computed_before(facts, facts.flow_b, inner_b, state.reference.partner) - {r}
     if not ends_a and not ends_b:
         return regions
-    return region(ledger.flow_a, t, ledger.partner_a, ends_a), region(ledger.flow_b, r, ledger.partner_b, ends_b)
+    return RegionPair(
+        region(facts.flow_a, t, state.target.partner, ends_a), region(facts.flow_b, r, state.reference.partner, ends_b)
+    )
 
 
 def _in_both(
-    ledger: Ledger, but: tuple[int, int], inner: tuple[Ints, Ints], most: float
+    facts: Facts, but: tuple[int, int], inner_a: Ints, inner_b: Ints, most: float
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Return the results of two regions that are the same on both sides, besides the two that are not."""
-    if not len(inner[0]) or not len(inner[1]) or len(inner[0]) * len(inner[1]) > _MOST:
+    if not len(inner_a) or not len(inner_b) or len(inner_a) * len(inner_b) > _MOST_PAIRS:
         return frozenset(), frozenset()
-    a, b = ledger.a.tensors, ledger.b.tensors
-    place_a, place_b = np.nonzero(a.shape[inner[0]][:, None] == b.shape[inner[1]][None])
-    x, y = inner[0][place_a], inner[1][place_b]
+    a, b = facts.a.tensors, facts.b.tensors
+    place_a, place_b = np.nonzero(a.shape[inner_a][:, None] == b.shape[inner_b][None])
+    x, y = inner_a[place_a], inner_b[place_b]
     telling = a.sketched[x] & b.sketched[y] & (a.min[x] < a.max[x])
-    telling &= ~(filled(ledger.a, x) | filled(ledger.b, y))  # a mask's value hides the rest
+    telling &= ~(filled(facts.a, x) | filled(facts.b, y))  # a mask's value hides the rest
     for one, other in ((a.nan, b.nan), (a.posinf, b.posinf), (a.neginf, b.neginf)):
         telling &= one[x] == other[y]  # sketches leave them out
     x, y = x[telling], y[telling]
     distance = np.linalg.norm(a.sketch[x] - b.sketch[y], axis=1)
-    alike = (distance <= min(ledger.alike, most) * b.l2[y]) & ~((x == but[0]) & (y == but[1]))
-    return frozenset(x[alike].tolist()), frozenset(y[alike].tolist())
+    t, r = but
+    same = (distance <= min(facts.same_result, most) * b.l2[y]) & ~((x == t) & (y == r))
+    return frozenset(x[same].tolist()), frozenset(y[same].tolist())
 
 
-def _made_before(ledger: Ledger, flow: Flow, inner: Ints, partner: Ints) -> frozenset[int]:
-    """Return what was computed in a region and is what a call that has a counterpart made before, of the same to the bit.
+def _computed_before(facts: Facts, flow: Flow, inner: Ints, partner: Ints) -> frozenset[int]:
+    """Return the results of a region that a corresponding call computed before, of the same inputs to the bit.
 
     Something chosen twice (`levels[0]`) may be the wrong choice; something computed twice is only computed twice.
     """
@@ -293,13 +329,13 @@ def _made_before(ledger: Ledger, flow: Flow, inner: Ints, partner: Ints) -> froz
     for x in inner.tolist():
         here, before = int(producer[x]), first.get(int(tensors.hash[x]), len(partner))
         if before < here and side.calls.op[before] == side.calls.op[here]:
-            given = [sorted(tensors.hash[flow.inputs(call)].tolist()) for call in (before, here)]
-            if given[0] == given[1] and ledger.operator_class(side, here) not in IDLE:
+            earlier, later = (sorted(tensors.hash[flow.inputs(call)].tolist()) for call in (before, here))
+            if earlier == later and facts.rounding_class(side, here) not in IDLE:
                 found.add(x)
     return frozenset(found)
 
 
-def _results(flow: Flow, part: Region) -> Ints:
-    """Return the tensors that the calls of a region made."""
-    made = np.flatnonzero(np.isin(flow.producer, list(part.calls))) if part.calls else np.zeros(0, np.int64)
+def _results(flow: Flow, calls: tuple[int, ...]) -> Ints:
+    """Return the tensors that some calls made."""
+    made = np.flatnonzero(np.isin(flow.producer, list(calls))) if calls else np.zeros(0, np.int64)
     return np.asarray(made[flow.same[made] == made])

@@ -1,93 +1,93 @@
-"""Judges a pair of calls that have inner calls: those explain it, or what stands between them does."""
+"""Judges a pair of calls that have inner calls: those explain its error, or the work between them does."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.judge.findings import INHERITED, ORIGIN, PLAIN, RIGHT, or_zero
-from numscope.compare.judge.ledger import Ledger
+from numscope.compare.judge.findings import INHERITED, ORIGIN, PLAIN_ROUNDING, ErrorSizes, or_zero
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import InnerCallsAgree
+from numscope.compare.judge.state import State
+
+_OWN_WORK = 32  # unit roundoffs, and times the largest error of the inner calls
 
 
-class Outer:
+class CompositeCalls:
     """Judges calls with inner calls, after those."""
 
-    def __init__(self, ledger: Ledger, provenance: Provenance) -> None:
-        self.ledger, self.provenance = ledger, provenance
-        parent = ledger.a.calls.parent[ledger.alignment.target]
+    def __init__(self, state: State, provenance: Provenance) -> None:
+        self.facts, self.state, self.provenance = state.facts, state, provenance
+        parent = self.facts.a.calls.parent[self.facts.alignment.target]
         self.inner: dict[int, list[int]] = {}
         for pair in np.flatnonzero(parent >= 0).tolist():
             self.inner.setdefault(int(parent[pair]), []).append(pair)
 
     def judge(self, pair: int) -> None:
-        """Judge a call with inner calls: they explain it, or what stands between them does."""
-        ledger = self.ledger
-        inside = self.inner.get(int(ledger.alignment.target[pair]), [])
-        cause = next((ledger.cause_of[p] for p in inside if p in ledger.cause_of), None)
-        for row in ledger.given(pair):
-            status, why = self.provenance.check(pair, row)
-            if status != RIGHT and cause is None:
-                cause = why
-        for row in ledger.made(pair):
-            found = self._check_made(pair, row, inside, cause)
+        """Judge a pair by its inner calls, by what it is given, and by what it makes, in this order."""
+        state = self.state
+        target, _ = self.facts.calls(pair)
+        inner = self.inner.get(target, [])
+        cause = next((state.cause_of[p] for p in inner if p in state.cause_of), None)
+        for row in self.facts.given(pair):
+            status = self.provenance.check(pair, row)
+            if not status.is_right and cause is None:
+                cause = status.cause
+        for row in self.facts.made(pair):
+            found = self._check_output(pair, row, inner, cause)
             cause = found if cause is None else cause
-        if cause is not None and not ledger.errors.identical[pair]:
-            own = cause >= 0 and ledger.suspicions[cause].finding.pair == pair
-            ledger.verdict[pair] = ORIGIN if own else INHERITED
-            ledger.cause_of[pair] = cause
+        if cause is not None and not self.facts.errors.identical[pair]:
+            is_origin = cause >= 0 and state.suspicions[cause].finding.pair == pair
+            state.set_verdict(pair, ORIGIN if is_origin else INHERITED, cause)
 
-    def _check_made(self, pair: int, row: int, inside: list[int], cause: int | None) -> int | None:
-        ledger = self.ledger
-        t, r = ledger.tensors(row)
-        error = ledger.error(row)
+    def _check_output(self, pair: int, row: int, inner: list[int], cause: int | None) -> int | None:
+        """Return the cause of what is wrong with an output, None for one that is right."""
+        facts, state = self.facts, self.state
+        t, r = facts.tensors(row)
+        error = facts.error(row)
         label = self.provenance.label(pair, row).replace("parameters_grad.", "parameters.", 1)
-        if error == 0 or np.isnan(error) or label in ledger.history.layouts:
+        if error == 0 or np.isnan(error) or label in state.history.other_layouts:
             return None
-        if ledger.wrong_a[t]:
-            return int(ledger.cause_a[t])
-        maker_a, maker_b = int(ledger.flow_a.producer[t]), int(ledger.flow_b.producer[r])
-        own = (int(ledger.alignment.target[pair]), int(ledger.alignment.reference[pair]))
-        if maker_a not in (-1, own[0]) or maker_b not in (-1, own[1]):
-            if ledger.known[t] == r:
+        if state.target.wrong[t]:
+            return int(state.target.cause[t])
+        target, reference = facts.calls(pair)
+        if facts.flow_a.producer[t] not in (-1, target) or facts.flow_b.producer[r] not in (-1, reference):
+            if state.counterpart[t] == r:
                 return None
-            status, why = self.provenance.check(pair, row)
-            return None if status == RIGHT else why
-        if not ledger.solid[pair]:
+            status = self.provenance.check(pair, row)
+            return None if status.is_right else status.cause
+        if not state.corresponds[pair]:
             return None  # it is given something else: where that leads tells
         # The call's own work, beyond its inner calls: the sum of gradients, or something that was not recorded.
-        summed = self._wrong_part(t, inside)
-        if summed is not None and error > PLAIN * ledger.roundoff(t, r):
-            ledger.mark_wrong(t, r, error, summed)
-            return summed
-        front = max([0.0, *(or_zero(ledger.errors.error_out[p]) for p in inside)])
-        front = max(front, or_zero(ledger.errors.error_in[pair]))
-        if ledger.phase(pair) == "backward":
-            front = max(front, ledger.worst_right["backward"], ledger.history.noise)
-        explained = 32 * ledger.roundoff(t, r) + 32 * front
-        if ledger.phase(pair) == "backward":
-            explained = max(explained, or_zero(ledger.errors.floor[pair]))
+        part = self._cause_of_wrong_part(t, inner)
+        if part is not None and error > PLAIN_ROUNDING * facts.roundoff(t, r):
+            state.mark_wrong(t, r, error, part)
+            return part
+        came_in = max([0.0, *(or_zero(facts.errors.error_out[p]) for p in inner)])
+        came_in = max(came_in, or_zero(facts.errors.error_in[pair]))
+        is_backward = facts.phase(pair) == "backward"
+        if is_backward:
+            came_in = max(came_in, state.rounding["backward"], state.history.noise)
+        explained = _OWN_WORK * facts.roundoff(t, r) + _OWN_WORK * came_in
+        if is_backward:
+            explained = max(explained, or_zero(facts.errors.floor[pair]))
         if error <= explained:
             return None
-        if cause is None and not ledger.anything_wrong():
-            summed_up = ledger.slot(row).startswith("parameters_grad")  # what reaches the optimizer tells
-            cause = ledger.find(
-                InnerCallsAgree(),
-                pair,
-                error,
-                explained,
-                front,
-                slot=ledger.slot(row),
-                firm=not summed_up,
-            )
+        if cause is None and not state.anything_wrong():
+            slot = facts.slot(row)
+            adds_up = slot.startswith("parameters_grad")  # what reaches the optimizer tells
+            sizes = ErrorSizes(error, explained, came_in)
+            cause = state.blame(InnerCallsAgree(), pair, sizes, slot, firm=not adds_up)
         elif cause is None:
-            cause = ledger.first_cause()
-        ledger.mark_wrong(t, r, error, cause)
+            cause = state.first_cause()
+        state.mark_wrong(t, r, error, cause)
         return cause
 
-    def _wrong_part(self, t: int, inside: list[int]) -> int | None:
-        """Return the cause if something wrong of the same size, made by an inner call, may be a part of a sum."""
-        ledger = self.ledger
-        elements = ledger.a.tensors.elements
-        parts = (ledger.tensors(row)[0] for pair in inside for row in ledger.made(pair))
-        return next((int(ledger.cause_a[x]) for x in parts if ledger.wrong_a[x] and elements[x] == elements[t]), None)
+    def _cause_of_wrong_part(self, t: int, inner: list[int]) -> int | None:
+        """Return the cause of something wrong of the same size, made by an inner call, that may be a part of a sum."""
+        elements, wrong = self.facts.a.tensors.elements, self.state.target.wrong
+        for pair in inner:
+            for row in self.facts.made(pair):
+                part, _ = self.facts.tensors(row)
+                if wrong[part] and elements[part] == elements[t]:
+                    return int(self.state.target.cause[part])
+        return None

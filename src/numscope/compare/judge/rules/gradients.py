@@ -1,52 +1,27 @@
-"""A gradient is off though every call before it agrees: which forward call may have parted it?
+"""Finds the forward call that is to blame for a gradient which is off though every call before it agrees.
 
-The autograd engine sums gradients between calls, unseen. A call that one side alone has (`detach`, a term of the loss)
+The autograd engine sums gradients between calls, unrecorded. A call that one side alone has (`detach`, a term of the loss)
 or one whose outputs met again in forward, but not their gradients, is named before the gap is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from numscope.compare.align.slots import OUTPUT
-from numscope.compare.judge.findings import Finding, or_zero
-from numscope.compare.judge.ledger import Ledger
-from numscope.compare.judge.paths.dataflow import Flow, region
-from numscope.compare.judge.reasons import GradientOnOneSide, Who, one_sided_call
-from numscope.compare.load.side import Ints, Side
+from numscope.compare.judge.facts import Facts, OneSide
+from numscope.compare.judge.findings import ErrorSizes, Finding, LoneCall, Who, or_zero
+from numscope.compare.judge.paths.dataflow import leads_to, region
+from numscope.compare.judge.reasons import GradientOnOneSide
+from numscope.compare.judge.state import State
 from numscope.core.operators import IDLE, Rounding
 
-
-def forward_cause(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
-    """Return the suspicion of a forward call for a gradient that is off though every call before it agrees."""
-    lone = _lone_call(ledger, "detach")
-    again = raise_again(ledger, pair) if lone is None else None
-    if again is not None:
-        return again
-    lone = lone or _lone_call(ledger, "")
-    return None if lone is None else _suspect_lone(ledger, pair, ledger.slot(row), lone, error, explained)
-
-
-def cut(ledger: Ledger, pair: int, label: str, error: float, explained: float) -> int | None:
-    """Return the suspicion of what keeps the gradient of a parameter from one side of an optimizer's step.
-
-    It is the call that makes it on the other side, where that is paired; else the first that has a gradient for its
-    input on one side alone.
-    """
-    lone = _lone_call(ledger, "detach")
-    if lone is not None:
-        return _suspect_lone(ledger, pair, f"parameters_grad.{label}", lone, error, explained)
-    maker = _maker(ledger, pair, label)
-    one_sided = _one_sided(ledger)
-    if maker is None:
-        found = one_sided[0] if one_sided else None
-    else:
-        found = maker if any(one.pair == maker.pair for one in one_sided) else None
-    if found is None:
-        return None
-    return ledger.find(GradientOnOneSide(found.who), found.pair, error, explained, 0.0, slot=found.slot)
+_CUTS_GRADIENT = "detach"
+_PARTS_AGAIN = 32  # times the error that came in, or unit roundoffs
+_FADED = 0.05  # of an error: an error that only fades on the way is no agreement
 
 
 class LoneGradient(NamedTuple):
@@ -57,163 +32,203 @@ class LoneGradient(NamedTuple):
     who: Who
 
 
-def lone_gradient(ledger: Ledger, pair: int) -> LoneGradient | None:
-    """Return the backward call that has a gradient on one side alone, where a pair is given that gradient: a norm over
-    all gradients."""
-    sides: tuple[tuple[Side, Flow, Ints, Ints, Who], ...] = (
-        (ledger.a, ledger.flow_a, ledger.slots.alone_a, ledger.alignment.target, "target"),
-        (ledger.b, ledger.flow_b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
-    )
-    one_sided = _one_sided(ledger)
-    for side, flow, alone, calls, who in sides:
-        tensors = side.slots.tensor[alone[(side.slots.call[alone] == calls[pair]) & (flow.role[alone] != OUTPUT)]]
-        makers = set(flow.producer[flow.same[tensors[tensors >= 0]]].tolist())
-        for maker, slot, whose in one_sided:
-            if whose == who and int(calls[maker]) in makers:
-                return LoneGradient(maker, f"as {slot}", who)
+def forward_cause(state: State, pair: int, row: int, sizes: ErrorSizes) -> int | None:
+    """Return the suspicion of a forward call for a gradient that is off though every call before it agrees."""
+    lone = _detach_on_one_side(state.facts)
+    if lone is None:
+        again = suspect_again(state, pair)
+        if again is not None:
+            return again
+        lone = _computing_on_one_side(state.facts)
+    return None if lone is None else _suspect_lone(state, pair, state.facts.slot(row), lone, sizes)
+
+
+def cause_of_missing_gradient(state: State, pair: int, label: str, sizes: ErrorSizes) -> int | None:
+    """Return the suspicion of the call that keeps a parameter's gradient from one side of an optimizer's step.
+
+    It is the call that makes it on the other side, where that is paired; else the first that has a gradient for its
+    input on one side alone.
+    """
+    lone = _detach_on_one_side(state.facts)
+    if lone is not None:
+        return _suspect_lone(state, pair, f"parameters_grad.{label}", lone, sizes)
+    producer = _producer_of_gradient(state.facts, pair, label)
+    one_sided = _one_sided_gradients(state.facts)
+    if producer is None:
+        found = one_sided[0] if one_sided else None
+    else:
+        found = producer if any(one.pair == producer.pair for one in one_sided) else None
+    if found is None:
+        return None
+    return state.blame(GradientOnOneSide(found.who), found.pair, sizes, found.slot)
+
+
+def lone_gradient(facts: Facts, pair: int) -> LoneGradient | None:
+    """Return the backward call whose gradient, on one side alone, a pair is given: a norm over all gradients."""
+    one_sided = _one_sided_gradients(facts)
+    for one in facts.sides:
+        alone = one.lone_slots[(one.side.slots.call[one.lone_slots] == one.calls[pair])]
+        tensors = one.side.slots.tensor[alone[one.flow.role[alone] != OUTPUT]]
+        producers = set(one.flow.producer[one.flow.same[tensors[tensors >= 0]]].tolist())
+        for gradient in one_sided:
+            if gradient.who == one.who and int(one.calls[gradient.pair]) in producers:
+                return gradient._replace(slot=f"as {gradient.slot}")
     return None
 
 
-def _maker(ledger: Ledger, pair: int, label: str) -> LoneGradient | None:
+def _producer_of_gradient(facts: Facts, pair: int, label: str) -> LoneGradient | None:
     """Return the pair of calls that makes the gradient of a parameter which one side alone has."""
-    slot = ledger.a.book.numbers.get(f"parameters_grad.{label}", -1)
-    sides: tuple[tuple[Side, Flow, Ints, Who], ...] = (
-        (ledger.a, ledger.flow_a, ledger.alignment.target, "target"),
-        (ledger.b, ledger.flow_b, ledger.alignment.reference, "reference"),
-    )
-    for side, flow, calls, who in sides:
-        here = slice(side.slots.start[calls[pair]], side.slots.start[calls[pair] + 1])
-        for tensor in side.slots.tensor[here][side.slots.slot[here] == slot].tolist():
-            maker = int(flow.producer[flow.same[tensor]]) if tensor >= 0 else -1
-            if maker >= 0 and maker in calls:
-                return LoneGradient(int(np.flatnonzero(calls == maker)[0]), f"for {label}", who)
+    slot = facts.a.book.numbers.get(f"parameters_grad.{label}", -1)
+    for one in facts.sides:
+        slots, call = one.side.slots, one.calls[pair]
+        here = slice(slots.start[call], slots.start[call + 1])
+        for tensor in slots.tensor[here][slots.slot[here] == slot].tolist():
+            producer = int(one.flow.producer[one.flow.same[tensor]]) if tensor >= 0 else -1
+            if producer >= 0 and one.pair_of[producer] >= 0:
+                return LoneGradient(int(one.pair_of[producer]), f"for {label}", one.who)
     return None
 
 
-def _one_sided(ledger: Ledger) -> list[LoneGradient]:
+def _one_sided_gradients(facts: Facts) -> list[LoneGradient]:
     """Return the paired backward calls that have a gradient on one side alone, in order."""
     found = []
-    sides: tuple[tuple[Side, Ints, Ints, Who], ...] = (
-        (ledger.a, ledger.slots.alone_a, ledger.alignment.target, "target"),
-        (ledger.b, ledger.slots.alone_b, ledger.alignment.reference, "reference"),
-    )
-    for side, rows, calls, who in sides:
-        pair_of = {int(call): pair for pair, call in enumerate(calls.tolist())}
-        backward = side.book.code("backward")
-        for call, code in zip(side.slots.call[rows].tolist(), side.slots.slot[rows].tolist()):
-            slot = side.book.words[code]
-            inner = side.calls.phase[call] == backward and side.calls.children[call] == 0
+    for one in facts.sides:
+        slots, calls, backward = one.side.slots, one.side.calls, one.side.book.code("backward")
+        for row in one.lone_slots.tolist():
+            call, slot = int(slots.call[row]), one.side.book.words[slots.slot[row]]
+            pair = int(one.pair_of[call])
+            is_leaf = calls.phase[call] == backward and calls.children[call] == 0
             # An argument that is given by name here and by place there has a gradient under two names.
-            if inner and slot.startswith("output") and call in pair_of and _has_more(ledger, pair_of[call], who):
-                found.append(LoneGradient(pair_of[call], slot, who))
+            if is_leaf and slot.startswith("output") and pair >= 0 and _has_more_outputs(facts, pair, one.who):
+                found.append(LoneGradient(pair, slot, one.who))
     return sorted(found)
 
 
-def _has_more(ledger: Ledger, pair: int, who: str) -> bool:
+def _has_more_outputs(facts: Facts, pair: int, who: Who) -> bool:
     """Return whether a side's call has more outputs than its counterpart."""
-    counts = []
-    for side, flow, calls in (
-        (ledger.a, ledger.flow_a, ledger.alignment.target),
-        (ledger.b, ledger.flow_b, ledger.alignment.reference),
-    ):
-        here = slice(side.slots.start[calls[pair]], side.slots.start[calls[pair] + 1])
-        counts.append(int((flow.role[here] == OUTPUT).sum()))
-    return counts[0] > counts[1] if who == "target" else counts[1] > counts[0]
+    counts = {}
+    for one in facts.sides:
+        start, call = one.side.slots.start, one.calls[pair]
+        counts[one.who] = int((one.flow.role[start[call] : start[call + 1]] == OUTPUT).sum())
+    return counts[who] == max(counts.values()) > min(counts.values())
 
 
-def raise_again(ledger: Ledger, pair: int) -> int | None:
-    """Raise a withdrawn suspicion again: two ways that met in forward, but whose gradients part at the same call.
+def suspect_again(state: State, pair: int) -> int | None:
+    """Confirm a withdrawn suspicion: two ways that met in forward, but whose gradients part at the same call.
 
     `h - h.sum()` and `h - h.mean()` come to the same where h has no mean, and have gradients that do not.
     """
-    for number, suspicion in enumerate(ledger.suspicions):
+    facts = state.facts
+    for number, suspicion in enumerate(state.suspicions):
         if suspicion.stands or suspicion.finding.pair < 0:
             continue
-        for behind in ledger.backward_of.get(suspicion.finding.target, ()):
-            came_in, out = ledger.errors.error_in[behind], ledger.errors.error_out[behind]
-            least = 32 * max(or_zero(came_in), float(ledger.errors.roundoff[behind]))
-            if ledger.order(behind) < ledger.order(pair) and out > least:
-                suspicion.firm = True
-                ledger.inherit(behind, number)
+        for backward in facts.backward_pairs.get(suspicion.finding.target, ()):
+            came_in, out = facts.errors.error_in[backward], facts.errors.error_out[backward]
+            least = _PARTS_AGAIN * max(or_zero(came_in), float(facts.errors.roundoff[backward]))
+            if facts.order(backward) < facts.order(pair) and out > least:
+                suspicion.confirm()
+                state.inherit(backward, number)
                 return number
     return None
 
 
-def further_use(ledger: Ledger, pair: int, row: int, error: float, explained: float) -> int | None:
-    """Return the suspicion of a call that uses on one side alone what a gradient is of, where only that side's gradient is
-    a sum of the engine's: a further term of the loss."""
-    t, r = ledger.tensors(row)
-    summed = ledger.flow_a.producer[t] < 0, ledger.flow_b.producer[r] < 0
-    if summed[0] == summed[1]:
+def further_use(state: State, pair: int, row: int, sizes: ErrorSizes) -> int | None:
+    """Return the suspicion of a further use of a tensor, a term of the loss, on the side whose gradient is a sum.
+
+    A gradient that no recorded call made is a sum of the engine's: where the other side's is none, a call that only the
+    one side has uses what the gradient is of.
+    """
+    facts = state.facts
+    summing = [
+        (one, status) for (one, status), tensor in zip(state.sides, facts.tensors(row)) if one.flow.producer[tensor] < 0
+    ]
+    if len(summing) != 1:
         return None
-    side, flow, calls, partner = (
-        (ledger.a, ledger.flow_a, ledger.alignment.target, ledger.partner_a)
-        if summed[0]
-        else (ledger.b, ledger.flow_b, ledger.alignment.reference, ledger.partner_b)
-    )
-    forward = int(side.calls.forward[calls[pair]])
-    here = slice(side.slots.start[forward], side.slots.start[forward + 1]) if forward >= 0 else slice(0)
-    of = flow.same[side.slots.tensor[here][(flow.role[here] == OUTPUT) & (side.slots.tensor[here] >= 0)]]
-    given = np.flatnonzero((flow.role != OUTPUT) & (side.slots.tensor >= 0))
-    users = side.slots.call[given[np.isin(flow.same[side.slots.tensor[given]], of)]]
-    inner = users[(side.calls.children[users] == 0) & (partner[users] < 0)]
-    lone = [int(x) for x in np.unique(inner) if ledger.operator_class(side, int(x)) not in (*IDLE, Rounding.DISCRETE)]
-    if not lone or len(np.unique(users)) < 2:
+    ((one, status),) = summing
+    calls, slots, flow = one.side.calls, one.side.slots, one.flow
+    forward = int(calls.forward[one.calls[pair]])
+    here = slice(slots.start[forward], slots.start[forward + 1]) if forward >= 0 else slice(0)
+    differentiated = flow.same[slots.tensor[here][(flow.role[here] == OUTPUT) & (slots.tensor[here] >= 0)]]
+    given = np.flatnonzero((flow.role != OUTPUT) & (slots.tensor >= 0))
+    users = np.unique(slots.call[given[np.isin(flow.same[slots.tensor[given]], differentiated)]])
+    lone = [int(x) for x in users[(calls.children[users] == 0) & (status.partner[users] < 0)]]
+    lone = [x for x in lone if _is_active(facts, one, x)]
+    if not lone or len(users) < 2:
         return None
-    who = (lone[0], -1) if summed[0] else (-1, lone[0])
-    return _suspect_lone(ledger, pair, ledger.slot(row), who, error, explained)
+    return _suspect_lone(state, pair, facts.slot(row), one.lone(lone[0]), sizes)
 
 
-def heal_parts(ledger: Ledger, pair: int, error: float) -> None:
+def withdraw_parts_of_sum(state: State, pair: int, error: float) -> None:
     """Withdraw suspicions of gradients that are parts of a sum, where the sum is right: `x` is used whole here, and in
     halves there."""
-    flow, calls = ledger.flow_a, ledger.a.calls
-    maker = int(calls.forward[ledger.alignment.target[pair]])
-    for suspicion in ledger.suspicions:
-        if maker < 0 or not suspicion.stands or suspicion.firm or suspicion.at < 0:
+    facts, flow, calls = state.facts, state.facts.flow_a, state.facts.a.calls
+    producer = int(calls.forward[facts.alignment.target[pair]])
+    for suspicion in state.suspicions:
+        if producer < 0 or not suspicion.stands or suspicion.firm or suspicion.at < 0:
             continue
-        if error > 0.05 * min(1.0, suspicion.last):  # an error that only fades on the way is no agreement
+        if error > _FADED * min(1.0, suspicion.last_error):
             continue
-        part = int(ledger.alignment.target[suspicion.at])
-        if ledger.phase(suspicion.at) != "backward" or calls.forward[part] < 0:
+        part = int(facts.alignment.target[suspicion.at])
+        if facts.phase(suspicion.at) != "backward" or calls.forward[part] < 0:
             continue
-        begin = (
-            x for given in flow.inputs(int(calls.forward[part])) for x in region(flow, given, ledger.partner_a).frontier
-        )
-        if any(flow.producer[x] == maker for x in begin):
-            suspicion.healed_at = max(suspicion.healed_at, ledger.order(pair))
+        given = flow.inputs(int(calls.forward[part]))
+        frontier = (x for tensor in given for x in region(flow, tensor, state.target.partner).frontier)
+        if any(flow.producer[x] == producer for x in frontier):
+            suspicion.withdraw(facts.order(pair))
 
 
-def _lone_call(ledger: Ledger, wanted: str) -> tuple[int, int] | None:
-    """Return the first forward call that one side alone has, of this name, or "" for any that changes numbers or
-    gradients; as (target row, reference row)."""
-    sides = ((ledger.a, ledger.alignment.alone_target), (ledger.b, ledger.alignment.alone_reference))
-    for place, (side, rows) in enumerate(sides):
-        forward = side.book.code("forward")
-        for row in rows.tolist():
-            name = side.book.words[side.calls.op[row]]
-            active = ledger.operator_class(side, row) not in (*IDLE, Rounding.DISCRETE)
-            chosen = name == wanted if wanted else active
-            if chosen and side.calls.phase[row] == forward and side.calls.children[row] == 0:
-                return (row, -1) if place == 0 else (-1, row)
+def withdraw_by_gradients(state: State, order: float, *, unmeasured: bool = False) -> None:
+    """Withdraw suspicions of what is differentiated, once all gradients together agree: it added up to the same.
+
+    `unmeasured`: all gradients are shards, and none can tell; only calls whose arguments differ stay suspected.
+    """
+    facts = state.facts
+    differentiated = [
+        frozenset(calls.forward[(calls.forward >= 0) & ~calls.recompute].tolist())
+        for calls in (one.side.calls for one in facts.sides)
+    ]
+    of_target, of_reference = differentiated
+    for suspicion in state.suspicions:
+        finding = suspicion.finding
+        row = int(facts.alignment.target[suspicion.at]) if suspicion.at >= 0 else -1
+        stays = unmeasured and finding.has_telling_arguments
+        if row < 0 or suspicion.firm or not suspicion.stands or stays:
+            continue
+        itself = finding.target in of_target or finding.reference in of_reference
+        is_backward = "backward" in {facts.phase(suspicion.at), *_phases(facts, finding)}
+        if itself or finding.batch_shapes or is_backward or leads_to(facts.flow_a, row, of_target):
+            suspicion.withdraw(order)
+
+
+def _phases(facts: Facts, finding: Finding) -> list[str]:
+    sides = ((facts.a, finding.target), (facts.b, finding.reference))
+    return [str(side.book.words[side.calls.phase[row]]) for side, row in sides if row >= 0]
+
+
+def _detach_on_one_side(facts: Facts) -> LoneCall | None:
+    """Return the first forward call of `detach` that one side alone has."""
+    return _first_lone(facts, lambda one, row: one.side.book.words[one.side.calls.op[row]] == _CUTS_GRADIENT)
+
+
+def _computing_on_one_side(facts: Facts) -> LoneCall | None:
+    """Return the first forward call, of one side alone, that changes numbers and has a gradient."""
+    return _first_lone(facts, lambda one, row: _is_active(facts, one, row))
+
+
+def _is_active(facts: Facts, one: OneSide, row: int) -> bool:
+    return facts.rounding_class(one.side, row) not in (*IDLE, Rounding.DISCRETE)
+
+
+def _first_lone(facts: Facts, wanted: Callable[[OneSide, int], bool]) -> LoneCall | None:
+    for one in facts.sides:
+        calls, forward = one.side.calls, one.side.book.code("forward")
+        for row in one.lone_calls.tolist():
+            if calls.phase[row] == forward and calls.children[row] == 0 and wanted(one, row):
+                return one.lone(row)
     return None
 
 
-def _suspect_lone(ledger: Ledger, pair: int, slot: str, lone: tuple[int, int], error: float, explained: float) -> int:
-    name = ledger.a.calls.name(int(ledger.alignment.target[pair]))
-    return ledger.suspect(
-        Finding(
-            one_sided_call(lone[0], name),
-            -1,
-            *lone,
-            ledger.a.step,
-            ledger.a.rank,
-            ledger.order(pair) - 0.5,
-            error,
-            explained,
-            0.0,
-            slot=slot,
-        ),
-        firm=False,
-        at=pair,
-    )
+def _suspect_lone(state: State, pair: int, slot: str, lone: LoneCall, sizes: ErrorSizes) -> int:
+    facts = state.facts
+    finding = facts.lone_finding(lone, facts.target_name(pair), sizes, slot, order=facts.order(pair) - 0.5)
+    return state.suspect(finding, firm=False, at=pair)

@@ -1,281 +1,313 @@
-"""Judges a pair of calls that have no inner calls, by what it did to the error that came in."""
+"""Judges a pair of calls that have no inner calls, by what they did to the error that came in."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from numscope.compare.align.slots import INPUT, OUTPUT
 from numscope.compare.judge.findings import (
     EQUIVALENT,
-    FAILED,
     INHERITED,
     ORIGIN,
-    PLAIN,
+    PLAIN_ROUNDING,
     RIGHT,
-    TAINTED,
-    Finding,
+    ErrorSizes,
+    Standing,
     Status,
     or_zero,
 )
-from numscope.compare.judge.ledger import Ledger
-from numscope.compare.judge.paths.counterparts import crossed, meets_again
+from numscope.compare.judge.paths.counterparts import changed_places, lone_calls_make_up
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import ChangesState, OutputDiffers, UnrecordedWork
-from numscope.compare.judge.rules.unrecorded_calls import lone_before
-from numscope.compare.load.side import Floats, distinct
+from numscope.compare.judge.rules.unrecorded_calls import lone_call_before
+from numscope.compare.judge.state import State
+from numscope.compare.load.side import Ints, Side, distinct
 from numscope.core.operators import Rounding, Trait, names_with, operator
 
+_FACTOR_SHARE = 1 / 16  # of the limit: what a wrong factor, from the same inputs, is held to
+_LIST_GAIN = 32.0  # of the error that came in, for an element of a list
+_RUNNING_STATISTICS = ("running_mean", "running_var")
 
-class Leaves:
-    """Judges calls without inner calls; `limits` is what rounding explains at each pair."""
 
-    def __init__(self, ledger: Ledger, provenance: Provenance, limits: Floats) -> None:
-        self.ledger, self.provenance, self.limits = ledger, provenance, limits
-        self.uses = np.zeros(len(ledger.a.tensors.hash), np.int64)
-        slots = ledger.a.slots
-        codes, place = distinct(ledger.a.calls.op)
-        names = [ledger.a.book.words[code] if code >= 0 else "" for code in codes.tolist()]
-        # `ones_like` asks for a shape: it does not read what it is given.
-        reads = np.array(
-            [operator(name).rounding != Rounding.CREATE and name not in names_with(Trait.OVERWRITES) for name in names],
-            dtype=np.bool_,
-        )
-        given = (ledger.flow_a.role != OUTPUT) & (slots.tensor >= 0) & reads[place[slots.call]]
-        np.add.at(self.uses, slots.tensor[given], 1)
+class _Came(NamedTuple):
+    """The error that came into a pair of calls."""
+
+    measured: float  # of its inputs, or of all before it where inputs were not recorded
+    carried: float  # of inputs that cannot be measured themselves, as it was on the way to them
+
+    @property
+    def largest(self) -> float:
+        return max(self.measured, self.carried)
+
+
+class _Source(NamedTuple):
+    """Where an unmeasured input became wrong: a pair, and its slot where no recorded call made what is in it."""
+
+    pair: int
+    slot: str = ""
+
+
+class LeafCalls:
+    """Judges calls without inner calls."""
+
+    def __init__(self, state: State, provenance: Provenance) -> None:
+        self.facts, self.state, self.provenance = state.facts, state, provenance
+        self.uses = _uses(self.facts.a, self.facts.flow_a.role)
 
     def judge(self, pair: int) -> None:
-        ledger = self.ledger
+        """Give a pair its verdict: it follows from what it is given, is explained by rounding, or is an origin."""
+        facts, state = self.facts, self.state
         statuses = self._statuses(pair)
-        failures = [cause for status, cause in statuses if status == FAILED]
-        failed = failures[0] if failures else None
-        tainted = next((cause for status, cause in statuses if status == TAINTED), None)
-        if tainted is None and failed is None:
+        unexplained = [status.cause for status in statuses if status.standing is Standing.UNEXPLAINED]
+        tainted = next((status.cause for status in statuses if status.standing is Standing.TAINTED), None)
+        if tainted is None and not unexplained:
             tainted = self._hidden_taint(pair)
-        out = float(ledger.errors.error_out[pair])
-        came_in = max(or_zero(ledger.errors.error_in[pair]), or_zero(ledger.errors.error_state[pair]))
-        carried = self._carried(pair)
-        unseen = ledger.follows_unseen(pair)
-        if unseen:
-            came_in = max(came_in, ledger.noise_so_far())
-            carried = came_in
-        flipped = unseen and bool(ledger.errors.discrete_out[pair]) and came_in > 0
+        out = float(facts.errors.error_out[pair])
         if tainted is not None:
             self._inherit(pair, tainted, out)
-        elif failed is not None and out == 0 and self._proves(pair):
-            for cause in failures:
-                ledger.suspicions[cause].healed_at = ledger.order(pair) + 0.5
-        elif failed is not None:
-            ledger.loosen(pair, failures)
-            ledger.verdict[pair] = INHERITED
-            ledger.cause_of[pair] = failed
-            self._check_ends(pair)
-        elif not ledger.solid[pair]:
-            self._check_ends(pair)
-        elif (
-            np.isnan(out)
-            or flipped
-            or (
-                out <= self._limit(pair, came_in, carried)
-                and not self._is_scaled(pair, came_in)
-                and self._in_list(pair) is None
-            )
-        ):
-            for row in ledger.made(pair):
-                error = ledger.error(row)
-                ledger.mark_right(*ledger.tensors(row), max(came_in, carried) if np.isnan(error) else error)
-            ledger.note_right(pair, out)
+        elif unexplained and out == 0 and self._proves_inputs(pair):
+            for cause in unexplained:
+                state.suspicions[cause].withdraw(facts.order(pair) + 0.5)
+        elif unexplained:
+            state.uncouple(pair, unexplained)
+            state.set_verdict(pair, INHERITED, unexplained[0])
+            self._check_unused_outputs(pair)
+        elif not state.corresponds[pair]:
+            self._check_unused_outputs(pair)
+        else:
+            self._judge_by_error(pair, out)
+        if np.isinf(out) and state.verdict[pair] == EQUIVALENT:
+            # A NaN on one side alone is not rounding, whatever the forward call was given.
+            of_forward = self._cause_of_forward(pair)
+            if of_forward is not None:
+                state.set_verdict(pair, INHERITED, of_forward)
+
+    def _judge_by_error(self, pair: int, out: float) -> None:
+        """Judge a pair whose inputs are right and correspond."""
+        facts, state = self.facts, self.state
+        came = self._came_in(pair)
+        hidden = facts.hides_inputs(pair)
+        flipped = hidden and bool(facts.errors.discrete_out[pair]) and came.measured > 0
+        if np.isnan(out) or flipped or self._is_explained(pair, out, came):
+            for row in facts.made(pair):
+                error = facts.error(row)
+                state.mark_right(*facts.tensors(row), came.largest if np.isnan(error) else error)
+            state.note_rounding(pair, out)
             self._remember_arguments(pair, out)
         elif self._does_another_part(pair):
-            ledger.loosen(pair, [])
-            if ledger.errors.operator[pair] == Rounding.MOVE:
-                self._check_ends(pair)
-        elif unseen and (lone := lone_before(ledger, pair, out, float(self.limits[pair]), came_in)) is not None:
-            ledger.inherit(pair, ledger.suspect(lone, firm=True))
+            state.uncouple(pair, [])
+            if facts.errors.operator[pair] == Rounding.MOVE:
+                self._check_unused_outputs(pair)
         else:
-            if self._begins_otherwise(pair):  # numbers of another kind, perhaps for another use: see where they lead
-                cause = ledger.find(OutputDiffers(), pair, out, float(self.limits[pair]), came_in, firm=False)
-                ledger.loosen(pair, [cause])
-                ledger.verdict[pair], ledger.cause_of[pair] = ORIGIN, cause
-                return
-            blamed, slot = (self._unseen(pair) if came_in == 0 else None) or (pair, "")
-            explained = float(self.limits[pair])
-            explained = explained if out > explained else self._limit(pair, came_in, carried)
-            out, explained, came_in = self._in_list(pair) or (out, explained, came_in)
-            cause = ledger.find(
-                UnrecordedWork() if slot else OutputDiffers(), blamed, out, explained, came_in, slot=slot
-            )
-            ledger.inherit(pair, cause)
-            ledger.cause_of[blamed] = cause
-            ledger.verdict[blamed] = ORIGIN
-        follows = self._cause_of_forward(pair) if np.isinf(out) and ledger.verdict[pair] == EQUIVALENT else None
-        if follows is not None:
-            ledger.verdict[pair] = (
-                INHERITED  # a NaN on one side alone is not rounding, whatever its forward call was given
-            )
-            ledger.cause_of[pair] = follows
+            sizes = ErrorSizes(out, float(facts.limits[pair]), came.measured)
+            lone = lone_call_before(facts, pair, sizes) if hidden else None
+            if lone is not None:
+                state.inherit(pair, state.suspect(lone, firm=True))
+            elif self._creates_for_later(pair):  # numbers of another kind, perhaps for another use: see where they lead
+                cause = state.blame(OutputDiffers(), pair, sizes, firm=False)
+                state.uncouple(pair, [cause])
+                state.set_verdict(pair, ORIGIN, cause)
+            else:
+                self._blame(pair, sizes, came)
 
-    def _proves(self, pair: int) -> bool:
-        """Return whether the same result proves that what was given is the same, too: not where it is only a sign or a choice
-        that comes of it."""
-        ledger = self.ledger
-        coarse = ledger.errors.operator[pair] == Rounding.DISCRETE or ledger.errors.name[pair] in names_with(
-            Trait.SIGN_LIKE
-        )
-        return not coarse and any(ledger.is_telling(row) for row in ledger.made(pair))
+    def _blame(self, pair: int, sizes: ErrorSizes, came: _Came) -> None:
+        """Make a pair an origin, or the one before it whose result could not be measured."""
+        state = self.state
+        source = self._unmeasured_source(pair) if sizes.came_in == 0 else None
+        if not sizes.error > sizes.explained:
+            sizes = sizes._replace(explained=self._limit(pair, came))
+        sizes = self._off_in_list(pair) or sizes
+        blamed, slot = source or _Source(pair)
+        cause = state.blame(UnrecordedWork() if slot else OutputDiffers(), blamed, sizes, slot)
+        state.inherit(pair, cause)
+        state.set_verdict(blamed, ORIGIN, cause)
+
+    # The inputs -----------------------------------------------------------------------------------------------------
 
     def _statuses(self, pair: int) -> list[Status]:
-        """Return whether what a pair was given is right; calls whose forward calls do different jobs may get different
-        gradients, and calls with other weights different inputs: they only inherit."""
-        ledger = self.ledger
-        forward = int(ledger.forward_pair[pair]) if ledger.phase(pair) == "backward" else -1
-        other = any(ledger.other_sources[row] and ledger.slots.role[row] == INPUT for row in ledger.given(pair))
-        if (forward < 0 or ledger.solid[forward]) and not other:
-            return [self.provenance.check(pair, row) for row in ledger.given(pair)]
-        given = [ledger.tensors(row)[0] for row in ledger.given(pair)]
-        return [(TAINTED, int(ledger.cause_a[t])) if ledger.wrong_a[t] else (RIGHT, -1) for t in given]
+        """Return whether the inputs of a pair are right.
 
-    def _begins_otherwise(self, pair: int) -> bool:
-        """Return whether a pair makes tensors from nothing but arguments, and not from the same, for calls that are read."""
-        ledger = self.ledger
-        made = [ledger.tensors(row)[0] for row in ledger.made(pair)]
-        return ledger.errors.operator[pair] == Rounding.CREATE and not ledger.blind and any(self.uses[t] for t in made)
-
-    def _does_another_part(self, pair: int) -> bool:
-        """Return whether a call does what other calls of the other run do: it chooses halves in another order, or comes
-        to the same result after a call more (the sum, divided by the count, for the mean)."""
-        ledger = self.ledger
-        off = [row for row in ledger.made(pair) if ledger.error(row) != 0]
-        if ledger.errors.operator[pair] == Rounding.MOVE:
-            return all(crossed(ledger, row) for row in off)
-        return bool(ledger.told(pair)) and all(meets_again(ledger, row) for row in off)
-
-    def _unseen(self, pair: int) -> tuple[int, str] | None:
-        """Return the pair that first made what differs by an unknown amount, though it was given the same; or the one
-        that was first given it, and its slot, where nothing recorded made it."""
-        ledger = self.ledger
-        for row in ledger.given(pair):
-            if not np.isnan(ledger.error(row)):
-                continue
-            t = ledger.tensors(row)[0]
-            if ledger.flow_a.producer[t] < 0:
-                first = int(np.flatnonzero(ledger.flow_a.same[ledger.slots.a] == t)[0])
-                return int(ledger.slots.pair[first]), ledger.slot(first)
-            for maker in np.flatnonzero(ledger.alignment.target == ledger.flow_a.producer[t]).tolist():
-                earlier = self._unseen(maker)
-                if earlier is not None:
-                    return earlier
-                given = np.fmax(ledger.errors.error_in[maker], ledger.errors.error_state[maker])
-                if ledger.solid[maker] and not np.nan_to_num(given, posinf=1.0) > 0:
-                    return int(maker), ""
-        return None
+        Calls whose forward calls do different jobs may get different gradients, and calls with other weights different
+        inputs: they only inherit.
+        """
+        facts, state = self.facts, self.state
+        forward = int(facts.forward_pair[pair]) if facts.phase(pair) == "backward" else -1
+        given = facts.given(pair)
+        other_weights = any(facts.unrelated_sources[row] and facts.slots.role[row] == INPUT for row in given)
+        if (forward < 0 or state.corresponds[forward]) and not other_weights:
+            return [self.provenance.check(pair, row) for row in given]
+        target = state.target
+        tensors = [facts.tensors(row)[0] for row in given]
+        return [Status(Standing.TAINTED, int(target.cause[t])) if target.wrong[t] else RIGHT for t in tensors]
 
     def _hidden_taint(self, pair: int) -> int | None:
         """Return the cause if something wrong reaches a call other than through its paired inputs."""
-        ledger = self.ledger
-        target = int(ledger.alignment.target[pair])
-        forward = int(ledger.a.calls.forward[target])
+        facts, state, slots = self.facts, self.state, self.facts.a.slots
+        call, _ = facts.calls(pair)
+        forward = int(facts.a.calls.forward[call])
         held: list[int] = []
-        if (
-            forward >= 0 and ledger.phase(pair) == "backward"
-        ):  # a backward call also reads what its forward call was given and made
-            here = slice(ledger.a.slots.start[forward], ledger.a.slots.start[forward + 1])
-            held += [int(ledger.flow_a.same[t]) for t in ledger.a.slots.tensor[here].tolist() if t >= 0]
-        if not ledger.given(pair):
-            held += ledger.flow_a.inputs(target)
-        wrong = next((int(ledger.cause_a[t]) for t in held if t >= 0 and ledger.wrong_a[t]), None)
-        if wrong is None and ledger.follows_unseen(pair) and ledger.anything_wrong():
-            return ledger.first_cause()
-        return wrong
+        if forward >= 0 and facts.phase(pair) == "backward":
+            # A backward call also reads what its forward call was given and made.
+            here = slots.tensor[slots.start[forward] : slots.start[forward + 1]]
+            held += facts.flow_a.same[here[here >= 0]].tolist()
+        if not facts.given(pair):
+            held += facts.flow_a.inputs(call)
+        cause = next((int(state.target.cause[t]) for t in held if state.target.wrong[t]), None)
+        if cause is None and facts.hides_inputs(pair) and state.anything_wrong():
+            return state.first_cause()
+        return cause
 
     def _cause_of_forward(self, pair: int) -> int | None:
         """Return the cause from which the forward call of a backward call follows."""
-        ledger = self.ledger
-        forward = int(ledger.a.calls.forward[int(ledger.alignment.target[pair])])
-        found = np.flatnonzero(ledger.alignment.target == forward).tolist() if forward >= 0 else []
-        return ledger.cause_of.get(found[0]) if found else None
+        call, _ = self.facts.calls(pair)
+        forward = self.facts.pair_of(int(self.facts.a.calls.forward[call]))
+        return self.state.cause_of.get(forward) if forward >= 0 else None
+
+    def _came_in(self, pair: int) -> _Came:
+        facts, state = self.facts, self.state
+        measured = max(or_zero(facts.errors.error_in[pair]), or_zero(facts.errors.error_state[pair]))
+        if facts.hides_inputs(pair):
+            measured = max(measured, state.rounding_so_far())
+            return _Came(measured, measured)
+        unknown = [facts.tensors(row)[0] for row in facts.given(pair) if np.isnan(facts.error(row))]
+        return _Came(measured, max((float(state.target.error[t]) for t in unknown), default=0.0))
+
+    def _unmeasured_source(self, pair: int) -> _Source | None:
+        """Return the pair that first made an input which differs by an unknown amount, though it was given the same.
+
+        Where nothing recorded made it, that is the pair that was first given it.
+        """
+        facts = self.facts
+        for row in facts.given(pair):
+            if not np.isnan(facts.error(row)):
+                continue
+            t, _ = facts.tensors(row)
+            if facts.flow_a.producer[t] < 0:
+                first = int(np.flatnonzero(facts.flow_a.same[facts.slots.a] == t)[0])
+                return _Source(int(facts.slots.pair[first]), facts.slot(first))
+            producer = facts.pair_of(int(facts.flow_a.producer[t]))
+            if producer < 0:
+                continue
+            earlier = self._unmeasured_source(producer)
+            if earlier is not None:
+                return earlier
+            came_in = np.fmax(facts.errors.error_in[producer], facts.errors.error_state[producer])
+            if self.state.corresponds[producer] and not np.nan_to_num(came_in, posinf=1.0) > 0:
+                return _Source(producer)
+        return None
+
+    # The outputs ----------------------------------------------------------------------------------------------------
+
+    def _proves_inputs(self, pair: int) -> bool:
+        """Return whether the same result proves that the inputs were the same, too: not where it is a sign or a choice."""
+        errors = self.facts.errors
+        coarse = errors.operator[pair] == Rounding.DISCRETE or errors.name[pair] in names_with(Trait.SIGN_LIKE)
+        return not coarse and any(self.facts.is_telling(row) for row in self.facts.made(pair))
+
+    def _creates_for_later(self, pair: int) -> bool:
+        """Return whether a pair makes tensors from nothing but arguments, for calls that read them."""
+        facts = self.facts
+        made = [facts.tensors(row)[0] for row in facts.made(pair)]
+        creates = facts.errors.operator[pair] == Rounding.CREATE
+        return creates and not facts.inputs_unrecorded and any(self.uses[t] for t in made)
+
+    def _does_another_part(self, pair: int) -> bool:
+        """Return whether a call does the work of other calls of the other run.
+
+        It chooses halves in another order, or comes to the same result after a further call (the sum, divided by the
+        count, for the mean).
+        """
+        facts = self.facts
+        off = [row for row in facts.made(pair) if facts.error(row) != 0]
+        if facts.errors.operator[pair] == Rounding.MOVE:
+            return all(changed_places(facts, row) for row in off)
+        return bool(facts.argument_differences(pair)) and all(lone_calls_make_up(self.state, row) for row in off)
 
     def _inherit(self, pair: int, cause: int, out: float) -> None:
-        ledger = self.ledger
-        # No cancellation excuses what follows from something wrong: only what is as small as plain rounding is right again.
-        if np.isnan(out) or out > min(float(ledger.errors.floor[pair]), PLAIN * float(ledger.errors.roundoff[pair])):
-            ledger.inherit(pair, cause)
+        """Let a pair follow from something wrong, unless its outputs are as near as plain rounding: no cancellation counts."""
+        errors = self.facts.errors
+        plain = min(float(errors.floor[pair]), PLAIN_ROUNDING * float(errors.roundoff[pair]))
+        if np.isnan(out) or out > plain:
+            self.state.inherit(pair, cause)
 
-    def _check_ends(self, pair: int) -> None:
-        """Judge what a pair that does not do the same job made, where nothing recorded uses it."""
-        ledger = self.ledger
-        for row in ledger.made(pair) if ledger.phase(pair) == "forward" else ():
-            t, _ = ledger.tensors(row)
-            if (
-                self.uses[t] == 0
-                and ledger.error(row) != 0
-                and ledger.flow_a.producer[t] == ledger.alignment.target[pair]
-            ):
-                status, cause = self.provenance.regions.check(pair, row)
-                if status != RIGHT:
-                    ledger.verdict[pair] = INHERITED
-                    ledger.cause_of[pair] = cause
+    def _check_unused_outputs(self, pair: int) -> None:
+        """Judge the outputs, of a pair that does not correspond, that no recorded call uses."""
+        facts = self.facts
+        call, _ = facts.calls(pair)
+        for row in facts.made(pair) if facts.phase(pair) == "forward" else ():
+            t, _ = facts.tensors(row)
+            if self.uses[t] == 0 and facts.error(row) != 0 and facts.flow_a.producer[t] == call:
+                status = self.provenance.regions.check(pair, row)
+                if not status.is_right:
+                    self.state.set_verdict(pair, INHERITED, status.cause)
 
-    def _carried(self, pair: int) -> float:
-        """Return the error of inputs that cannot be measured themselves, as it was on the way to them."""
-        ledger = self.ledger
-        unknown = [ledger.tensors(row)[0] for row in ledger.given(pair) if np.isnan(ledger.error(row))]
-        return max((float(ledger.error_a[t]) for t in unknown), default=0.0)
+    # Rounding -------------------------------------------------------------------------------------------------------
 
-    def _limit(self, pair: int, came_in: float, carried: float) -> float:
+    def _is_explained(self, pair: int, out: float, came: _Came) -> bool:
+        within = out <= self._limit(pair, came)
+        return within and not self._is_scaled(pair, came) and self._off_in_list(pair) is None
+
+    def _limit(self, pair: int, came: _Came) -> float:
         """Return the error that is explained, lowered where there is other evidence that the two compute differently."""
-        ledger = self.ledger
-        limit = float(self.limits[pair] + ledger.errors.gain[pair] * carried)
-        came_in = max(came_in, carried)
-        if any(difference.telling for difference in ledger.told(pair)):
+        facts = self.facts
+        limit = float(facts.limits[pair] + facts.errors.gain[pair] * came.carried)
+        if any(difference.telling for difference in facts.argument_differences(pair)):
             # With arguments that differ, only the error that came in is an excuse, not the call's own rounding.
-            return min(limit, 2.0 * came_in)
+            return min(limit, 2.0 * came.largest)
         return limit
 
-    def _is_scaled(self, pair: int, came_in: float) -> bool:
+    def _is_scaled(self, pair: int, came: _Came) -> bool:
         """Return whether, from the same inputs, the outputs differ by a factor that is none of rounding's."""
-        ledger = self.ledger
-        least = float(self.limits[pair]) / 16.0
-        return came_in == 0.0 and any(ledger.scaled_error(row) > least for row in ledger.made(pair))
+        facts = self.facts
+        least = float(facts.limits[pair]) * _FACTOR_SHARE
+        return came.measured == 0.0 and any(facts.scaled_error(row) > least for row in facts.made(pair))
 
-    def _in_list(self, pair: int) -> tuple[float, float, float] | None:
-        """Return the error of an element of a list that was given right and came out wrong, what is explained of it, and
-        what came in; the worst of a list may be one that is nothing but rounding, and would hide it."""
-        ledger = self.ledger
-        if ledger.errors.name[pair] not in names_with(Trait.LIST_BY_ELEMENT):
+    def _off_in_list(self, pair: int) -> ErrorSizes | None:
+        """Return the error of an element of a list that was given right and came out wrong.
+
+        The worst of a list may be one that is nothing but rounding, and would hide it.
+        """
+        facts = self.facts
+        if facts.errors.name[pair] not in names_with(Trait.LIST_BY_ELEMENT):
             return None
-        rows = {ledger.slot(row): row for row in ledger.rows(pair)}
-        others = [ledger.size(row) for slot, row in rows.items() if slot.count(".") == 1 and slot.startswith("input")]
+        rows = {facts.slot(row): row for row in facts.rows(pair)}
+        others = [
+            facts.error_or_zero(row) for slot, row in rows.items() if slot.count(".") == 1 and slot.startswith("input")
+        ]
         for slot, row in rows.items():
-            given = rows.get(f"input.0.{slot.partition('.')[2]}") if slot.startswith("output.") else None
+            head, _, element = slot.partition(".")
+            given = rows.get(f"input.0.{element}") if head == "output" else None
             if given is not None:
-                came_in = max([ledger.size(given), *others])
-                explained = 32.0 * came_in + PLAIN * ledger.roundoff(*ledger.tensors(row))
-                if ledger.size(row) > explained:
-                    return ledger.size(row), explained, came_in
+                error, came_in = facts.error_or_zero(row), max([facts.error_or_zero(given), *others])
+                explained = _LIST_GAIN * came_in + PLAIN_ROUNDING * facts.roundoff(*facts.tensors(row))
+                if error > explained:
+                    return ErrorSizes(error, explained, came_in)
         return None
 
     def _remember_arguments(self, pair: int, error: float) -> None:
-        """Keep a call whose arguments differ without effect on its outputs: it may change state that shows later."""
-        ledger = self.ledger
-        told = tuple(ledger.differences.get(pair, ()))
-        if not any(difference.telling for difference in told):
+        """Remember a call whose arguments differ without effect on its outputs: it may change state that shows later."""
+        facts = self.facts
+        if not facts.has_telling_arguments(pair):
             return
-        row = int(ledger.alignment.target[pair])
-        reference = int(ledger.alignment.reference[pair])
-        finding = Finding(
-            ChangesState(),
-            pair,
-            row,
-            reference,
-            ledger.a.step,
-            ledger.a.rank,
-            float(row),
-            error,
-            0.0,
-            0.0,
-            told,
-        )
-        module = ledger.a.calls.module[row]
-        path = ledger.a.book.words[module] if module >= 0 else ""
-        for name in ("running_mean", "running_var"):
-            ledger.history.arguments.setdefault(f"buffers.{path}.{name}" if path else f"buffers.{name}", finding)
+        finding = facts.finding(ChangesState(), pair, ErrorSizes(error, 0.0))
+        module = facts.a.calls.module[finding.target]
+        path = facts.a.book.words[module] if module >= 0 else ""
+        for name in _RUNNING_STATISTICS:
+            label = f"buffers.{path}.{name}" if path else f"buffers.{name}"
+            self.state.history.state_changes.setdefault(label, finding)
+
+
+def _uses(side: Side, role: Ints) -> Ints:
+    """Return by how many slots each tensor is read; `ones_like` asks for a shape and does not read what it is given."""
+    uses = np.zeros(len(side.tensors.hash), np.int64)
+    codes, place = distinct(side.calls.op)
+    names = [side.book.words[code] if code >= 0 else "" for code in codes.tolist()]
+    overwrites = names_with(Trait.OVERWRITES)
+    reads = np.array(
+        [operator(name).rounding != Rounding.CREATE and name not in overwrites for name in names], dtype=np.bool_
+    )
+    given = (role != OUTPUT) & (side.slots.tensor >= 0) & reads[place[side.slots.call]]
+    np.add.at(uses, side.slots.tensor[given], 1)
+    return uses
