@@ -71,9 +71,18 @@ def part_pairs_with_lone_inputs(
             theirs = _number_argument(other, int(other_calls[pair]), key) if own is not None else None
             if own is None or theirs is None:
                 corresponds[pair] = False
-            elif abs(own - theirs) > _SAME_NUMBER * max(abs(own), abs(theirs)):
+            else:
                 target, reference = (own, theirs) if side is a else (theirs, own)
-                differing.setdefault(pair, []).append(Difference(key, target, reference, telling=True))
+                _compare_numbers(differing, pair, key, target, reference)
+
+
+def _compare_numbers(differing: Differences, pair: int, name: str, target: float, reference: float) -> None:
+    """Compare an argument that is a number on one side and a tensor on the other, where it had seemed not to be given."""
+    others = [one for one in differing.pop(pair, ()) if one.name != name]
+    if abs(target - reference) > _SAME_NUMBER * max(abs(target), abs(reference)):
+        others.append(Difference(name, target, reference, telling=True))
+    if others:
+        differing[pair] = others
 
 
 def part_backward_pairs(a: Side, alignment: Alignment, corresponds: Flags) -> None:
