@@ -77,7 +77,7 @@ def test_the_error_that_came_in_is_carried() -> None:
 
 
 def test_a_kink_lets_out_the_root_of_an_error() -> None:
-    """A relative error e flips about e of the elements' mask, so √e comes out."""
+    """A relative error e flips about e of the elements, so 6 √e is explained."""
     found, smooth = (errors(forward_and_backward(op, 1e-4), forward_and_backward(op, 0.0)) for op in ("relu", "selu"))
     assert found.expected[1] > 6 * np.sqrt(found.error_in[0])
     assert smooth.expected[1] < 0.01 < found.expected[1]

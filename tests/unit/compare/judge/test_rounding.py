@@ -89,7 +89,7 @@ def test_an_elementwise_call_differs_by_an_ulp_or_two() -> None:
 
 
 def test_a_product_of_random_numbers_rounds_by_the_root_of_its_depth() -> None:
-    """(4 + √K/4) u · ‖A‖‖B‖ / (√K ‖AB‖): for random data the last factor is 1."""
+    """For random data the last factor is 1."""
     a, b = random(64, 256), random(256, 32, seed=1)
     exact = a.astype(np.float64) @ b.astype(np.float64)
     explained = shown(Rounding.PRODUCT, [a, b], a @ b)
@@ -116,7 +116,7 @@ def test_a_narrow_product_accumulates_in_float32() -> None:
 
 
 def test_a_sum_rounds_in_proportion_to_its_terms() -> None:
-    """(4 + √K/4) u · ‖x‖ / ‖Σx‖: a sum rounds in proportion to its terms, not to its result."""
+    """A sum rounds in proportion to its terms, not to its result."""
     x = random(64, 256)
     explained = shown(Rounding.SUM, [x], x.sum(1))
     off = np.linalg.norm(x.sum(1) - x.astype(np.float64).sum(1)) / np.linalg.norm(x.sum(1))
@@ -147,27 +147,27 @@ def test_the_mean_that_a_normalisation_returns_is_a_sum() -> None:
 
 
 def test_an_error_of_logits_comes_out_times_their_size() -> None:
-    """Softmax, exp, cross-entropy carry the relative error 20 · rms of the logits, at least 16."""
+    """| softmax, exp, cross-entropy | relative error | 20 · rms of the logits, at least 16 |"""
     assert of(Rounding.EXPONENTIAL, largest_in=8.0) == (8.0, 0.0, 20.0)
     assert of(Rounding.EXPONENTIAL, largest_in=0.8)[2] == 16
     assert of(Rounding.EXPONENTIAL, largest_in=80.0)[2] == 200
 
 
 def test_an_elementwise_product_carries_no_more_than_32_times_its_constant() -> None:
-    """Elementwise product: relative error, 8 · cancellation, at most 256."""
+    """| elementwise product | relative error | 8 · cancellation, at most 256 |"""
     assert of(Rounding.SCALE, log_product=np.log(3.0))[2] == pytest.approx(24)
     assert of(Rounding.SCALE, log_product=np.log(3e6))[2] == 256
 
 
 def test_what_divides_each_element_by_its_own_size_carries_anything() -> None:
-    """Adam and its kin divide each element by its own size, so that rounding decides the sign of a zero."""
+    """With any error in what it is given, everything is explained."""
     assert of(Rounding.STEEP)[2] == 48
     assert of(Rounding.STEEP, sign_like=True)[2] == SIGN_LIKE
     assert of(Rounding.STEEP, sign_like=True, backward=True)[2] == BACKWARD.relative
 
 
 def test_backward_rounds_by_several_products_and_sums() -> None:
-    """Backward of any other call: (16 + √n/4) u · cancellation, 6 u · … below float32."""
+    """| backward of any other call | (16 + √n/4) u · cancellation | 6 u · … | several products and sums |"""
     for kind in (Rounding.PRODUCT, Rounding.LIPSCHITZ, Rounding.OTHER):
         assert of(kind, backward=True) == (18.0, 4.0, 24.0)
         assert of(kind, backward=True, roundoff=BF16)[0] == 6
@@ -193,13 +193,13 @@ def test_a_gradient_sums_products_with_what_the_forward_call_was_given() -> None
 
 
 def test_the_gradient_of_a_gather_is_a_sum() -> None:
-    """Backward of a moving call: 8 u, 2 u below float32: the gradient of a gather is a sum."""
+    """| backward of a moving call | 8 u | 2 u | the gradient of a gather is a sum |"""
     assert of(Rounding.MOVE, backward=True) == (8.0, 4.0, 2.0)
     assert of(Rounding.MOVE, backward=True, roundoff=BF16, out=1e-9) == (2.0, 4.0, 2.0)
 
 
 def test_no_forward_floor_of_a_narrow_format_explains_everything() -> None:
-    """No forward floor exceeds 256 u below float32."""
+    """Below float32 the depth K does not count, because kernels accumulate in float32, and no forward floor exceeds 256 u."""
     assert of(Rounding.SUM, roundoff=BF16, out=1e-6)[0] == MOST_NARROW_FLOOR
     assert of(Rounding.SUM, roundoff=BF16, out=1e-6, backward=True)[0] > MOST_NARROW_FLOOR
     assert of(Rounding.SUM, out=1e-6)[0] > MOST_NARROW_FLOOR
@@ -226,7 +226,8 @@ def test_one_precision_is_held_to_the_finer_side() -> None:
 
 
 def test_two_precisions_are_held_to_the_coarser_side() -> None:
-    """If the runs are of two precisions throughout, u is that of the coarser one."""
+    """If more than 30 % of the products, or of the parameters, differ in dtype, the runs are of two precisions, and u is that
+    of the coarser one."""
     assert common_roundoff([BF16, SINGLE], coarser=True) == BF16
 
 

@@ -1,0 +1,155 @@
+"""Which call of a region is named: the rules of verdicts.md in their order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.unit.compare.judge.tables import Array, W, X, data, judged
+from tests.unit.compare.scripted import Script, numbers
+
+G = numbers((16, 64), seed=3)
+
+
+def ended(script: Script, last: Array) -> Script:
+    script.call("Torch.softmax.0.forward", {"input.0": last}, {"output.0": np.exp(np.tanh(last))})
+    return script
+
+
+def test_a_pair_whose_arguments_differ_comes_first() -> None:
+    """A pair whose arguments differ in a way that changes numbers."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        first = G * np.float32(1.5 if target else 1)
+        given = {"input.0": X, "input.1": W} if target else {"input.0": X}
+        made.call("Torch.add.0.forward", given, {"output.0": first}, arguments={"alpha": 1.5 if target else 1.0})
+        second = first * np.float32(2)
+        made.call("Torch.exp.0.forward", {"input.0": first}, {"output.0": second})
+        return ended(made, second)
+
+    found = judged(script(True), script(False))
+    assert found.named() == "Torch.add.0.forward"
+    assert [str(one) for one in found.findings[0].differences] == ["alpha 1.5 against 1.0"]
+
+
+def test_where_one_side_alone_draws_that_call() -> None:
+    """Where one side alone draws (a dropout that changes what it is given), that call."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        last = X
+        if target:
+            shifted = X + np.float32(1)
+            made.call("Torch.add.0.forward", {"input.0": X}, {"output.0": shifted})
+            dropped = (shifted * (G > 0)).astype(np.float32)
+            made.call("Functional.dropout.0.forward", {"input.0": shifted}, {"output.0": dropped})
+            last = dropped
+        return ended(made, last)
+
+    assert judged(script(True), script(False)).named() == "Functional.dropout.0.forward"
+
+
+def test_elements_that_are_moved_elsewhere_come_before_what_computes_with_them() -> None:
+    """A call that moves elements to another place (`repeat` for `repeat_interleave`), before the first that computes with
+    them."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        moved = np.tile(X, (2, 1)) if target else np.repeat(X, 2, 0)
+        made.call(
+            "Tensor.repeat.0.forward" if target else "Torch.repeat_interleave.0.forward",
+            {"input.0": X},
+            {"output.0": moved},
+        )
+        last = moved
+        if target:
+            last = moved * np.float32(2)
+            made.call("Tensor.mul.0.forward", {"input.0": moved}, {"output.0": last})
+        return ended(made, last)
+
+    found = judged(script(True), script(False))
+    assert found.named() == "Tensor.repeat.0.forward"
+    assert "the reference has repeat_interleave in its place" in found.sentences()[0]
+
+
+def test_the_first_computing_call_that_one_side_alone_has() -> None:
+    """The first computing call that one side alone has."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        last = X
+        if target:
+            turned = X.reshape(64, 16)
+            made.call("Tensor.view.0.forward", {"input.0": X}, {"output.0": turned})
+            doubled = turned * np.float32(2)
+            made.call("Tensor.mul.0.forward", {"input.0": turned}, {"output.0": doubled})
+            last = doubled.reshape(16, 64).copy()
+            made.call("Tensor.view.1.forward", {"input.0": doubled}, {"output.0": last})
+        return ended(made, last)
+
+    assert judged(script(True), script(False)).named() == "Tensor.mul.0.forward"
+    found = judged(script(False), script(True))
+    assert found.named() == "Tensor.mul.0.forward"
+    assert "only the reference has this call" in found.sentences()[0]
+
+
+def test_a_call_that_writes_into_a_tensor_which_is_read_later() -> None:
+    """Where a call writes into a tensor that is read later and its counterpart does not, that call."""
+    positive = np.maximum(X, 0)
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        hidden = X @ W
+        made.call("Functional.linear.0.forward", {"input.0": X, "input.1": W}, {"output.0": hidden})
+        positive = np.maximum(hidden, 0)
+        name = "Tensor.relu_.0.forward" if target else "Tensor.relu.0.forward"
+        made.call(name, {"input.0": hidden}, {"output.0": positive})
+        read = positive if target else hidden
+        made.call("Tensor.add.0.forward", {"input.0": read}, {"output.0": read + G})
+        return made
+
+    found = judged(script(True), script(False))
+    assert found.named() == "Tensor.relu_.0.forward"
+    assert "it writes into its input, which the reference's leaves as it is" in found.sentences()[0]
+    assert positive.any()
+
+
+def test_a_call_that_is_given_another_tensor_which_right_calls_made() -> None:
+    """Where an input is another tensor than the reference's and right calls made both, a call without counterpart that
+    chose one of them once more (`levels[0]` a second time), before the call that is given it."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        for number, array in enumerate((G, G + np.float32(1))):
+            made.call(f"Torch.tanh.{number}.forward", {"input.0": X}, {"output.0": array})
+        last = made.arrays[1] if target else made.arrays[2]
+        return ended(made, last)
+
+    found = judged(script(True), script(False))
+    assert found.named() == "Torch.softmax.0.forward"
+    assert "is another tensor than the reference's" in found.sentences()[0]
+
+
+def test_cleared_calls_come_last() -> None:
+    """A call that led to a right result before, such as a mask that an earlier layer used, is named only if no other is
+    left."""
+    bits = numbers((16, 64), seed=8)
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        mask = bits.copy()
+        if target:
+            half = bits / np.float32(2)
+            made.call("Torch.exp.0.forward", {"input.0": X}, {"output.0": half})
+            made.call("Tensor.mul.0.forward", {"input.0": half}, {"output.0": mask})
+        else:
+            made.call("Torch.expm1.0.forward", {"input.0": X}, {"output.0": mask})
+        first = mask * X
+        made.call("Torch.sub.0.forward", {"input.0": mask, "input.1": X}, {"output.0": first})
+        second = mask
+        if target:
+            second = mask + G
+            made.call("Tensor.add.0.forward", {"input.0": mask, "input.1": G}, {"output.0": second})
+        return ended(made, second)
+
+    assert judged(script(True), script(False)).named() == "Tensor.add.0.forward"
