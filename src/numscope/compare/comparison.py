@@ -11,16 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.compare.align.map_file import Map
 from numscope.compare.judge import unmeasured as structure
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
-from numscope.compare.steps import PlacedOrigin, StepResult
+from numscope.compare.steps import Place, PlacedOrigin, StepResult
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import ComparisonError, SettingsError
 from numscope.core.report import Origin, Report, Source
@@ -28,11 +29,40 @@ from numscope.core.words import Verdict
 from numscope.store.reader import Run, open_run
 
 Progress = Callable[[int, int], None]
+RunLike = str | os.PathLike[str] | Run
+Chosen = int | Iterable[int] | None  # steps or ranks; None: all
+
+
+class Coverage(TypedDict):
+    """How many calls and tensors were compared, as the report has it."""
+
+    target: int
+    reference: int
+    matched: int
+    unmatched_target: int
+    unmatched_reference: int
+    tensors: int
+    skipped: dict[str, int]  # how much was left out, by reason
+
+
+class Engine(Protocol):
+    """Compares every (step, rank) that both runs have, in order (engines/)."""
+
+    def __call__(
+        self,
+        runs: tuple[Run, Run],
+        noise: list[Run],
+        steps: Sequence[Place],
+        mapping: Map | None,
+        thresholds: Thresholds,
+        progress: Progress | None,
+        /,
+    ) -> Iterable[StepResult]: ...
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a comparison found: the report, and the tables it rests on."""
+    """The result of a comparison: the report, and the tables it rests on."""
 
     report: Report
     call_rows: Rows
@@ -69,24 +99,24 @@ class Comparison:
         return f"<Comparison: {self.verdict}{f', {self.origin.reason}' if self.origin else ''}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the report as a notebook shows it."""
         from numscope.core.notebook import report_html
 
         return report_html(self.report, str(self.target.path), str(self.reference.path))
 
 
 def compare(
-    target: str | os.PathLike[str] | Run,
-    reference: str | os.PathLike[str] | Run,
+    target: RunLike,
+    reference: RunLike,
     *,
-    noise: str | os.PathLike[str] | Run | Sequence[Any] = (),
+    noise: RunLike | Sequence[RunLike] = (),
     map: str | os.PathLike[str] | None = None,
-    steps: int | Iterable[int] | None = None,
-    ranks: int | Iterable[int] | None = None,
+    steps: Chosen = None,
+    ranks: Chosen = None,
     thresholds: Thresholds | None = None,
     engine: str = "local",
     progress: Progress | None = None,
-    ungrafted: str | os.PathLike[str] | Run | None = None,
+    ungrafted: RunLike | None = None,
 ) -> Comparison:
     """Align, measure and judge two runs; `noise` are runs of the reference that differ from it by rounding alone.
 
@@ -113,16 +143,18 @@ def compare(
     from numscope.compare import grafted
 
     without = _run(ungrafted) if ungrafted is not None else grafted.ungrafted_of(*runs)
-    settings: dict[str, Any] = {"map": map, "steps": steps, "ranks": ranks, "thresholds": thresholds, "engine": engine}
-    told = grafted.told(found, compare(without, runs[1], **settings) if without is not None else None)
-    return replace(found, report=replace(found.report, details={**found.report.details, "graft": told}))
+    baseline = None
+    if without is not None:
+        baseline = compare(without, runs[1], map=map, steps=steps, ranks=ranks, thresholds=thresholds, engine=engine)
+    details = {**found.report.details, "graft": grafted.details(found, baseline)}
+    return replace(found, report=replace(found.report, details=details))
 
 
-def _run(run: Any) -> Run:
+def _run(run: RunLike) -> Run:
     return run if isinstance(run, Run) else open_run(run)
 
 
-def _engine(name: str) -> Any:
+def _engine(name: str) -> Engine:
     if name == "local":
         from numscope.compare.engines.local import compare_all
 
@@ -136,39 +168,36 @@ def _engine(name: str) -> Any:
 
 @dataclass(frozen=True)
 class _Common:
-    both: list[tuple[int, int]]  # (step, rank)
+    both: list[Place]
     skipped: dict[str, int]
 
 
-def _chosen(wanted: int | Iterable[int] | None) -> set[int] | None:
+def _chosen(wanted: Chosen) -> set[int] | None:
     if wanted is None:
         return None
     return {wanted} if isinstance(wanted, int) else set(wanted)
 
 
-def _common(runs: tuple[Run, Run], steps: Any, ranks: Any) -> _Common:
+def _common(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen) -> _Common:
     """Return the steps and ranks that both runs have, steps first; the others are counted."""
     only_steps, only_ranks = _chosen(steps), _chosen(ranks)
-    have = []
-    for run in runs:
-        there = {(step, rank) for rank in run.ranks for step in run.rank_steps(rank)}
-        there |= {(step, rank) for rank, step in run.incomplete}
-        have.append(
-            {
-                (step, rank)
-                for step, rank in there
-                if (only_steps is None or step in only_steps) and (only_ranks is None or rank in only_ranks)
-            }
-        )
+    in_target, in_reference = (_places(run, only_steps, only_ranks) for run in runs)
     skipped = {}
-    for label, mine, theirs in (("target", have[0], have[1]), ("reference", have[1], have[0])):
-        if alone := len(mine - theirs):
+    for label, own, others in (("target", in_target, in_reference), ("reference", in_reference, in_target)):
+        if alone := len(own - others):
             what = "steps of ranks" if any(len(run.ranks) > 1 for run in runs) else "steps"
             skipped[f"{what} that only the {label} has"] = alone
-    for label, run in (("target", runs[0]), ("reference", runs[1])):
+    for label, run in zip(("target", "reference"), runs):
         for reason, count in run.skipped().items():
             skipped[f"{label}: {reason}"] = count
-    return _Common(sorted(have[0] & have[1]), skipped)
+    return _Common(sorted(in_target & in_reference), skipped)
+
+
+def _places(run: Run, steps: set[int] | None, ranks: set[int] | None) -> set[Place]:
+    """Return the chosen steps and ranks that a run has, those that were not completed included."""
+    there = {Place(step, rank) for rank in run.ranks for step in run.rank_steps(rank)}
+    there |= {Place(step, rank) for rank, step in run.incomplete}
+    return {one for one in there if (steps is None or one.step in steps) and (ranks is None or one.rank in ranks)}
 
 
 def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ranks: set[int] | None) -> Comparison:
@@ -181,7 +210,7 @@ def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ran
         f"the reference {list(runs[1].steps)} of {runs[1].ranks}"
     )
     coverage = _coverage([], common, 0)
-    report = Report("incomparable", reason=reason, coverage=coverage, counts=_counts(Rows(CALLS)))
+    report = Report("incomparable", reason=reason, coverage=dict(coverage), counts=_counts(Rows(CALLS)))
     return Comparison(report, Rows(CALLS), Rows(PAIRS), *runs)
 
 
@@ -199,7 +228,7 @@ def _assemble(
     suspects = _ranked(results) or _beyond(calls, thresholds)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows)
     reason = ""
-    details: dict[str, Any] = {}
+    details: dict[str, object] = {}
     verdict: Verdict
     if not coverage["matched"]:
         verdict, reason = "incomparable", _why_nothing_matched(results)
@@ -220,15 +249,15 @@ def _assemble(
     else:
         verdict, reason = "equivalent", _equivalence(results, coverage)
     conditions = _conditions(results)
-    if conditions and verdict in ("equivalent", "diverged"):
-        details["conditions"] = conditions
-        reason += f"; {conditions['sentence']}" if verdict == "equivalent" else ""
+    if conditions is not None and verdict in ("equivalent", "diverged"):
+        details["conditions"] = conditions.details
+        reason += f"; {conditions.sentence}" if verdict == "equivalent" else ""
     report = Report(
         verdict,
         origin=suspects[0] if suspects and verdict == "diverged" else None,
         suspects=tuple(suspects) if verdict == "diverged" else (),
         prefix=_prefix(calls),
-        coverage=coverage,
+        coverage=dict(coverage),
         counts=counts,
         reason=reason,
         details=details,
@@ -248,7 +277,7 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
     if thresholds.max_relative is None:
         return []
     chosen = (part.filter(pc.greater(part["error_out"], thresholds.max_relative)) for part in calls.batches())
-    over: list[dict[str, Any]] = next((part.slice(0, 1).to_pylist() for part in chosen if part.num_rows), [])
+    first = next((part.slice(0, 1) for part in chosen if part.num_rows), CALLS.empty_table())
     return [
         Origin(
             call=row["target_name"],
@@ -262,7 +291,7 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
             relative=row["error_out"],
             expected=row["expected"],
         )
-        for row in over
+        for row in first.to_pylist()
     ]
 
 
@@ -293,7 +322,7 @@ def _counts(calls: Rows) -> dict[str, int]:
     return counts
 
 
-def _coverage(results: list[StepResult], common: _Common, tensors: int) -> dict[str, Any]:
+def _coverage(results: list[StepResult], common: _Common, tensors: int) -> Coverage:
     skipped = dict(common.skipped)
     for result in results:
         for reason, count in result.skipped.items():
@@ -309,8 +338,8 @@ def _coverage(results: list[StepResult], common: _Common, tensors: int) -> dict[
     }
 
 
-def _alone(coverage: dict[str, Any]) -> int:
-    return int(coverage["unmatched_target"] + coverage["unmatched_reference"])
+def _alone(coverage: Coverage) -> int:
+    return coverage["unmatched_target"] + coverage["unmatched_reference"]
 
 
 def _why_nothing_matched(results: list[StepResult]) -> str:
@@ -319,22 +348,33 @@ def _why_nothing_matched(results: list[StepResult]) -> str:
     return "no call of the target could be matched with one of the reference: a map file (--map) can say which belong together"
 
 
-def _conditions(results: list[StepResult]) -> dict[str, Any]:
-    """Return under which conditions two runs were compared that are not of one kind: precisions, loss scales."""
-    told: dict[str, Any] = {}
+class _Conditions(NamedTuple):
+    """The conditions under which two runs that are not of one kind were compared: precisions, loss scales."""
+
+    parts: dict[str, object]
+    sentence: str
+
+    @property
+    def details(self) -> dict[str, object]:
+        return {**self.parts, "sentence": self.sentence}
+
+
+def _conditions(results: list[StepResult]) -> _Conditions | None:
+    """Return the conditions under which the runs were compared, None where they are of one kind."""
+    parts: dict[str, object] = {}
     sentences = []
     two = next((result.precisions for result in results if result.precisions is not None), None)
     if two is not None:
-        told["precisions"] = {"target": two.target, "reference": two.reference}
+        parts["precisions"] = {"target": two.target, "reference": two.reference}
         sentences.append(two.sentence())
     mine, theirs = next((result.scales for result in results if result.scales != (1.0, 1.0)), (1.0, 1.0))
-    if (mine, theirs) != (1.0, 1.0):
-        told["loss_scales"] = {"target": mine, "reference": theirs}
+    if mine != 1.0 or theirs != 1.0:
+        parts["loss_scales"] = {"target": mine, "reference": theirs}
         sentences.append(f"gradients are compared without the loss scale ({mine:g} against {theirs:g})")
-    return {**told, "sentence": "; ".join(sentences)} if told else {}
+    return _Conditions(parts, "; ".join(sentences)) if parts else None
 
 
-def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
+def _equivalence(results: list[StepResult], coverage: Coverage) -> str:
     worst = max((result.worst for result in results), default=0.0)
     text = f"all differences are within what rounding explains (the largest: {worst:.2g})"
     if alone := _alone(coverage):
@@ -346,7 +386,7 @@ def _equivalence(results: list[StepResult], coverage: dict[str, Any]) -> str:
     return text
 
 
-def _prefix(calls: Rows) -> dict[str, Any]:
+def _prefix(calls: Rows) -> dict[str, object]:
     """Return how many leading calls are the same to the bit; those of a rank's step run before those of the next.
 
     A call with inner calls ends after them: it is no obstacle to the calls before the first inner one that differs.

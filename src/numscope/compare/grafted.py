@@ -1,27 +1,48 @@
 """How much of the final error a graft has removed: a grafted run against the reference, beside the run without it.
 
-The final error is that of what the model gives in the end: the outermost modules' outputs in the first step compared,
-or, where no module was recorded, the last call of the forward.
+The final error is that of the outermost modules' outputs in the first step compared, or, where no module was recorded, of
+the last call of the forward.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypedDict
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.core.errors import NumscopeError
 from numscope.store.reader import Run, open_run
 
 
-def final_error(comparison: Any) -> float | None:
-    """Return the relative error of what the model gives in the end; None where nothing of that was compared."""
+class Compared(Protocol):
+    """A comparison, of which the table of calls and the target are read."""
+
+    @property
+    def calls(self) -> pa.Table: ...
+    @property
+    def target(self) -> Run: ...
+
+
+class Graft(TypedDict):
+    """What was grafted, the final error before and after, and the share removed, as the report has it."""
+
+    names: list[str]
+    inputs: bool
+    ungrafted: str | None
+    before: float | None
+    after: float | None
+    removed: float | None
+
+
+def final_error(comparison: Compared) -> float | None:
+    """Return the relative error of the model's final output; None where nothing of that was compared."""
     calls = comparison.calls
-    known = calls.filter(pc.and_(pc.equal(calls["phase"], "forward"), pc.is_valid(calls["error_out"])))
-    if not known.num_rows:
+    measured = calls.filter(pc.and_(pc.equal(calls["phase"], "forward"), pc.is_valid(calls["error_out"])))
+    if not measured.num_rows:
         return None
-    first = known.filter(pc.equal(known["step"], pc.min(known["step"])))
+    first = measured.filter(pc.equal(measured["step"], pc.min(measured["step"])))
     outermost = first.filter(pc.and_(pc.equal(first["kind"], "module"), pc.is_null(first["parent"])))
     if outermost.num_rows:
         return float(pc.max(outermost["error_out"]).as_py())
@@ -50,11 +71,12 @@ def ungrafted_of(grafted: Run, reference: Run) -> Run | None:
         same = all(run.manifest.get(key) == grafted.manifest.get(key) for key in ("script", "argv", "framework"))
         if same and not run.manifest.get("grafts"):
             found.append((str(run.manifest.get("created") or ""), run))
-    return max(found, key=lambda item: item[0])[1] if found else None
+    _, newest = max(found, key=lambda item: item[0], default=("", None))
+    return newest
 
 
-def told(grafted: Any, ungrafted: Any | None) -> dict[str, Any]:
-    """Return what the report says of a graft: what was put in, the final error before and after, the share removed."""
+def details(grafted: Compared, ungrafted: Compared | None) -> Graft:
+    """Return the details of a graft for the report."""
     after = final_error(grafted)
     before = final_error(ungrafted) if ungrafted is not None else None
     names = [name for graft in grafted.target.manifest["grafts"] for name in graft["names"] or ["every module"]]
@@ -68,8 +90,8 @@ def told(grafted: Any, ungrafted: Any | None) -> dict[str, Any]:
     }
 
 
-def sentence(graft: dict[str, Any]) -> str:
-    """Return what a graft did, in words."""
+def sentence(graft: Graft) -> str:
+    """Return the effect of a graft in words."""
     what = ", ".join(graft["names"][:4]) + (" …" if len(graft["names"]) > 4 else "")
     what = f"{what} {'given' if graft['inputs'] else 'gives'} the reference's tensors"
     if graft["after"] is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,13 @@ from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin
 from numscope.store.reader import Run, StepTables
+
+
+class Place(NamedTuple):
+    """A step of a rank."""
+
+    step: int
+    rank: int
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from numscope.compare.align.map_file import Map
 from numscope.compare.judge.findings import History
-from numscope.compare.steps import StepResult, judge_step, measure_step
+from numscope.compare.steps import Place, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run
 
@@ -14,7 +14,7 @@ from numscope.store.reader import Run
 def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
-    steps: list[tuple[int, int]],
+    steps: Sequence[Place],
     mapping: Map | None,
     thresholds: Thresholds,
     progress: Callable[[int, int], None] | None,

@@ -7,11 +7,11 @@ engine's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from numscope.compare.align.map_file import Map
 from numscope.compare.judge.findings import History
-from numscope.compare.steps import Measured, StepResult, judge_step, measure_step
+from numscope.compare.steps import Measured, Place, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import MissingExtraError
 from numscope.store.reader import Run, open_run
@@ -20,7 +20,7 @@ from numscope.store.reader import Run, open_run
 def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
-    steps: list[tuple[int, int]],
+    steps: Sequence[Place],
     mapping: Map | None,
     thresholds: Thresholds,
     progress: Callable[[int, int], None] | None,

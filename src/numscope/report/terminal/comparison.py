@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
-from numscope.compare.grafted import sentence
+from numscope.compare.grafted import Graft, sentence
 from numscope.compare.spool import Rows
 from numscope.core.report import Origin
 from numscope.store.schema import TableRow
@@ -142,7 +142,7 @@ def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
     return [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
 
 
-def _graft(graft: TableRow, paint: Paint, width: int) -> list[str]:
+def _graft(graft: Graft, paint: Paint, width: int) -> list[str]:
     first, *rest = textwrap.wrap(sentence(graft), width - 13, break_long_words=False)
     return [f"  {paint('grafted', '36')}    {first}", *(f"             {line}" for line in rest)]
 
