@@ -26,7 +26,7 @@ class Compared(Protocol):
 
 
 class Graft(TypedDict):
-    """What was grafted, the final error before and after, and the share removed, as the report has it."""
+    """The modules that were grafted, the final error before and after, and the share removed, as the report has it."""
 
     names: list[str]
     inputs: bool

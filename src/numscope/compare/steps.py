@@ -126,7 +126,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         history.two_frameworks = frameworks.differ(*runs)
     other_ranks = OtherRanks(runs, step, rank)
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, other_ranks)
-    sources = (Sources(runs[0], rank), Sources(runs[1], rank))
+    target, reference = runs
+    sources = (Sources(target, rank), Sources(reference, rank))
     origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
     for remembered in (history.state_changes, history.late_writes):
         for label, kept in remembered.items():
@@ -167,14 +168,12 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
 def _settings(a: Side, alignment: Alignment, judgement: Judgement) -> tuple[str, ...]:
     """Return the settings in which paired optimizers differ, in words."""
     optimizers = a.calls.kind[alignment.target] == a.book.code("optimizer")
-    told = (
-        (a.calls.name(int(alignment.target[pair])).split(".")[1], difference)
-        for pair, found in judgement.differences.items()
-        if optimizers[pair]
-        for difference in found
-        if difference.telling
-    )
-    return tuple(f"{name} {difference}" for name, difference in told)
+    settings: list[str] = []
+    for pair, differences in judgement.differences.items():
+        if optimizers[pair]:
+            _, name, *_ = a.calls.name(int(alignment.target[pair])).split(".")
+            settings += [f"{name} {difference}" for difference in differences if difference.telling]
+    return tuple(settings)
 
 
 def _not_compared(alignment: Alignment, judgement: Judgement) -> dict[str, int]:
@@ -188,6 +187,7 @@ def _not_compared(alignment: Alignment, judgement: Judgement) -> dict[str, int]:
 def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None:
     if not all((side.tensors.kept | side.tensors.sampled).any() for side in (a, b)):
         return None
+    target, reference = runs
 
     def read(run: Run, side: Side, row: int) -> NDArray[np.generic]:
         words = side.book.words
@@ -197,7 +197,7 @@ def _loader(runs: tuple[Run, Run], a: Side, b: Side, rank: int) -> Loader | None
         return run.array(rank, side.tensors.shard[row], side.tensors.key[row], words[side.tensors.dtype[row]], form)
 
     def both(t: int, r: int) -> tuple[NDArray[np.generic], NDArray[np.generic]] | None:
-        return read(runs[0], a, t), read(runs[1], b, r)
+        return read(target, a, t), read(reference, b, r)
 
     return both
 

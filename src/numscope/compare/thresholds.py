@@ -1,4 +1,4 @@
-"""What a user may set about the judgement, by flag or in a TOML file for CI."""
+"""The limits that a user may set, by flag or in a TOML file for CI."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def load_thresholds(path: str | os.PathLike[str]) -> Thresholds:
     """Return the thresholds of a TOML file: `[compare]` with the names of the fields above."""
     content = read_toml(path)
     given = content.get("compare", content)
-    known = {field.name for field in fields(Thresholds)}
+    names = {field.name for field in fields(Thresholds)}
     for name, value in given.items():
-        if name not in known:
-            raise SettingsError(f"{path}: there is no threshold {name!r}; there are {', '.join(sorted(known))}")
+        if name not in names:
+            raise SettingsError(f"{path}: there is no threshold {name!r}; there are {', '.join(sorted(names))}")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
             raise SettingsError(f"{path}: {name} must be a number of at least 0, not {value!r}")
     return Thresholds(**given)

@@ -1,1 +1,1 @@
-"""What a difference means: what rounding explains, which calls inherit an error, and which call is its origin."""
+"""Judges the differences of a step: which rounding explains, which calls inherit an error, and which is its origin."""

@@ -1,7 +1,7 @@
-"""The error of every pair of calls, and what rounding explains of it, for a step at once.
+"""The error of every pair of calls, and how much of it rounding explains, for a step at once.
 
-Explained is what the call's own rounding may add though its inputs are the same (the floor), and what the error that came
-in may have become on the way through; rounding.py has the rules for both.
+Rounding explains the error that a call may add though its inputs are the same (the floor), and the error that came in, as
+large as it may have become on the way through; rounding.py has the rules for both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TINY = 1e-300  # stands for a norm of zero under a fraction
 
 @dataclass(frozen=True)
 class CallErrors:
-    """What came in, what went out and what is explained, per pair of calls; NaN where unknown."""
+    """The errors that came in and went out, and how much is explained, per pair of calls; NaN where unknown."""
 
     error_in: Floats
     error_state: Floats
@@ -43,7 +43,7 @@ class CallErrors:
 def call_errors(
     a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, two_precisions: bool
 ) -> CallErrors:
-    """Return errors and what rounding explains of them for every pair of calls."""
+    """Return the errors of every pair of calls and how much of them rounding explains."""
     count = len(alignment.target)
     columns = _SlotColumns(count, a, b, slots, measures)
     operators = _Operators(a, alignment)
@@ -54,7 +54,7 @@ def call_errors(
     forward = forward_pairs(alignment, a)
     norms = _norms(columns, operators, roundoff, forward)
     bound = bounds(operators.rounding, operators.backward, operators.having(Trait.SIGN_LIKE), norms)
-    # Errors are relative to the reference, and what rounds is the larger of the two.
+    # Errors are relative to the reference, and rounding is in proportion to the larger of the two.
     larger = np.maximum(columns.of_worst_output(columns.larger), 1.0)
     floor, absolute, relative = larger * (bound.floor * roundoff), larger * bound.absolute, larger * bound.relative
     differs = columns.any(columns.made & columns.dtype_differs)
@@ -95,7 +95,7 @@ def forward_pairs(alignment: Alignment, a: Side) -> Ints:
 
 
 def _forward_errors(forward: Ints, error_in: Floats, error_out: Floats) -> Floats:
-    """Return the larger error of what a backward call's forward call was given and made, 0 where it has none."""
+    """Return the larger error of the inputs and outputs of a backward call's forward call, 0 where it has none."""
     both = np.fmax(np.nan_to_num(error_in), np.nan_to_num(error_out))
     return np.where(forward >= 0, both[np.maximum(forward, 0)], 0.0)
 
@@ -112,19 +112,18 @@ class _Operators:
                 calls.op[rows].tolist(), is_module.tolist(), calls.module_class[rows].tolist()
             )
         ]
-        known = {name: operator(name) for name in set(self.names)}
-        self._known: list[Operator] = [known[name] for name in self.names]
-        self.rounding = np.array([one.rounding for one in self._known], dtype=np.int64)
+        self._operators: list[Operator] = [operator(name) for name in self.names]
+        self.rounding = np.array([one.rounding for one in self._operators], dtype=np.int64)
         self.rounding[calls.kind[rows] == a.book.code("collective")] = Rounding.COMMUNICATE
         self.backward = calls.phase[rows] == a.book.code("backward")
 
     def having(self, trait: Trait) -> Flags:
         """Return which pairs' operators have a trait."""
-        return np.array([trait in one.traits for one in self._known], dtype=np.bool_)
+        return np.array([trait in one.traits for one in self._operators], dtype=np.bool_)
 
 
 class _SlotColumns:
-    """Columns per pair of slots, and what becomes of them per pair of calls."""
+    """Columns per pair of slots, and their reductions per pair of calls."""
 
     def __init__(self, count: int, a: Side, b: Side, slots: SlotPairs, measures: Measures) -> None:
         row = measures.row_of
@@ -191,11 +190,10 @@ class _SlotColumns:
         result = np.full(self.count, np.nan)
         order = np.argsort(np.nan_to_num(self.error[chosen], nan=-1.0, posinf=np.inf), kind="stable")
         result[self.pair[chosen][order]] = values[chosen][order]
-        known: Floats = np.nan_to_num(result)
-        return known
+        return np.asarray(np.nan_to_num(result))
 
     def moved_in(self, norms: Norms) -> Floats:
-        """Return the distance of all that each call was given, relative to what it made of that."""
+        """Return the distance between the two sides' inputs of each call, relative to the norm of its output."""
         there = np.where(np.isfinite(self.moved), self.moved, 0.0)[self.given]
         moved = np.bincount(self.pair[self.given], weights=there, minlength=self.count).astype(np.float64)
         widened = np.sqrt(np.maximum(1.0, norms.out_elements / norms.in_elements))
@@ -216,7 +214,7 @@ def _roundoff(columns: _SlotColumns, operators: _Operators, two_precisions: bool
 
 
 def _norms(columns: _SlotColumns, operators: _Operators, roundoff: Floats, forward: Ints) -> Norms:
-    """Return the norms of what goes into each pair of calls and comes out of it."""
+    """Return the norms of the inputs and outputs of each pair of calls."""
     given = columns.given
     out = columns.of_worst_output(columns.norm)
     largest_in = columns.largest(given, columns.norm)

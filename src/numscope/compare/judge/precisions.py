@@ -30,7 +30,7 @@ class Precisions:
         return max(unit_roundoff(self.target), unit_roundoff(self.reference))
 
     def sentence(self) -> str:
-        """Return what a person should know."""
+        """Return the precisions in words."""
         if self.parameters:
             return f"the target's parameters are {self.target}, the reference's {self.reference}"
         return f"the target computes in {self.target}, the reference in {self.reference}"
@@ -44,12 +44,12 @@ def precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Prec
     out = floats & forward & (slots.role == OUTPUT)
     heavy = out & _products(a)[alignment.target[slots.pair]]
     if heavy.any() or not out.any():
-        computed = _two(a, b, slots, heavy) or _apart(a, b, rounded)
+        computed = _differing_dtypes(a, b, slots, heavy) or _dtypes_of_products(a, b, rounded)
     else:
-        computed = _two(a, b, slots, out)
+        computed = _differing_dtypes(a, b, slots, out)
     if computed is not None:
         return Precisions(*computed)
-    kept = _two(a, b, slots, floats & forward & (slots.role == STATE))
+    kept = _differing_dtypes(a, b, slots, floats & forward & (slots.role == STATE))
     return None if kept is None else Precisions(*kept, parameters=True)
 
 
@@ -59,8 +59,8 @@ def _products(side: Side) -> Flags:
     return np.asarray((np.array(classes, dtype=np.int64) == Rounding.PRODUCT)[place])
 
 
-def _two(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] | None:
-    """Return the two dtypes that most of the pairs have which differ in dtype, where those are more than a few."""
+def _differing_dtypes(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] | None:
+    """Return the two dtypes of most of the pairs that differ in dtype, None where only a few do."""
     x, y = a.tensors.dtype[slots.a[chosen]], b.tensors.dtype[slots.b[chosen]]
     unlike = x != y
     if not len(x) or unlike.mean() <= _SHARE:
@@ -69,17 +69,24 @@ def _two(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] |
     return a.book.words[mine], b.book.words[theirs]
 
 
-def _apart(a: Side, b: Side, rounded: Flags) -> tuple[str, str] | None:
-    """Return the dtypes in which the two runs make most of their products, where those differ: their calls may all have
-    other names."""
-    dtypes = [Counter(_made(side, rounded).tolist()).most_common(1) for side in (a, b)]
-    if not all(dtypes) or dtypes[0][0][0] == dtypes[1][0][0]:
+def _dtypes_of_products(a: Side, b: Side, rounded: Flags) -> tuple[str, str] | None:
+    """Return the dtypes in which the two runs make most of their products, where those differ.
+
+    No call needs to be paired: all of them may have other names.
+    """
+    target, reference = (_most_common(_product_dtypes(side, rounded)) for side in (a, b))
+    if target < 0 or reference < 0 or target == reference:
         return None
-    return a.book.words[dtypes[0][0][0]], b.book.words[dtypes[1][0][0]]
+    return a.book.words[target], b.book.words[reference]
 
 
-def _made(side: Side, rounded: Flags) -> Ints:
-    """Return the dtypes of what the products of a run's forward make."""
+def _most_common(codes: Ints) -> int:
+    """Return the most common code, -1 of none."""
+    return next((code for code, _ in Counter(codes.tolist()).most_common(1)), -1)
+
+
+def _product_dtypes(side: Side, rounded: Flags) -> Ints:
+    """Return the dtypes of the outputs of all products in a run's forward."""
     wanted = [side.book.code("output.0"), side.book.code("output")]
     calls = _products(side) & (side.calls.phase == side.book.code("forward")) & (side.calls.children == 0)
     rows = np.flatnonzero(np.isin(side.slots.slot, wanted) & calls[side.slots.call] & (side.slots.tensor >= 0))

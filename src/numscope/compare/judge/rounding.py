@@ -64,7 +64,7 @@ TWO_PRECISIONS = 4.0  # units of roundoff by which outputs of two dtypes differ 
 
 @dataclass(frozen=True)
 class Norms:
-    """What the rules read of each pair of calls; of several tensors the largest, unless something else is said."""
+    """The norms of each pair of calls that the rules read; of several tensors the largest, unless something else is said."""
 
     roundoff: Floats
     out: Floats  # norm of the output that is off by the most
@@ -100,7 +100,7 @@ class Norms:
 
 
 class Bound(NamedTuple):
-    """What rounding explains at each pair of calls: floor in units of roundoff, and gains of the error that came in."""
+    """The error that rounding explains at each pair of calls: a floor in units of roundoff, and gains of incoming errors."""
 
     floor: Floats
     absolute: Floats

@@ -42,7 +42,7 @@ class SideState:
 
 
 class State:
-    """What has been found out while the calls of a step are judged one by one."""
+    """The state of judging the calls of a step one by one."""
 
     def __init__(self, facts: Facts, history: History) -> None:
         self.facts, self.history = facts, history

@@ -41,6 +41,8 @@ def test_a_call_may_add_rounding_to_that_of_its_inner_calls() -> None:
 
 
 def test_a_call_that_returns_what_an_inner_call_made_is_as_right_as_that() -> None:
+    """What an inner call made is as right as that call."""
+
     def script(error: float) -> Script:
         made = data(Script(), X)
         output = off(G, error) if error else G

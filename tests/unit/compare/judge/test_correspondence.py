@@ -22,6 +22,8 @@ def scaled_by_number(value: float) -> Script:
 
 
 def test_calls_of_one_operator_with_inputs_of_the_same_sizes_correspond() -> None:
+    """Two calls correspond if they are paired, are one operator (or a map file names them), and are given the same number
+    of tensors, of the same sizes; a backward call does if its forward call does."""
     assert facts_of(scaled(), scaled()).corresponding.all()
 
 
@@ -30,7 +32,7 @@ def test_a_tensor_that_one_side_alone_is_given_parts_a_pair() -> None:
 
 
 def test_a_number_and_a_tensor_of_one_element_are_compared_as_numbers() -> None:
-    """A number and a tensor of one element are compared as numbers."""
+    """A number and a tensor of one element are compared as numbers, to a millionth."""
     two = np.array([2.0], np.float32)
     same = facts_of(scaled(**{"kwargs.other": two}), scaled_by_number(2.0))
     assert same.corresponding[1]
@@ -42,6 +44,8 @@ def test_a_number_and_a_tensor_of_one_element_are_compared_as_numbers() -> None:
 
 
 def test_backward_of_calls_that_do_different_jobs_does_not_correspond() -> None:
+    """A backward call does if its forward call does."""
+
     def with_backward(script: Script) -> Script:
         script.call("Tensor.mul.0.backward", {"input.0": W}, {"output.0": W * np.float32(2)}, forward=1)
         return script

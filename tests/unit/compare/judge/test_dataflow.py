@@ -36,6 +36,8 @@ def test_a_call_that_returns_its_input_did_not_make_it() -> None:
 
 
 def test_a_tensor_that_nothing_made_is_the_one_of_the_same_bits_made_before() -> None:
+    """A tensor that nothing recorded made is taken for one of the same bits that a call made before: a collective that
+    writes into its argument leaves no other trace."""
     script = chain(("Torch.tanh", G))
     script.call("Torch.exp.0.forward", {"input.0": G.copy()}, {"output.0": H})
     found = flow_of(script)
@@ -60,7 +62,7 @@ def branches() -> Script:
 
 
 def test_a_region_is_everything_between_a_tensor_and_the_nearest_that_corresponding_calls_made() -> None:
-    """They form a region: everything between the tensor in question and the nearest tensors that corresponding calls
+    """The others form a region: everything between the tensor in question and the nearest tensors that corresponding calls
     made."""
     found = flow_of(branches())
     partner = np.array([0, 1, -1, -1])  # data and tanh correspond

@@ -23,6 +23,7 @@ def test_an_agreement_withdraws_a_suspicion() -> None:
 
 
 def test_a_failure_after_an_agreement_raises_a_suspicion_again() -> None:
+    """A failure further on raises the suspicion again."""
     one = suspicion()
     one.withdraw(3.0)
     one.fail(4.0, 0.25)

@@ -62,6 +62,8 @@ def test_a_fault_of_an_earlier_step_is_a_cause_without_number() -> None:
 
 
 def test_a_pair_that_is_uncoupled_has_no_partner_and_its_backward_none() -> None:
+    """A call that is given a wrong tensor, though all that corresponds before it is right, does not correspond any more."""
+
     def script() -> Script:
         made = data(Script(), X)
         made.call("Torch.tanh.0.forward", {"input.0": X}, {"output.0": G})
