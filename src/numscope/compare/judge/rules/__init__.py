@@ -1,1 +1,1 @@
-"""The judge's rules, one file per kind of call: leaf, composite, optimizer step, late write."""
+"""The rules of the judge, one file per kind of call or of evidence."""
