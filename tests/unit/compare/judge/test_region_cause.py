@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.unit.compare.judge.tables import Array, W, X, data, judged
+from numscope.compare.judge.findings import ErrorSizes
+from numscope.compare.judge.paths.dataflow import RegionPair, region
+from numscope.compare.judge.paths.region_cause import region_cause
+from tests.unit.compare.judge.tables import Array, W, X, data, judged, state_of
 from tests.unit.compare.scripted import Script, numbers
 
 G = numbers((16, 64), seed=3)
@@ -133,23 +136,25 @@ def test_a_call_that_is_given_another_tensor_which_right_calls_made() -> None:
 def test_cleared_calls_come_last() -> None:
     """A call that led to a right result before, such as a mask that an earlier layer used, is named only if no other is
     left."""
-    bits = numbers((16, 64), seed=8)
 
     def script(target: bool) -> Script:
-        made = data(Script(), X)
-        mask = bits.copy()
-        if target:
-            half = bits / np.float32(2)
-            made.call("Torch.exp.0.forward", {"input.0": X}, {"output.0": half})
-            made.call("Tensor.mul.0.forward", {"input.0": half}, {"output.0": mask})
-        else:
-            made.call("Torch.expm1.0.forward", {"input.0": X}, {"output.0": mask})
-        first = mask * X
-        made.call("Torch.sub.0.forward", {"input.0": mask, "input.1": X}, {"output.0": first})
-        second = mask
-        if target:
-            second = mask + G
-            made.call("Tensor.add.0.forward", {"input.0": mask, "input.1": G}, {"output.0": second})
-        return ended(made, second)
+        made, last = data(Script(), X), X
+        for name in ("exp", "tanh") if target else ():
+            given, last = last, numbers((16, 64), seed=len(made.arrays))
+            made.call(f"Torch.{name}.0.forward", {"input.0": given}, {"output.0": last})
+        return ended(made, last)
 
-    assert judged(script(True), script(False)).named() == "Tensor.add.0.forward"
+    def named(*cleared: int) -> str:
+        state = state_of(script(True), script(False))
+        state.clear(cleared, ())
+        (row,) = state.facts.given(1)
+        t, r = state.facts.tensors(row)
+        regions = RegionPair(
+            region(state.facts.flow_a, t, state.target.partner), region(state.facts.flow_b, r, state.reference.partner)
+        )
+        finding = region_cause(state, 1, row, regions, ErrorSizes(1.0, 1e-6))
+        return state.facts.a.calls.name(finding.target)
+
+    assert named() == "Torch.exp.0.forward"
+    assert named(1) == "Torch.tanh.0.forward"
+    assert named(1, 2) == "Torch.exp.0.forward"
