@@ -164,3 +164,17 @@ def test_a_weight_that_two_classes_keep_in_two_layouts() -> None:
     state = state_of(target, module(W, made=made))
     assert Provenance(state).check(*weight_of(state)).is_right
     assert state.history.other_layouts == {"parameters.up.weight"}
+
+
+@pytest.mark.parametrize(("error", "right"), [(2e-6, True), (2e-5, False)])
+def test_a_sum_of_gradients_may_round_four_times_as_much(error: float, right: bool) -> None:
+    def script(wrong: float) -> Script:
+        made = chain(("Torch.tanh", G))
+        gradient = numbers((16, 64), seed=12)
+        given = off(gradient, wrong) if wrong else gradient
+        made.call("Torch.tanh.0.backward", {"input.0": given}, {"output.0": X + G}, forward=1)
+        return made
+
+    state = state_of(script(error), script(0.0))
+    (row,) = state.facts.given(2)
+    assert Provenance(state).check(2, row).is_right is right
