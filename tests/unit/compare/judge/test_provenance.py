@@ -151,7 +151,7 @@ def test_what_an_optimizer_left_is_as_far_off_as_it_was_then() -> None:
 def test_right_tensors_of_unrelated_runs_have_nothing_in_common() -> None:
     """Runs whose right tensors are as far apart as they are large (after steps of a far too large learning rate) have no
     origin in code that was not recorded."""
-    state = state_of(gap(0.5), gap(0.0), History(started=True, noise=1.5))
+    state = state_of(gap(100.0), gap(0.0), History(started=True, noise=1.5))
     (row,) = state.facts.given(2)
     assert Provenance(state).check(2, row).is_right
 
