@@ -102,6 +102,7 @@ def watch_imports() -> None:
         return  # the process that runs the script is captured already
     job = _Job(Order.from_environment())
     atexit.register(job.close)
+    _close_with_process(job)
     _ImportWatch(job.start).__enter__()
 
 
@@ -111,8 +112,13 @@ def _forked(_: object) -> None:
 
     abandon_active()
     job = _Job(Order.from_environment())
-    util.Finalize(None, job.close, exitpriority=100)  # a forked process runs no atexit functions
+    _close_with_process(job)  # a forked process runs no atexit functions
     job.start()
+
+
+def _close_with_process(job: _Job) -> None:
+    """Close a process of multiprocessing while the exception that ends it is known, before it runs atexit functions."""
+    util.Finalize(None, job.close, exitpriority=100)
 
 
 class _Job:
@@ -174,8 +180,12 @@ class _Job:
             self._guard.stop()
 
     def crashed(self, error: BaseException) -> None:
-        """End a script that failed: the guard writes its record."""
-        if self._guard is not None and getattr(error, "code", 1) not in (0, None):
+        """Tell the capture, or the guard, that the script has ended in an error: it goes into the record."""
+        if getattr(error, "code", 1) in (0, None):
+            return
+        if self._capture is not None:
+            self._capture.crashed(error)
+        if self._guard is not None:
             self._guard.crashed(error)
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from numscope.capture.sites import Sites
 from numscope.core.errors import CaptureError
 from numscope.fingerprint.columns import Batch as FingerprintBatch
 from numscope.fingerprint.columns import Fingerprints
+from numscope.store.rundir import CLOSED
 from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
 
 FLUSH_SLOTS = 8_000
@@ -57,7 +58,7 @@ class Recorder:
     __slots__ = (
         "__weakref__", "_add_alike", "_again", "_batch", "_data", "_data_bytes", "_flushed", "_handed_over", "_handing_over",
         "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensors", "_to_numpy", "_writer",
-        "call_rows", "direct", "epoch", "full", "orders", "shape", "shares", "sites", "skipped", "slot_rows",
+        "call_rows", "direct", "epoch", "faults", "full", "orders", "shape", "shares", "sites", "skipped", "slot_rows",
         "step", "strings", "takes_many", "tensor_numbers",
     )  # fmt: skip
 
@@ -76,6 +77,7 @@ class Recorder:
         self.step = 0
         self.epoch = 0  # grows with every step, so that numbering starts anew without touching each series
         self.skipped: dict[str, int] = {}
+        self.faults = 0  # of our own, among those that were skipped
         self._open_writer = open_writer
         self._writer: RunWriter | None = None
         self._measure = measure
@@ -253,8 +255,9 @@ class Recorder:
         """Tell whether a tensor's row is with the writer already."""
         return number < self._handed_over
 
-    def skip(self, reason: str) -> None:
-        """Count something that could not be recorded."""
+    def skip(self, reason: str, fault: bool = False) -> None:
+        """Count something that could not be recorded; `fault` says that it is our own fault."""
+        self.faults += fault
         self.skipped[reason] = self.skipped.get(reason, 0) + 1
 
     def is_full(self, times: int = 1) -> bool:
@@ -317,15 +320,15 @@ class Recorder:
     def end_step(self) -> None:
         """Hand over the rest of the step, which is then complete; more of it may still follow."""
         self.flush()
-        self.writer.end_step(self.step, self.skipped)
-        self.skipped = {}
+        self.writer.end_step(self.step, self.skipped, self.faults)
+        self.skipped, self.faults = {}, 0
         self._flushed = False
 
     def begin_step(self, step: int) -> None:
         """Start numbering for a step."""
         self.step = step
         self.epoch += 1
-        self.skipped = {}
+        self.skipped, self.faults = {}, 0
         self.orders = itertools.count()
         self.tensor_numbers = itertools.count()
         self._handed_over = 0
@@ -348,13 +351,13 @@ class Recorder:
             self._writer = self._open_writer()
         return self._writer
 
-    def settle(self) -> None:
-        """Wait until all is written."""
-        self.writer.settle()
+    def settle(self, end: str = CLOSED) -> None:
+        """Wait until all is written, and how the run ended, if it does here."""
+        self.writer.settle(end)
 
-    def close(self) -> None:
+    def close(self, end: str = CLOSED) -> None:
         """Close the run; what it was opened for is let go with it, not when Python's collector comes to it."""
-        self.writer.close()
+        self.writer.close(end)
         self._open_writer = _closed
 
 

@@ -28,6 +28,7 @@ from numscope.core.errors import CaptureError, NumscopeError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.files import place
+from numscope.store.rundir import CLOSED
 from numscope.store.writer import QUEUE_BYTES, RunWriter
 
 
@@ -134,6 +135,8 @@ class Capture:
         self._dead = False  # the writer failed; nothing more is recorded
         self._told = False  # why something was not recorded
         self._watched = False  # in at least one step
+        self._end = CLOSED  # or the class of the exception that ended the run
+        self._handled = 0  # id of an exception that was being handled when the capture began: it ends nothing
 
     # The user's side ----------------------------------------------------------------------------------------------
 
@@ -148,8 +151,10 @@ class Capture:
             return
         _active = self
         self._running = True
+        self._end, self._handled = CLOSED, id(sys.exc_info()[1])
         if not self._recorder.opened:
             self._first_graft = grafts.first()
+            atexit.register(self._at_exit)
         if self._job:
             self._tick_off = self._frontend.tick(self._optimizer_stepped)
         self._watch_if_wanted()
@@ -166,11 +171,12 @@ class Capture:
             self._tick_off()
         self._unwatch()
         self._end_step()
+        self.crashed(sys.exc_info()[1])
         if (complaint := self._frontend.complaint()) is not None:
             self._told = True
             warnings.warn(f"numscope: {complaint}", stacklevel=_users_level())
         if self._recorder.opened:
-            self._guarded(self._recorder.settle)
+            self._guarded(lambda: self._recorder.settle(self._end))
 
     def step(self) -> None:
         """End one step and begin the next."""
@@ -184,10 +190,10 @@ class Capture:
         self.stop()
         if not (self._watched or self._told or self._closed or self._job or self._control is not None):
             self._tell_nothing()
-        atexit.unregister(self.close)  # it would hold all names and stacks of the run until the job ends
+        atexit.unregister(self._at_exit)  # it would hold all names and stacks of the run until the job ends
         if self._recorder.opened and not self._closed:
             self._closed = True
-            self._guarded(self._recorder.close)
+            self._guarded(lambda: self._recorder.close(self._end))
             if not self._dead and (seen := grafts.since(self._first_graft)) != self._grafts_told:
                 self._guarded(lambda: rundir.add_to_manifest(rundir.located(self.path, self._home), {"grafts": seen}))
 
@@ -208,6 +214,23 @@ class Capture:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.crashed(error)
+        self.close()
+
+    def crashed(self, error: BaseException | None) -> None:
+        """Remember the exception that ends the run, for the run to tell; leaving with status 0 is none."""
+        if error is None or id(error) == self._handled or self._end != CLOSED or isinstance(error, GeneratorExit):
+            return
+        if isinstance(error, SystemExit):
+            if error.code in (0, None):
+                return
+            error = error.__context__ or error  # `except ValueError: sys.exit(1)`
+        self._end = type(error).__name__
+
+    def _at_exit(self) -> None:
+        """Close the run with the process, which an exception may have ended."""
+        if self._running and not hasattr(sys, "ps1"):  # in a notebook, one that ended a cell
+            self.crashed(getattr(sys, "last_value", None))
         self.close()
 
     def why_nothing(self) -> str:
@@ -259,11 +282,12 @@ class Capture:
         writer = RunWriter(
             rundir.located(self.path, self._home),
             rank=rank,
-            manifest={**facts, "job": self._job, **seen},
+            manifest={**facts, "job": self._job, "ends": True, **seen},
             overwrite=self.settings.overwrite,
             queue_bytes=QUEUE_BYTES if keeps else _TABLES,
         )
-        atexit.register(self.close)  # registered after the writer's own, so that it runs before it
+        atexit.unregister(self._at_exit)
+        atexit.register(self._at_exit)  # registered after the writer's own, so that it runs before it
         return writer
 
     def abandon(self) -> None:
@@ -272,7 +296,7 @@ class Capture:
         self._dead = self._closed = True
         self._running = False
         self._unwatch()
-        atexit.unregister(self.close)
+        atexit.unregister(self._at_exit)
         if _active is self:
             _active = None
 
@@ -335,6 +359,7 @@ class Capture:
             if self.settings.on_error == "raise":
                 raise
             was_dead, self._dead = self._dead, True
+            self._end = type(error).__name__
             self._unwatch()
             if was_dead:
                 return  # a later failure, at the end, has the same cause

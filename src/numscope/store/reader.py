@@ -23,7 +23,7 @@ from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.remote import fetch_shard, is_url, local_copy
-from numscope.store.rundir import rank_directories, read_manifest
+from numscope.store.rundir import rank_directories, read_end, read_manifest
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables
@@ -148,6 +148,19 @@ class Run:
                     for reason, count in line.skipped.items():
                         total[reason] = total.get(reason, 0) + count
         return total
+
+    def faults(self) -> int:
+        """Return how many calls were not recorded, or not wholly, by a fault of numscope's own."""
+        return sum(line.faults for tables in self._ranks.values() for line in tables.lines)
+
+    def ends(self) -> dict[int, str]:
+        """Return how each rank ended: "closed", the class of the exception that ended it, or "" where it was cut off.
+
+        A rank that is still running is "" as well. Imported runs and those of 0.1.0 do not say: they have no rank here.
+        """
+        if self.manifest.get("ends") is not True:
+            return {}
+        return {rank: read_end(tables.directory) for rank, tables in self._ranks.items()}
 
     def step_seconds(self, step: int, rank: int) -> float | None:
         """Return how long a complete step took in the job, capture included."""

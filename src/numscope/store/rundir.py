@@ -15,6 +15,8 @@ from numscope.store.remote import is_url
 from numscope.store.schema import FORMAT
 
 MANIFEST = "manifest.json"
+RANK = "rank.json"
+CLOSED = "closed"  # how a rank ended that nothing cut off
 _RANK = re.compile(r"rank(?P<rank>\d+)")
 _OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
 
@@ -102,8 +104,25 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Pat
     place(path / MANIFEST, content, replace=overwrite and rank == 0)
     directory.mkdir()
     facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
-    place(directory / "rank.json", json.dumps(facts, default=str).encode())
+    place(directory / RANK, json.dumps(facts, default=str).encode())
     return directory
+
+
+def write_end(directory: Path, end: str) -> None:
+    """Write down how a rank ended: CLOSED, the class of an exception, or "" while it goes on."""
+    content = {**json.loads((directory / RANK).read_bytes()), "end": end}
+    place(directory / RANK, json.dumps(content).encode(), replace=True)
+
+
+def read_end(directory: Path) -> str:
+    """Return how a rank ended; "" where it was cut off or still runs."""
+    path = directory / RANK
+    try:
+        return str(json.loads(path.read_bytes()).get("end", ""))
+    except FileNotFoundError:
+        return ""  # killed before it was written
+    except (OSError, ValueError, AttributeError) as error:
+        raise RunError(f"{path} is damaged: copy it again from where the run was made, or capture again") from error
 
 
 def add_to_manifest(path: Path, facts: JsonObject) -> None:
@@ -115,7 +134,7 @@ def add_to_manifest(path: Path, facts: JsonObject) -> None:
 def job_of(directory: Path) -> str | None:
     """Return the job that wrote a rank's directory, or None where that is not recorded."""
     try:
-        return str(json.loads((directory / "rank.json").read_bytes())["job"])
+        return str(json.loads((directory / RANK).read_bytes())["job"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -36,6 +36,7 @@ class StepLine:
     segment: int
     rows: dict[str, RowRange]
     skipped: dict[str, int]
+    faults: int
     time: float
     seconds: float
 
@@ -262,6 +263,7 @@ def _parse_line(line: JsonObject) -> StepLine:
         segment=int(line["segment"]),
         rows={table: RowRange(*map(int, line["rows"][table])) for table in TABLES},
         skipped={str(reason): int(count) for reason, count in line["skipped"].items()},
+        faults=int(line.get("faults", 0)),  # 0.1.0 did not count them
         time=float(line["time"]),
         seconds=float(line["seconds"]),
     )

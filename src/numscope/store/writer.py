@@ -81,10 +81,16 @@ class RunWriter:
         self._error: BaseException | None = None
         self._broken: BaseException | None = None
         self._closed = False
+        self._end = ""  # how the rank ended, for the next settle or close
         self._pid = os.getpid()
         self._step_began = time.perf_counter()
-        self._thread = threading.Thread(target=self._work, name=f"numscope-writer-{rank}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = threading.Thread(
+            target=self._work, name=f"numscope-writer-{rank}", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # an interpreter that is ending starts no threads: close() writes all
+            self._thread = None
         atexit.register(self._close_at_exit)
 
     def write(self, batch: Batch | Callable[[], Batch], size: int | None = None) -> None:
@@ -93,42 +99,50 @@ class RunWriter:
             size = batch.nbytes() if isinstance(batch, Batch) else 0
         with self._changed:
             self._check()
-            while self._waiting and self._waiting + size > self._limit and self._broken is None:
+            while self._thread and self._waiting and self._waiting + size > self._limit and self._broken is None:
                 self._changed.wait()
             self._put(batch, size)
 
-    def end_step(self, step: int, skipped: dict[str, int]) -> None:
-        """End a step: it becomes visible when everything handed over before is written."""
+    def end_step(self, step: int, skipped: dict[str, int], faults: int = 0) -> None:
+        """End a step: it becomes visible when everything handed over before is written.
+
+        `skipped` counts the calls that were not recorded by reason, `faults` those of them that are faults of our own.
+        """
         now = time.perf_counter()
         with self._changed:
             self._check()
-            self._put(EndOfStep(step, dict(skipped), now - self._step_began, time.time()), 0)
+            self._put(EndOfStep(step, dict(skipped), faults, now - self._step_began, time.time()), 0)
         self._step_began = now
 
     def flush(self) -> None:
         """Wait until everything handed over is written."""
         with self._changed:
-            while self._items and self._thread.is_alive():
+            while self._items and self._thread is not None and self._thread.is_alive():
                 self._changed.wait(1.0)
             self._check()
 
-    def settle(self) -> None:
-        """Wait until everything handed over is written and its segment closed; more may follow."""
+    def settle(self, end: str = rundir.CLOSED) -> None:
+        """Wait until everything handed over is written, its segment closed, and how it ended; more may follow."""
         with self._changed:
             self._check()
+            self._end = end
             self._put(_Command.SETTLE, 0)
         self.flush()
 
-    def close(self) -> None:
-        """Write the rest of the queue, close the files, and end the thread."""
+    def close(self, end: str = rundir.CLOSED) -> None:
+        """Write the rest of the queue and how the rank ended, close the files, and end the thread."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._end = end
         atexit.unregister(self._close_at_exit)
         with self._changed:
             self._queue.append((_Command.CLOSE, 0))
             self._changed.notify_all()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._work()
         self._raise()
 
     def __enter__(self) -> RunWriter:
@@ -138,7 +152,7 @@ class RunWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.close()
+            self.close(rundir.CLOSED if kind is None else kind.__name__)
         except RunError:
             if error is None:  # the user's own error takes precedence
                 raise
@@ -190,12 +204,13 @@ class RunWriter:
                 continue
             self._finish(begun, leave=len(begun) - 1 if item is _Command.NOTHING else 0)
             if item is _Command.CLOSE:
-                self._attempt(self._files.close, always=True)
+                failed = self._broken or self._error
+                self._attempt(partial(self._files.close, type(failed).__name__ if failed else self._end), always=True)
                 return
             if isinstance(item, EndOfStep):
                 self._attempt(partial(self._files.end_step, item))
             elif item is _Command.SETTLE:
-                self._attempt(self._files.next_segment)
+                self._attempt(self._settle)
             if item is not _Command.NOTHING:
                 self._release(0)
 
@@ -207,6 +222,11 @@ class RunWriter:
 
     def _begin(self, item: Batch | Callable[[], Batch]) -> PendingBatch:
         return self._files.begin(item if isinstance(item, Batch) else item())
+
+    def _settle(self) -> None:
+        self._files.next_segment()
+        if self._error is None:
+            self._files.write_end(self._end)
 
     def _finish(self, begun: deque[tuple[PendingBatch, int]], leave: int) -> None:
         """Finish in order the batches whose data is written, waiting for it while more than `leave` are unfinished."""

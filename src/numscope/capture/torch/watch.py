@@ -327,7 +327,7 @@ class Watch(Values):
         if self.settings.on_error == "raise":
             raise error
         reason = f"{where}: {type(error).__name__}: {error}"
-        self.recorder.skip(reason.splitlines()[0][:200])
+        self.recorder.skip(reason.splitlines()[0][:200], fault=True)
         if where not in self._warned:
             self._warned.add(where)
             warnings.warn(f"numscope could not record a call ({reason}); training goes on", stacklevel=3)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numscope.core.arrays import AnyArray
 from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
 from numscope.store.files import write_all
+from numscope.store.rundir import write_end
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SegmentWriter
 from numscope.store.shards import key_of_view
@@ -32,6 +33,7 @@ class EndOfStep:
 
     step: int
     skipped: dict[str, int]  # calls that were not recorded, by reason
+    faults: int  # how many of them by a fault of our own
     seconds: float  # its duration
     time: float  # since the epoch
 
@@ -59,6 +61,7 @@ class RankFiles:
         self._shards = ShardWriter(directory, shard_bytes)
         self._messages = {name: Messages(name) for name in _ORDER}
         self._begun = 0  # batches that are not finished
+        self._end = ""  # as it is written down
         self._begin = dict(self._segment.rows)
         self._lost: dict[str, int] = {}
         self._placed: dict[int, tuple[str, str]] = {}  # shard and key of this step's tensors, by number
@@ -67,6 +70,7 @@ class RankFiles:
     def begin(self, batch: Batch) -> PendingBatch:
         """Begin to write the data of a batch; `finish` writes the rows, in the order of the batches."""
         self._check_ours()
+        self.write_end("")
         try:
             columns = {name: getattr(batch, name) for name in _ORDER}
             tables: dict[str, Message] = {}
@@ -118,6 +122,7 @@ class RankFiles:
     def end_step(self, end: EndOfStep) -> None:
         self._placed.clear()
         skipped = dict(end.skipped)
+        faults = end.faults + sum(self._lost.values())
         for reason, count in self._lost.items():
             skipped[reason] = skipped.get(reason, 0) + count
         self._lost = {}
@@ -127,6 +132,7 @@ class RankFiles:
             "segment": self._segment.segment,
             "rows": rows,
             "skipped": skipped,
+            "faults": faults,
             "time": round(end.time, 3),
             "seconds": round(end.seconds, 6),
         }
@@ -143,11 +149,18 @@ class RankFiles:
             self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
             self._begin = dict(self._segment.rows)
 
-    def close(self) -> None:
+    def write_end(self, end: str) -> None:
+        """Write down how the rank ended, or that it goes on after all; of a run that was removed nothing."""
+        if end != self._end and self._is_ours():
+            write_end(self._directory, end)
+            self._end = end
+
+    def close(self, end: str) -> None:
         try:
             if self._segment.bytes:  # else nothing is left to close, and the run may have been deleted
                 self._check_ours()
                 self._segment.close()
+            self.write_end(end)
         finally:
             self._segment.let_go()
             self._shards.close()
@@ -155,8 +168,11 @@ class RankFiles:
 
     def _check_ours(self) -> None:
         """Raise if the run was removed or overwritten: files of these names may be another job's."""
-        if os.fstat(self._steps).st_nlink == 0:
+        if not self._is_ours():
             raise OSError(errno.ESTALE, "it was removed, or overwritten by another job")
+
+    def _is_ours(self) -> bool:
+        return os.fstat(self._steps).st_nlink > 0
 
 
 def _has_rows(columns: Columns) -> bool:
