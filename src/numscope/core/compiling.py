@@ -14,6 +14,7 @@ from pathlib import Path
 
 VARIABLE = "NUMSCOPE_NATIVE"
 _SECONDS = 60  # that a compiler may take
+_WARNINGS = ("-Wall", "-Wextra")  # a test compiles with -Werror
 
 
 def is_wanted() -> bool:
@@ -42,7 +43,7 @@ def compiled(
     path = _cache() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     if not path.exists():
         files = [str(source) for source in sources if source.suffix != ".h"]
-        _compile(path, [[*compiler, *files, *some] for some in flags], try_out)
+        _compile(path, [[*compiler, *_WARNINGS, *files, *some] for some in flags], try_out)
     return path
 
 
@@ -77,7 +78,7 @@ def _cache() -> Path:
 
 
 def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[Path], None]) -> None:
-    """Compile by the first command that succeeds, try the library out, and rename it into place: others may do so too."""
+    """Compile with the first command that succeeds, try the library out, and rename it into place: others may do so too."""
     import subprocess
     import tempfile
 
@@ -91,6 +92,6 @@ def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[P
             if result.returncode == 0:
                 break
         else:
-            raise RuntimeError(f"{commands[0][0]} could not compile {path.name}")
+            raise RuntimeError(f"{command[0]} could not compile {path.name}: {result.stderr.decode(errors='replace')}")
         try_out(library)
         os.replace(library, path)

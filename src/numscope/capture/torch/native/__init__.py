@@ -115,11 +115,11 @@ def _flags() -> list[list[str]]:
         "-O2",
         "-fPIC",
         "-shared",
-        "-w",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        f"-I{sysconfig.get_paths()['include']}",
+        *("-isystem", sysconfig.get_paths()["include"]),  # no warnings about others' headers
+        *("-isystem", str(root / "include")),
     ]
-    flags += [f"-I{root / 'include'}", f"-L{root / 'lib'}", "-lc10"]
+    flags += [f"-L{root / 'lib'}", "-lc10"]
     return [[f"-std={standard}", *flags] for standard in _STANDARDS]
 
 
