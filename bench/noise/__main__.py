@@ -1,0 +1,125 @@
+"""Measure rounding on this machine.
+
+python -m bench.noise record FOLDER [--seconds N]    # the samples of every device here, as Parquet
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from numscope.diagnose.accuracy.cases import dtypes, operators
+from numscope.diagnose.accuracy.data import Form
+from numscope.diagnose.accuracy.devices import Way, chip, ways
+from numscope.diagnose.accuracy.samples import Amplified, Sample, accuracy, amplified, cast
+
+_COARSE = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+_GIVEN = tuple(10.0**-exponent for exponent in range(8, 0, -1))
+
+
+def main() -> int:
+    """Do what the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.noise", description=__doc__)
+    parser.add_argument("what", choices=("record",))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=300.0, help="how long, in all")
+    parser.add_argument("--threads", type=int, nargs="*", help="of the CPU; default: one, and all")
+    parser.add_argument("--samples", type=int, default=12, help="of each kind of inputs, at most")
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    record(options.folder, options.seconds, options.samples, options.threads)
+    return 0
+
+
+def record(folder: Path, seconds: float, samples: int, threads: list[int] | None) -> None:
+    """Write the samples of all devices of this machine, and the amplifications where it has a CPU alone."""
+    cuda = torch.cuda.is_available()
+    threads = threads or sorted({1, os.cpu_count() or 1})
+    plans = [("cpu", count) for count in threads] + ([("cuda", threads[-1])] if cuda else [])
+    end = time.perf_counter() + seconds
+    for kind, count in plans:
+        share = (end - time.perf_counter()) * (1.0 if kind == "cuda" or not cuda else 0.2)
+        rows, failed = _samples(torch.device(kind), count, samples, time.perf_counter() + share)
+        _write(folder / f"samples-{kind}-{count}.parquet", rows)
+        (folder / f"failed-{kind}-{count}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
+        print(f"{kind}, {count} threads: {len(rows)} samples, {len(failed)} failures", flush=True)
+    about = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    about |= {"cpu": platform.processor() or platform.machine(), "date": time.strftime("%Y-%m-%d")}
+    (folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+    if not cuda:
+        _write(folder / "amplified.parquet", list(_amplified(max(2, samples // 4))))
+
+
+def _samples(
+    device: torch.device, threads: int, samples: int, until: float
+) -> tuple[list[dict[str, object]], dict[str, str]]:
+    torch.set_num_threads(threads if device.type == "cpu" else 1)
+    rows: list[dict[str, object]] = []
+    failed: dict[str, str] = {}
+    begin = time.perf_counter()
+    about = {"kind": device.type, "chip": chip(device), "threads": threads}
+    slowest: Counter[str] = Counter()
+    for number in range(samples):
+        for name in operators():
+            for dtype in dtypes(name):
+                key = str(dtype).removeprefix("torch.")
+                for way in ways(device):
+                    label = f"{name} {key} {way.name}"
+                    if label in failed or not way.concerns(name, key):
+                        continue
+                    start = time.perf_counter()
+                    try:
+                        for sample in _of(name, number, device, dtype, way):
+                            rows.append({**about, "way": way.name, **_row(sample)})
+                    except Exception as error:  # a device that lacks an operator, or a dtype of it
+                        failed[label] = f"{type(error).__name__}: {error}"[:200]
+                    slowest[label] += int(1e3 * (time.perf_counter() - start))
+            if time.perf_counter() > until:
+                print(f"{device.type}: time is up in sample {number} at {name}", flush=True)
+                return rows, failed
+    print(f"{time.perf_counter() - begin:.0f} s; slowest (ms) {slowest.most_common(8)}", flush=True)
+    return rows, failed
+
+
+def _of(name: str, number: int, device: torch.device, dtype: torch.dtype, way: Way) -> Iterator[Sample]:
+    with way.within():
+        for form in Form:
+            yield from accuracy(name, form, number, device, dtype)
+
+
+def _amplified(samples: int) -> Iterator[dict[str, object]]:
+    for name in operators():
+        for form in Form:
+            for number in range(samples):
+                yield from map(_row, amplified(name, form, number, _GIVEN))
+    for dtype in _COARSE:
+        for form in Form:
+            for number in range(samples):
+                yield from map(_row, cast(dtype, form, number, _GIVEN))
+
+
+def _row(sample: Sample | Amplified) -> dict[str, object]:
+    return {**sample._asdict(), **sample.sizes._asdict(), "form": sample.form.value, "sizes": None}
+
+
+def _write(path: Path, rows: list[dict[str, object]]) -> None:
+    table = pa.Table.from_pylist(rows).drop_columns("sizes")
+    narrow = [
+        pa.field(f.name, pa.float32() if f.type == pa.float64() and f.name != "error" else f.type) for f in table.schema
+    ]
+    pq.write_table(table.cast(pa.schema(narrow)), path, compression="zstd")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
