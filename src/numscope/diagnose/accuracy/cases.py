@@ -103,9 +103,9 @@ _each(
     hardtanh=F.hardtanh,
     abs=torch.abs,
     clamp=lambda x: torch.clamp(x, -0.5, 0.5),
-    threshold=lambda x: F.threshold(x, 0.1, 0.0),
-    clamp_min=lambda x: torch.clamp_min(x, 0.1),
-    clamp_max=lambda x: torch.clamp_max(x, 0.1),
+    threshold=lambda x: F.threshold(x, 0.125, 0.0),
+    clamp_min=lambda x: torch.clamp_min(x, 0.125),
+    clamp_max=lambda x: torch.clamp_max(x, 0.125),
     amax=lambda x: x.amax(-1),
     amin=lambda x: x.amin(-1),
     max=lambda x: x.max(-1).values,
@@ -243,7 +243,7 @@ _two(
 
 @_case("embedding_bag")
 def _bag(data: Data) -> Call:
-    rows = data.integers(64, 8, data.depth)
+    rows = data.integers(64, 8, min(data.depth, 64))
     return Call(lambda table: F.embedding_bag(rows.to(table.device), table, mode="sum"), (data.normal(64, 16),))
 
 

@@ -97,6 +97,11 @@ class Data:
             return 2.0 * x + 20.0
         return 4.0 * x if self.form is Form.SCALED else x
 
+    def gradient(self, *shape: int) -> torch.Tensor:
+        """Return the gradient of a result: nearly one for all elements in the cancelling form."""
+        x = self.normal(*shape)
+        return 1.0 + _REMAINDER * x if self.form is Form.CANCELLING else x
+
     def _scaled(self, x: torch.Tensor) -> torch.Tensor:
         if self.form is not Form.SCALED or x.dim() < 2:
             return x

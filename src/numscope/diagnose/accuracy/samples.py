@@ -29,8 +29,10 @@ class Sizes(NamedTuple):
     deviation: float
     log_product: float
     log_elements: float
-    forward_in: float
+    forward_in: float  # of the call whose backward it is
     forward_out: float
+    forward_elements: float
+    forward_deviation: float
 
 
 class Sample(NamedTuple):
@@ -71,7 +73,7 @@ def accuracy(
     here = _forward(drawn._replace(inputs=tuple(x.to(device) for x in inputs)), backward)
     yield from _samples(operator, form, here, exact, False)
     if _differentiable(exact):
-        given = tuple(data.normal(*x.shape).to(dtype) for x in exact.made)
+        given = tuple(data.gradient(*x.shape).to(dtype) for x in exact.made)
         exact = _backward(exact, tuple(x.double() for x in given))
         here = _backward(here, tuple(x.to(device) for x in given))
         yield from _samples(operator, form, here, exact, True)
@@ -111,23 +113,26 @@ def errors(here: Sequence[torch.Tensor], exact: Sequence[torch.Tensor]) -> Error
 def sizes(both: Both, backward: bool, place: int) -> Sizes:
     """Return the norms of a call, or of its backward; of the outputs' those of the one in that place."""
     given, made = (both.given, both.gradients) if backward else (both.inputs, both.made)
-    norms = [_norm(x) for x in given]
-    elements = [x.numel() for x in given]
-    variances = [n**2 / max(count, 1) - float(x.detach().mean()) ** 2 for x, n, count in zip(given, norms, elements)]
-    forward_in = max((_norm(x) for x in both.inputs), default=0.0) if backward else 0.0
-    forward_out = max((_norm(x) for x in both.made), default=0.0) if backward else 0.0
+    behind = both.inputs if backward else ()
+    norms, elements = [_norm(x) for x in given], [x.numel() for x in given]
     return Sizes(
         out=_norm(made[place]),
         off_elements=max(made[place].numel(), 1),
-        out_elements=max(1, *(x.numel() for x in made)) if made else 1,
+        out_elements=max(1, *(x.numel() for x in made)),
         largest_in=max(norms),
         in_elements=max(1, *elements),
-        deviation=math.sqrt(max(0.0, *variances)),
+        deviation=max(map(_deviation, given)),
         log_product=sum(math.log(max(n, 1e-300)) for n in norms),
         log_elements=sum(math.log(max(count, 1)) for count in elements),
-        forward_in=forward_in,
-        forward_out=forward_out,
+        forward_in=max(map(_norm, behind), default=0.0),
+        forward_out=max(map(_norm, both.made), default=0.0) if backward else 0.0,
+        forward_elements=max((x.numel() for x in behind), default=0),
+        forward_deviation=max(map(_deviation, behind), default=0.0),
     )
+
+
+def _deviation(x: torch.Tensor) -> float:
+    return math.sqrt(max(0.0, _norm(x) ** 2 / max(x.numel(), 1) - float(x.detach().mean()) ** 2))
 
 
 def _norm(x: torch.Tensor) -> float:
@@ -164,7 +169,7 @@ def _floating(made: Any) -> Tensors:
 
 
 class Noise(NamedTuple):
-    """A kind of error: of every element alike, in proportion to each, or one factor to a row."""
+    """A kind of error, in proportion to the size of each row: of all its elements alike, of each by its own, or a factor."""
 
     name: str
     by_element: bool
@@ -195,12 +200,15 @@ def amplified(
     exact = _forward(drawn, backward)
     gradients: Tensors = ()
     if _differentiable(exact):
-        gradients = tuple(data.normal(*x.shape) for x in exact.made)
+        gradients = tuple(data.gradient(*x.shape) for x in exact.made)
         exact = _backward(exact, gradients)
     for noise in NOISES:
         for size in given:
             inputs = tuple(_moved(x, size, noise, data) for x in drawn.inputs)
-            here = _forward(drawn._replace(inputs=inputs), backward)
+            try:
+                here = _forward(drawn._replace(inputs=inputs), backward)
+            except RuntimeError:  # the error leads out of what the operator is defined for
+                continue
             found = errors(here.made, exact.made)
             if found is not None:
                 moved = sum(_norm(x - y) for x, y in zip(inputs, drawn.inputs))
@@ -245,7 +253,8 @@ def cast(dtype: torch.dtype, form: Form, number: int, given: Sequence[float]) ->
 def _moved(x: torch.Tensor, size: float, noise: Noise, data: Data) -> torch.Tensor:
     """Return a tensor that is off by a relative L2 error."""
     shape = (*x.shape[:-1], 1) if noise.by_row and x.dim() else tuple(x.shape)
-    by = data.normal(*shape) * (x if noise.by_element else torch.ones_like(x))
+    rows = torch.linalg.vector_norm(x, dim=-1, keepdim=True) / x.shape[-1] ** 0.5 if x.dim() else x
+    by = data.normal(*shape) * (x if noise.by_element else rows.expand_as(x))
     length = _norm(by)
     return x + by * (size * _norm(x) / length) if length else x
 
