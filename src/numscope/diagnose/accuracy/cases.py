@@ -247,6 +247,21 @@ def _bag(data: Data) -> Call:
     return Call(lambda table: F.embedding_bag(rows.to(table.device), table, mode="sum"), (data.normal(64, 16),))
 
 
+@_case("dropout")
+def _masked(data: Data) -> Call:
+    kept = (data.uniform(data.rows, data.depth) > 0.1).double() / 0.9
+    return Call(lambda x: x * kept.to(x.device, x.dtype), (data.real(),))
+
+
+_each(
+    lambda data: data.normal(data.depth),  # for its dtype and device alone
+    linspace=lambda x: torch.linspace(-1.0, 1.0, x.numel(), dtype=x.dtype, device=x.device),
+    logspace=lambda x: torch.logspace(-2.0, 0.0, x.numel(), dtype=x.dtype, device=x.device),
+    arange=lambda x: torch.arange(0.0, 1.0, 1.0 / x.numel(), dtype=x.dtype, device=x.device),
+    full=lambda x: torch.full_like(x, 0.1),
+)
+
+
 @_case("embedding", "index_select", "gather")
 def _rows(data: Data) -> Call:
     rows = data.integers(16, 4, data.depth)

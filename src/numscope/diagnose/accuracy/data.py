@@ -81,10 +81,9 @@ class Data:
         return self._scaled(self.normal(*shape)) + _MEAN * (self.form is Form.CANCELLING)
 
     def positive(self, *shape: int) -> torch.Tensor:
-        """Return numbers above zero, decades apart in the form of that name."""
+        """Return numbers above zero, rows decades apart in the form of that name."""
         shape = shape or (self.rows, self.depth)
-        spread = 2.0 if self.form is Form.SCALED else 0.5
-        return torch.exp(spread * self.normal(*shape))
+        return self._scaled(torch.exp(0.5 * self.normal(*shape)))
 
     def inside(self, *shape: int) -> torch.Tensor:
         """Return numbers between -1 and 1."""
