@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import NoReturn, TextIO
 
 from numscope.commands import available, module_of
 from numscope.core.errors import NumscopeError, SettingsError, cure_of, describe
@@ -27,8 +27,8 @@ ABOUT = "Find the first operator at which two runs of a model stop agreeing, and
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line, like all others, and that leaves the lines of descriptions as they are."""
 
-    def __init__(self, prog: str, description: str, **more: Any) -> None:
-        super().__init__(prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter, **more)
+    def __init__(self, prog: str, description: str, usage: str | None = None, epilog: str | None = None) -> None:
+        super().__init__(prog, usage, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
 
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(error, debug)
 
 
-def _show_what_can_be_shown(stream: Any, errors: str = "replace") -> str | None:
+def _show_what_can_be_shown(stream: TextIO, errors: str = "replace") -> str | None:
     """Let a stream that is not UTF-8 show ? for what it cannot show; return what it would have done instead."""
     if not isinstance(stream, io.TextIOWrapper) or stream.encoding.lower().replace("-", "") == "utf8":
         return None

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Any
 
 from numscope.check.loss_scaling import gradients_were_left
 from numscope.check.steps import StoredCall, TensorFacts, dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.tracking import GivenToRanks, RankOutcome, RankTracking, RunOrigin
+from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Source, plain
 from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run, open_run
@@ -64,7 +64,7 @@ class Check:
         """Tell whether there is an origin."""
         return self.origin is not None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the JSON shape of the contract, and more."""
         return {
             "format": FORMAT,
@@ -131,7 +131,7 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
     )
 
 
-def _as_the_guard_said(run: Run, guard: dict[str, Any], outcomes: dict[int, RankOutcome]) -> Check:
+def _as_the_guard_said(run: Run, guard: JsonObject, outcomes: dict[int, RankOutcome]) -> Check:
     """Return the origin of a guard's record: the guard saw the whole job, the record has its last calls."""
     told = dict(guard["origin"])
     source, error = told.pop("source"), told.pop("error")

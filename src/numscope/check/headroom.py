@@ -9,18 +9,19 @@ masks, and are left out.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
-from numscope.core.dtypes import FLOATS, FloatFormat
+from numscope.check.steps import rows_of
+from numscope.core.dtypes import FLOATS, AnyArray, FloatFormat
 from numscope.core.errors import SettingsError
+from numscope.core.json_value import JsonObject
 from numscope.core.names import parse_call
 from numscope.store.reader import Run
 
-_CHUNK = 1 << 22
-
+_CHUNK = 1 << 22  # elements measured at a time
 
 FORMATS = {  # by the names that users know
     "fp32": FLOATS["float32"],
@@ -50,7 +51,7 @@ class Margin:
     subnormal: float | None = None
     flushed: float | None = None  # not zero, and zero in the format
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return it as JSON can hold it."""
         return asdict(self)
 
@@ -90,14 +91,14 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
             dtypes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["dtype"].to_pylist()))
             forward = [
                 (order, name, kind)
-                for order, name, kind, phase in _rows(tables.calls, ["order", "name", "kind", "phase"])
+                for order, name, kind, phase in rows_of(tables.calls, ["order", "name", "kind", "phase"])
                 if phase == "forward"
             ]
             # Where the calls inside modules were not recorded, the modules are the operators.
             inner = any(kind in ("api", "aten") for _, _, kind in forward)
             kinds = ("api", "aten", "collective") if inner else ("module", "collective")
             names = {order: name for order, name, kind in forward if kind in kinds}
-            for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
+            for order, slot, tensor in rows_of(tables.slots, ["call", "slot", "tensor"]):
                 if slot == "output.0" and order in names and tensor in dtypes:
                     parsed = parse_call(names[order])
                     head = f"{parsed.prefix}.{parsed.op}" if parsed is not None else names[order]
@@ -105,17 +106,17 @@ def operators(run: Run) -> dict[str, dict[str, int]]:
     return {dtype: dict(counter.most_common()) for dtype, counter in sorted(found.items())}
 
 
-def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
+def _margins(run: Run, target: Callable[[str], FloatFormat | None], steps: list[int] | None) -> Iterator[Margin]:
     columns = ["tensor", "dtype", "shape", "min", "max", "zero", "elements", "shard", "key", "sampled"]
     for rank in run.ranks:
         for step in run.written_steps(rank):
             if steps is not None and step not in steps:
                 continue
             tables = run.step_tables(step, rank)
-            rows = {row[0]: row for row in _rows(tables.tensors, columns)}
+            rows = {row[0]: row for row in rows_of(tables.tensors, columns)}
             names = dict(zip(tables.calls["order"].to_pylist(), tables.calls["name"].to_pylist()))
             seen: set[int] = set()
-            for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
+            for order, slot, tensor in rows_of(tables.slots, ["call", "slot", "tensor"]):
                 row = rows.get(tensor)
                 if row is None or tensor in seen or order not in names or not slot.startswith(("output", "parameters")):
                     continue
@@ -139,7 +140,7 @@ def _margins(run: Run, target: Any, steps: list[int] | None) -> Any:
                 yield Margin(names[order], slot, step, rank, dtype, largest, largest / form.largest, overflows, *shares)
 
 
-def _shares(array: Any, form: FloatFormat, mask: float | None = None) -> tuple[float, float, float, float]:
+def _shares(array: AnyArray, form: FloatFormat, mask: float | None = None) -> tuple[float, float, float, float]:
     """Return the shares of the finite elements that overflow, come near, are subnormal, and vanish."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if flat.dtype.kind == "c":
@@ -158,9 +159,5 @@ def _shares(array: Any, form: FloatFormat, mask: float | None = None) -> tuple[f
             np.count_nonzero((size > form.smallest / 2) & (size < form.normal - form.smallest / 2)),
             np.count_nonzero((size > 0) & (size <= form.smallest / 2)),
         ]
-    shares = counts / max(total, 1)
-    return float(shares[0]), float(shares[1]), float(shares[2]), float(shares[3])
-
-
-def _rows(table: Any, columns: list[str]) -> Any:
-    return zip(*(table[name].to_pylist() for name in columns))
+    overflow, near, subnormal, vanish = (counts / max(total, 1)).tolist()
+    return overflow, near, subnormal, vanish

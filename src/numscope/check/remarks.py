@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.core.json_value import JsonObject
 from numscope.store.reader import Run, StepTables
 
 _NAMED = 3  # parameters that a sentence names
@@ -29,7 +29,7 @@ class Remark:
     parameters: list[str]
     text: str
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return it for JSON."""
         return asdict(self)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.core.dtypes import FLOATS
+from numscope.core.json_value import Json
 from numscope.core.names import parse_call
 from numscope.nonfinite.rule import Counts
 from numscope.nonfinite.tracker import TrackedCall
@@ -153,14 +154,23 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
     counts, contents, facts = _counted(tables.tensors, imported, apart)
     calls: dict[int, StoredCall] = {}
     columns = ["order", "name", "kind", "module", "phase", "parent", "forward", "arguments", "stack", "recompute"]
-    for row in _rows(tables.calls, columns):
+    for row in rows_of(tables.calls, columns):
         order, name, kind, module, phase, parent, forward, arguments, stack, recompute = row
         calls[order] = StoredCall(
-            order, name, kind or "api", module or "", phase or "forward", _number(parent), _number(forward), arguments,
-            _number(stack), bool(recompute), last=order,
-        )  # fmt: skip
+            order,
+            name,
+            kind=kind or "api",
+            module=module or "",
+            phase=phase or "forward",
+            parent=_number(parent),
+            forward=_number(forward),
+            arguments=arguments,
+            stack=_number(stack),
+            recompute=bool(recompute),
+            last=order,
+        )
     parameters = set()
-    for order, slot, tensor in _rows(tables.slots, ["call", "slot", "tensor"]):
+    for order, slot, tensor in rows_of(tables.slots, ["call", "slot", "tensor"]):
         call = calls.get(order)
         if call is not None and tensor is None and slot.startswith(("input", "kwargs")):
             call.unmeasured = call.unmeasured or slot
@@ -235,7 +245,7 @@ def _counted(
     counts: dict[int, Counts] = {}
     facts: dict[int, TensorFacts] = {}
     contents: dict[int, Hashable] = {}
-    for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in _rows(table, _COUNTS):
+    for tensor, dtype, elements, nan, up, down, low, high, mean, l2, shape in rows_of(table, _COUNTS):
         facts[tensor] = TensorFacts(dtype or "", tuple(shape or ()), low, high)
         form = FLOATS.get(dtype)
         is_low = form is not None and low is not None and low <= -form.largest / 2
@@ -247,7 +257,8 @@ def _counted(
     return counts, contents, facts
 
 
-def _rows(table: pa.Table, columns: list[str]) -> Any:
+def rows_of(table: pa.Table, columns: list[str]) -> Iterator[tuple[Any, ...]]:
+    """Yield the values of these columns, row by row."""
     return zip(*(table[name].to_pylist() for name in columns))
 
 
@@ -255,7 +266,7 @@ def _number(value: int | None) -> int:
     return -1 if value is None else value
 
 
-def _numbers(value: Any, found: list[float]) -> None:
+def _numbers(value: Json, found: list[float]) -> None:
     if isinstance(value, dict):
         for item in value.values():
             _numbers(item, found)

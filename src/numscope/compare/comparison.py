@@ -60,6 +60,19 @@ class Engine(Protocol):
     ) -> Iterable[StepResult]: ...
 
 
+class CompareOptions(TypedDict, total=False):
+    """The keyword arguments of `compare`, for the functions that pass them on."""
+
+    noise: RunLike | Sequence[RunLike]
+    map: str | os.PathLike[str] | None
+    steps: Chosen
+    ranks: Chosen
+    thresholds: Thresholds | None
+    engine: str
+    progress: Progress | None
+    ungrafted: RunLike | None
+
+
 @dataclass(frozen=True)
 class Comparison:
     """The result of a comparison: the report, and the tables it rests on."""

@@ -53,16 +53,24 @@ _TF32 = 2.0**13  # 11 significant bits where float32 has 24
 _EFFECTS = (
     _Effect("torch.backends.cuda.matmul.allow_tf32", _PRODUCTS, "float32", {True: _TF32}, "multiplies in TF32", False),
     _Effect(
-        "torch.get_float32_matmul_precision()", _PRODUCTS, "float32",
-        {"high": _TF32, "medium": 2.0**16}, "multiplies float32 in a lower precision", "highest",
+        "torch.get_float32_matmul_precision()",
+        _PRODUCTS,
+        "float32",
+        {"high": _TF32, "medium": 2.0**16},
+        "multiplies float32 in a lower precision",
+        "highest",
     ),
     _Effect("torch.backends.mkldnn.allow_tf32", _PRODUCTS, "float32", {True: _TF32}, "multiplies in TF32", False),
     _Effect("torch.backends.cudnn.allow_tf32", _CUDNN, "float32", {True: _TF32}, "convolves in TF32", False),
     _Effect(
-        "torch.backends.cuda.matmul.allow_fp16_accumulation", _PRODUCTS, "float16",
-        {True: 64.0}, "adds up products in float16", False,
+        "torch.backends.cuda.matmul.allow_fp16_accumulation",
+        _PRODUCTS,
+        "float16",
+        {True: 64.0},
+        "adds up products in float16",
+        False,
     ),
-)  # fmt: skip
+)
 
 
 def differences(target: _Facts, reference: _Facts) -> tuple[SettingDifference, ...]:

@@ -123,14 +123,15 @@ class GuardSettings:
             raise SettingsError(f"latency={self.latency}: give a number of calls, 0 or more, or None")
 
     @classmethod
-    def of(cls, **values: Any) -> GuardSettings:
+    def of(cls, **values: object) -> GuardSettings:
         """Return settings from keyword values; an unknown key is an error that names the nearest valid one."""
         valid = {item.name for item in fields(cls)}
         for key in values:
             _check_key(key, valid, "guard setting")
-        allow = values.get("allow", ())
-        values["allow"] = (allow,) if isinstance(allow, str) else tuple(allow or ())
-        return cls(**values)
+        given: Keywords = dict(values)
+        allow = given.get("allow", ())
+        given["allow"] = (allow,) if isinstance(allow, str) else tuple(allow or ())
+        return cls(**given)
 
 
 def read_file(path: str | os.PathLike[str]) -> dict[str, object]:

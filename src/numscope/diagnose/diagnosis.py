@@ -14,9 +14,9 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from numscope.compare.comparison import Comparison, compare
+from numscope.compare.comparison import CompareOptions, Comparison, compare
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.below_rounding import reveal
 from numscope.diagnose.explain.explanation import Explanation
@@ -24,6 +24,9 @@ from numscope.diagnose.explain.modules import DiagnoseRuns
 from numscope.diagnose.explain.suspect import explain, explain_call
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.store.reader import Run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 SUSPECTS = 3  # that are replayed
 
@@ -33,7 +36,7 @@ def diagnose(
     reference: str | os.PathLike[str] | Run | None = None,
     *,
     suspects: int = SUSPECTS,
-    **settings: Any,
+    **options: Unpack[CompareOptions],
 ) -> Report:
     """Compare two runs (or take their comparison) and return the report with mechanism and repair filled in."""
     if isinstance(target, Comparison):
@@ -41,7 +44,7 @@ def diagnose(
     else:
         if reference is None:
             raise TypeError("diagnose needs two runs, target and reference, or a comparison")
-        comparison = compare(target, reference, **settings)
+        comparison = compare(target, reference, **options)
     return _explained(comparison, suspects, _diagnose_inside)
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.store.schema import SKETCH, TABLES
 
 # A sequence, a numpy array or an array of Arrow, which has no types.

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from numscope.core.arrays import AnyDtype
+from numscope.core.dtypes import AnyDtype
 
 # The dtypes of every version of safetensors since 0.4. All others are stored as bytes, with one more axis.
 SAFETENSORS = {

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.store.joins import joined_calls, joined_tensors

@@ -10,7 +10,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError, describe
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,7 +17,7 @@ class Captures:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
 
-    def __call__(self, name: str, model: object = None, **settings: Any) -> Capture:
+    def __call__(self, name: str, model: object = None, **settings: object) -> Capture:
         """Return a capture of `model` into the run `name`; the settings are those of `ns.capture`."""
         from numscope.capture.session import capture
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from numscope.check import checking
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import NotKeptError, SettingsError
 from numscope.core.json_value import JsonObject
 from numscope.core.names import split_tensor

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from numscope.compare.measure.ulp import ordered
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import SettingsError
 from numscope.report.pages.frames import Column, encode
 

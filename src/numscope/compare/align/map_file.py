@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numscope.compare.load.side import Side
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import SettingsError
 from numscope.core.toml import read_toml
 from numscope.store.schema import TableRow

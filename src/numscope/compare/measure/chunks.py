@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 
 # Elements: enough that the overhead of a numpy call is small, few enough that several such arrays fit into a cache.
 CHUNK = 96 * 1024

@@ -17,7 +17,7 @@ from numscope.compare.measure.chunks import CHUNK, Reals, Work, work_for
 from numscope.compare.measure.error_structure import Spread, index_text
 from numscope.compare.measure.native import Pair, pair
 from numscope.compare.measure.ulp import Ulps, nonfinite
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 
 __all__ = ["CHUNK", "Exact", "measure_arrays"]
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import measure_arrays
-from numscope.core.arrays import AnyArray
-from numscope.core.dtypes import unit_roundoff
+from numscope.core.dtypes import AnyArray, unit_roundoff
 
 Loader = Callable[[int, int], tuple[AnyArray, AnyArray] | None]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import Exact, measure_arrays
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader, Rows, lay_out
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 
 Layouts = dict[int, LaidOut]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray
 from numscope.core.compiling import compiled, is_wanted, program, vector_flags
+from numscope.core.dtypes import AnyArray
 
 _KINDS = ["float32", "bfloat16", "float16"]  # in the order of native.c
 LEAST = 4096  # elements: numpy measures smaller arrays

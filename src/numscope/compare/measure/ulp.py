@@ -9,8 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.core.arrays import AnyArray
-from numscope.core.dtypes import FLOATS
+from numscope.core.dtypes import FLOATS, AnyArray
 
 Integers = NDArray[np.integer]
 _SIZES = (1, 2, 4, 8)  # bytes of a dtype whose bits numpy has an integer for

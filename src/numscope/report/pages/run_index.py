@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import NotKeptError
 from numscope.core.json_value import Json
 from numscope.store.reader import Run

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.names import parse_call
 from numscope.fingerprint.columns import Fingerprints

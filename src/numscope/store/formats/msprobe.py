@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, members, number, sizes
 from numscope.store.formats import torch_file

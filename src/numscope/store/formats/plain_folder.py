@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.names import natural_key, split_tensor
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import ml_dtypes  # noqa: F401  (registers bfloat16 with numpy)
 import numpy as np
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, items, number, sizes
 from numscope.core.names import natural_key

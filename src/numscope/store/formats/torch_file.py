@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray
+from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.store.dtypes import numpy_dtype
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.store.batch import NULL_IF_NAN, Columns, is_wide, low_part, record_batch
 from numscope.store.schema import SKETCH
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numscope.core.arrays import AnyArray, AnyDtype
+from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.store.batch import OnDevice
 from numscope.store.dtypes import SAFETENSORS
 from numscope.store.files import write_all
