@@ -12,30 +12,60 @@ from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import ThreadState
 
 SOURCE = Path(numscope.__file__).parent
-# Names that hide work from modes, autograd or Dynamo → the files that may use them.
+REPLAYS = {  # a process of numscope's own, in which no job runs
+    "diagnose/explain/modules.py",
+    "diagnose/explain/optimizers.py",
+    "diagnose/replay/calls.py",
+    "diagnose/replay/module_replay.py",
+    "diagnose/weights.py",
+}
+# Names that hide work from modes, hooks, autograd or Dynamo → the files that may use them.
 SPELLINGS = {
     "DisableTorchFunction": {"capture/torch/own_code.py", "capture/torch/thread.py"},
     "DisableTorchFunctionSubclass": set(),
+    "BaseTorchFunctionMode": set(),
+    "_pop_mode": {"diagnose/intervene/reroute.py"},  # takes its own mode out from under later ones
+    "_pop_torch_function_stack": set(),
+    "_pop_torch_dispatch_stack": set(),
+    "_pop_mode_temporarily": set(),
+    "_set_torch_function_state": set(),
     "_disable_current_modes": set(),
     "_DisableTorchDispatch": set(),
-    "no_grad": {"fingerprint/torch_form.py", "fingerprint/cuda/stream.py"},  # used outside a job, too: knows no capture
-    "enable_grad": set(),
+    "_unset_dispatch_mode": set(),
+    "no_dispatch": set(),
+    "_DisableFuncTorch": set(),
+    "_ExcludeDispatchKeyGuard": set(),
+    "_AutoDispatchBelowAutograd": set(),
+    "_AutoDispatchBelowADInplaceOrView": set(),
+    "no_grad": {
+        "fingerprint/torch_form.py",  # used outside a job, too: knows no capture
+        "fingerprint/cuda/stream.py",  # likewise
+        "diagnose/explain/optimizers.py",
+        "diagnose/weights.py",
+        "testing/models.py",  # puts the user's buffers back when the capture is over
+    },
+    "enable_grad": {"diagnose/replay/calls.py"},
     "inference_mode": {
         "capture/torch/guard/flags.py",  # False: its tensors outlive the user's inference mode
         "capture/torch/native/__init__.py",  # tries out a compiled library
         "fingerprint/torch_form.py",  # False, as above
     },
-    "set_grad_enabled": set(),
+    "set_grad_enabled": {"diagnose/explain/modules.py", "diagnose/replay/module_replay.py"},
     "_set_grad_enabled": {"capture/torch/own_code.py"},
     "set_eval_frame": {
         "capture/torch/own_code.py",
         "capture/torch/levels/compiled.py",  # watches the user's compiled regions
     },
+    "_maybe_set_eval_frame": set(),
+    "set_stance": set(),
     "skip_code": set(),
+    "disallow_in_graph": set(),
     "_dynamo.disable": set(),
+    "_dynamo.run": set(),
     "compiler.disable": set(),
+    "disable_saved_tensors_hooks": set(),
+    "set_multithreading_enabled": set(),
 }
-IN_THE_JOB = ("capture", "fingerprint", "compat", "diagnose/intervene")  # code that runs inside the user's job
 SETS_BUSY = {
     "capture/torch/own_code.py",
     "capture/torch/thread.py",  # its first value
@@ -57,9 +87,11 @@ def spellings(source):
             module = (node.module or "").rpartition(".")[2]
             for alias in node.names:
                 names += [alias.name, f"{module}.{alias.name}"]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "getattr"):
-            names = [argument.value for argument in node.args[1:2] if isinstance(argument, ast.Constant)]
-            if names == ["busy"] and node.func.id == "setattr":
+        elif isinstance(node, ast.Call):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if called in ("setattr", "__setattr__", "getattr", "attrgetter"):
+                names = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            if "busy" in names and called in ("setattr", "__setattr__"):
                 yield node.lineno, "busy"
         for name in names:
             if name in SPELLINGS:
@@ -72,8 +104,7 @@ def used():
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
         for line, spelling in spellings(path.read_text()):
-            if spelling == "busy" or name.startswith(IN_THE_JOB):
-                lines.setdefault((name, spelling), []).append(line)
+            lines.setdefault((name, spelling), []).append(line)
     return lines
 
 
@@ -83,6 +114,13 @@ def test_own_code_is_the_only_way_to_hide_our_work():
         f"{name}:{lines}: {spelling}" for (name, spelling), lines in used().items() if name not in allowed[spelling]
     ]
     assert not wrong, "use OwnCode or OwnComputation (capture/torch/own_code.py):\n" + "\n".join(wrong)
+
+
+def test_only_replays_use_a_grad_mode_without_a_reason_of_their_own():
+    for spelling in ("no_grad", "enable_grad", "set_grad_enabled"):
+        outside = {name for name in SPELLINGS[spelling] if name.startswith("diagnose/")}
+        assert outside <= REPLAYS
+    assert not any(name.startswith("diagnose/intervene") for name in REPLAYS)  # runs in the job
 
 
 def test_no_exception_from_that_rule_is_left_over():
@@ -105,6 +143,21 @@ def test_no_exception_from_that_rule_is_left_over():
         ("from torch._C._dynamo.eval_frame import set_eval_frame", "set_eval_frame"),
         ("with torch.no_grad(): pass", "no_grad"),
         ("getattr(torch, 'no_grad')()", "no_grad"),
+        ("@torch.no_grad()\ndef f(): pass", "no_grad"),
+        ("with torch.autograd.grad_mode.no_grad(): pass", "no_grad"),
+        ("from torch import inference_mode as quietly", "inference_mode"),
+        ("state.busy |= True", "busy"),
+        ("object.__setattr__(state, 'busy', True)", "busy"),
+        ("getattr(torch._C, 'DisableTorchFunction')()", "DisableTorchFunction"),
+        ("with torch._C._DisableTorchDispatch(): pass", "_DisableTorchDispatch"),
+        ("from torch.utils._python_dispatch import _disable_current_modes", "_disable_current_modes"),
+        (
+            "while torch._C._len_torch_function_stack(): torch._C._pop_torch_function_stack()",
+            "_pop_torch_function_stack",
+        ),
+        ("with torch._C._ExcludeDispatchKeyGuard(keys): pass", "_ExcludeDispatchKeyGuard"),
+        ("with torch._C._AutoDispatchBelowAutograd(): pass", "_AutoDispatchBelowAutograd"),
+        ("torch.compiler.set_stance('force_eager')", "set_stance"),
     ],
 )
 def test_each_spelling_is_seen(source, spelling):

@@ -92,3 +92,22 @@ def test_a_call_of_the_reference_alone_has_a_place_in_the_target_s_order() -> No
     assert other.lone_calls.tolist() == [2]
     assert facts.place_of_reference(2) == 1.5
     assert other.lone(2).reference == 2
+
+
+def test_a_limit_grows_where_the_target_is_larger() -> None:
+    """Where the target's norm is larger, the limit grows by their ratio"""
+    same = facts_of(chain(("Torch.tanh", G)), chain(("Torch.tanh", G)))
+    larger = facts_of(chain(("Torch.tanh", G * np.float32(100))), chain(("Torch.tanh", G)))
+    assert larger.limits[1] == pytest.approx(100 * same.limits[1], rel=0.01)
+
+
+def test_sources_are_judged_by_themselves() -> None:
+    """Sources (`arange`, `randn`, data) have no inputs and are judged by themselves."""
+
+    def script() -> Script:
+        made = outputs_only(G)
+        made.call("Torch.arange.0.forward", None, {"output.0": np.arange(16, dtype=np.float32)})
+        return made
+
+    facts = facts_of(script(), script())
+    assert [facts.hides_inputs(pair) for pair in range(3)] == [False, True, False]

@@ -15,7 +15,7 @@ from numscope.compare.judge.rules.gradients import (
     withdraw_by_gradients,
     withdraw_parts_of_sum,
 )
-from tests.unit.compare.judge.tables import Array, X, data, off, state_of
+from tests.unit.compare.judge.tables import Array, X, data, judged, off, state_of
 from tests.unit.compare.scripted import Script, numbers
 
 G, H, K = (numbers((16, 64), seed=seed) for seed in (3, 4, 5))
@@ -183,3 +183,23 @@ def test_a_part_of_a_sum_is_no_fault_where_the_sum_is_right() -> None:
     assert state.suspicions[cause].stands  # an error that only fades is no agreement
     withdraw_parts_of_sum(state, 4, 1e-6)
     assert not state.suspicions[cause].stands
+
+
+def test_the_forward_call_is_named_for_a_backward_call_that_one_side_alone_has() -> None:
+    """The forward call is named for a backward call that one side alone has, where that forward call is alone too."""
+
+    def script(extra: bool) -> Script:
+        made = data(Script(), X)
+        made.call("Torch.tanh.0.forward", {"input.0": X}, {"output.0": G})
+        gradient = K
+        if extra:
+            made.call("Torch.clone.0.forward", {"input.0": G}, {"output.0": G.copy()})
+        made.call("Torch.softmax.0.forward", {"input.0": G}, {"output.0": H})
+        made.call("Torch.softmax.0.backward", {"input.0": X}, {"output.0": K}, forward=3 if extra else 2)
+        if extra:
+            gradient = K * np.float32(2)
+            made.call("Torch.clone.0.backward", {"input.0": K}, {"output.0": gradient}, forward=2)
+        made.call("Torch.tanh.0.backward", {"input.0": gradient}, {"output.0": gradient + X}, forward=1)
+        return made
+
+    assert judged(script(True), script(False)).named() == "Torch.clone.0.forward"

@@ -172,3 +172,44 @@ def test_a_cast_of_nearly_equal_numbers_may_round_a_few_the_other_way() -> None:
         chain(("Tensor.to", near.astype(ml_dtypes.bfloat16)), given=near), chain(("Tensor.to", low), given=given)
     )
     assert found.findings == []
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "verdict"),
+    [
+        ({"approximate": "none"}, {}, "equivalent"),  # torch's default
+        ({"approximate": "tanh"}, {}, "origin"),
+        ({"unheard_of": 0.5}, {}, "equivalent"),
+    ],
+)
+def test_an_argument_that_one_side_alone_gives(
+    target: dict[str, str | float], reference: dict[str, str | float], verdict: str
+) -> None:
+    """An argument that one side alone gives is held against torch's default where that is known (gelu, norms, losses,
+    attention). Otherwise it is shown and proves nothing."""
+
+    def script(arguments: dict[str, str | float], made: Array) -> Script:
+        script = data(Script(), X)
+        script.call("Functional.gelu.0.forward", {"input.0": X}, {"output.0": made}, arguments=arguments)
+        return script
+
+    found = judged(script(target, off(G, 1e-7)), script(reference, G))
+    assert found.verdict("Functional.gelu.0.forward") == verdict
+
+
+def test_a_dtype_argument_is_no_difference_by_itself() -> None:
+    """A dtype argument is no difference by itself; what it changes shows in the outputs."""
+
+    def script(dtype: str, made: Array) -> Script:
+        script = data(Script(), X)
+        script.call("Torch.softmax.0.forward", {"input.0": X}, {"output.0": made}, arguments={"dtype": dtype})
+        return script
+
+    assert judged(script("torch.float64", off(G, 1e-7)), script("torch.float32", G)).findings == []
+
+
+def test_a_collective_that_gives_something_else_for_the_same_brings_what_another_rank_gave() -> None:
+    """One that is given the same and gives something else brings what another rank gave it"""
+    found = judged(chain(("Distributed.all_reduce", off(G, 0.1))), chain(("Distributed.all_reduce", G)))
+    assert found.verdict("Distributed.all_reduce.0.forward") == "origin"
+    assert "other rank" in found.sentences()[0]

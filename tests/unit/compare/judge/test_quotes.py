@@ -1,4 +1,4 @@
-"""The docstrings of the judge's tests are sentences of docs/explanation/verdicts.md."""
+"""The docstrings of the tests of judging and loading are sentences of docs/explanation/verdicts.md."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def plain(text: str) -> str:
 
 
 def quotes() -> Iterator[tuple[str, str]]:
-    for path in sorted(HERE.glob("test_*.py")):
+    for path in sorted([*HERE.glob("test_*.py"), *(HERE.parent / "load").glob("test_*.py")]):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 quote = ast.get_docstring(node)

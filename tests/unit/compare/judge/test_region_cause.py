@@ -7,6 +7,8 @@ import numpy as np
 from numscope.compare.judge.findings import ErrorSizes
 from numscope.compare.judge.paths.dataflow import RegionPair, region
 from numscope.compare.judge.paths.region_cause import region_cause
+from numscope.compare.judge.reasons import AnotherLayout
+from numscope.compare.judge.state import State
 from tests.unit.compare.judge.tables import Array, W, X, data, judged, state_of
 from tests.unit.compare.scripted import Script, numbers
 
@@ -16,6 +18,13 @@ G = numbers((16, 64), seed=3)
 def ended(script: Script, last: Array) -> Script:
     script.call("Torch.softmax.0.forward", {"input.0": last}, {"output.0": np.exp(np.tanh(last))})
     return script
+
+
+def regions_of(state: State, row: int) -> RegionPair:
+    t, r = state.facts.tensors(row)
+    return RegionPair(
+        region(state.facts.flow_a, t, state.target.partner), region(state.facts.flow_b, r, state.reference.partner)
+    )
 
 
 def test_a_pair_whose_arguments_differ_comes_first() -> None:
@@ -148,13 +157,64 @@ def test_cleared_calls_come_last() -> None:
         state = state_of(script(True), script(False))
         state.clear(cleared, ())
         (row,) = state.facts.given(1)
-        t, r = state.facts.tensors(row)
-        regions = RegionPair(
-            region(state.facts.flow_a, t, state.target.partner), region(state.facts.flow_b, r, state.reference.partner)
-        )
-        finding = region_cause(state, 1, row, regions, ErrorSizes(1.0, 1e-6))
+        finding = region_cause(state, 1, row, regions_of(state, row), ErrorSizes(1.0, 1e-6))
         return state.facts.a.calls.name(finding.target)
 
     assert named() == "Torch.exp.0.forward"
     assert named(1) == "Torch.tanh.0.forward"
     assert named(1, 2) == "Torch.exp.0.forward"
+
+
+def test_a_pair_that_does_something_else_before_the_lone_calls() -> None:
+    """A pair with another operand, or another operator in its place, if it runs before the calls that one side alone
+    has."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X, W)
+        first = G * np.float32(2 if target else 1)
+        made.call(
+            "Torch.add.0.forward", {"input.0": X, "input.1": W} if target else {"input.0": X}, {"output.0": first}
+        )
+        last = first
+        if target:
+            last = first * np.float32(3)
+            made.call("Torch.mul.0.forward", {"input.0": first}, {"output.0": last})
+        return ended(made, last)
+
+    assert judged(script(True), script(False)).named() == "Torch.add.0.forward"
+
+
+def test_a_pair_that_lays_out_in_another_shape() -> None:
+    """Where nothing but layouts stands between, the pair that lays out in another shape."""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        sizes = (64, 16) if target else (16, 64)
+        last = X.reshape(sizes).copy()
+        made.call("Tensor.reshape.0.forward", {"input.0": X}, {"output.0": last}, arguments={"shape": list(sizes)})
+        if target:
+            turned = last.T.copy()
+            made.call("Tensor.transpose.0.forward", {"input.0": last}, {"output.0": turned})
+            last = turned
+        return ended(made, last)
+
+    state = state_of(script(True), script(False))
+    (row,) = state.facts.given(2)
+    finding = region_cause(state, 2, row, regions_of(state, row), ErrorSizes(1.0, 1e-6))
+    assert finding.reason == AnotherLayout()
+    assert state.facts.a.calls.name(finding.target) == "Tensor.reshape.0.forward"
+
+
+def test_results_that_both_sides_have_bound_the_region() -> None:
+    """Results that both sides have bound the region, whatever calls made them"""
+
+    def script(target: bool) -> Script:
+        made = data(Script(), X)
+        made.call("Torch.neg.0.forward" if target else "Torch.exp.0.forward", {"input.0": X}, {"output.0": G})
+        last = G
+        if target:
+            last = G * np.float32(3)
+            made.call("Torch.mul.0.forward", {"input.0": G}, {"output.0": last})
+        return ended(made, last)
+
+    assert judged(script(True), script(False)).named() == "Torch.mul.0.forward"

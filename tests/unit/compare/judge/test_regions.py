@@ -71,9 +71,9 @@ def last_pair(state: State) -> int:
     return len(state.corresponds) - 1
 
 
-def ways(error: float, dtype: Array | type = np.float32, front: float = 0.0) -> tuple[Script, Script]:
+def ways(error: float, dtype: Array | type = np.float32, front: float = 0.0, rows: int = 16) -> tuple[Script, Script]:
     """Two ways from tanh's output, `addmm` or `matmul` and `add`, to a softmax whose input is off by `error`."""
-    entrance = numbers((16, 64), seed=3)
+    entrance = numbers((rows, 64), seed=3)
     result = (entrance @ W).astype(dtype)
 
     def way(fused: bool) -> Script:
@@ -158,3 +158,16 @@ def test_agreement_of_a_sign_proves_nothing() -> None:
 
     found = judged(script(True), script(False))
     assert found.named() == "Tensor.mul.0.forward"
+
+
+@pytest.mark.parametrize(("factor", "standing"), [(1.0, Standing.RIGHT), (1.000002, Standing.UNEXPLAINED)])
+def test_a_factor_between_two_ways_is_no_rounding(factor: float, standing: Standing) -> None:
+    """A factor in a region is held to a sixteenth, as at a call."""
+    target, reference = ways(0.0, rows=256)
+    target.arrays[-2] *= np.float32(factor)  # what softmax is given
+    state = state_of(target, reference)
+    pair = last_pair(state)
+    (row,) = state.facts.given(pair)
+    assert RegionCheck(state).check(pair, row).standing is standing
+    if factor > 1:
+        assert state.facts.error(row) < 24 * SINGLE * 3**0.5  # noise of that size would pass
