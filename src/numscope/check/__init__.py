@@ -1,1 +1,1 @@
-"""The first non-finite value of a stored run, where it was born and how it spread; and which calls come near to it."""
+"""The first non-finite value of a stored run: its origin, its way to the loss, and the calls that come near to overflow."""

@@ -26,7 +26,7 @@ class ChainCall:
     phase: str
     module: str
     order: int
-    counts: str = ""  # what it has that is not finite
+    counts: str = ""  # of its non-finite elements, in words
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Check:
     origins: tuple[Origin, ...] = ()  # all of them, the first one first
     chain: tuple[ChainCall, ...] = ()  # from the origin to the last call that inherited from it
     inherited: int = 0
-    ranks: dict[int, str] = field(default_factory=dict)  # rank → how it came by it
+    ranks: dict[int, str] = field(default_factory=dict)  # rank → how the value came there, in words
     skipped_steps: tuple[int, ...] = ()
     measured: bool = True
-    meant: int = 0  # tensors with infinities that somebody put there: masks
+    meant: int = 0  # tensors with infinities put there on purpose: masks
     first_meant: str = ""
     tensors: tuple[OriginTensor, ...] = ()  # of the origin
     # rank and step → order of a call → origin or inherited
@@ -132,7 +132,7 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
 
 
 def _as_the_guard_said(run: Run, guard: JsonObject, outcomes: dict[int, RankOutcome]) -> Check:
-    """Return the origin of a guard's record: the guard saw the whole job, the record has its last calls."""
+    """Return the origin in a guard's record: the guard watched the whole job, the record holds only its last calls."""
     told = dict(guard["origin"])
     source, error = told.pop("source"), told.pop("error")
     origin = Origin(**told, source=Source(**source) if source else None, **error)
@@ -176,7 +176,7 @@ def _tensors(call: StoredCall, facts: dict[int, TensorFacts], label: str = "") -
 
 
 def _first(origins: list[RunOrigin], outcomes: dict[int, RankOutcome]) -> RunOrigin:
-    """Return the origin that comes before all others; of ranks in the same step, one that others had it from."""
+    """Return the origin that comes before all others; of ranks in the same step, one from which others inherited."""
     earliest = [origin for origin in origins if origin.step == origins[0].step]
     giving = [
         origin for origin in earliest if any(given.step == origin.step for given in outcomes[origin.report.rank].given)
@@ -185,7 +185,7 @@ def _first(origins: list[RunOrigin], outcomes: dict[int, RankOutcome]) -> RunOri
 
 
 def _send_strays_back(outcomes: dict[int, RankOutcome]) -> None:
-    """Turn an origin that no recorded call made into an arrival, where another rank has an origin: it came from there,
+    """Turn an origin that no recorded call made into an arrival, where another rank has an origin: the value came from there,
     because not all that ranks send each other is recorded."""
     makers = [
         (origin.report.rank, origin.step)
@@ -204,9 +204,9 @@ def _send_strays_back(outcomes: dict[int, RankOutcome]) -> None:
 
 
 def _born_in_collectives(outcome: RankOutcome, outcomes: dict[int, RankOutcome], world: int) -> list[RunOrigin]:
-    """Return what came out of collectives into which no rank had put anything wrong: a sum that overflowed."""
+    """Return the origins in collectives whose inputs were right on every rank: a sum that overflowed."""
     if len(outcomes) < world:
-        return []  # a rank that was not recorded may have given it
+        return []  # a rank that was not recorded may have given the value
     given = {item for other in outcomes.values() for item in other.given}
     lone = min((rank for rank, other in outcomes.items() if other.arrived), default=-1)
     if outcome.rank != lone or any(other.origins for other in outcomes.values()):

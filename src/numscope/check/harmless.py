@@ -1,4 +1,4 @@
-"""Whether infinities that a call made came to anything: a stored step tells, because the calls that followed are known."""
+"""Tells whether infinities that a call made did harm: a stored step has the calls that followed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ASKS = frozenset(["isinf", "isnan", "isfinite", "eq", "ne", "gt", "ge", "lt", "
 
 
 def did_harm(step: StoredStep, origin: StoredCall, made: Sequence[StoredTensor]) -> bool:
-    """Tell whether what a call made that is not finite did harm in the rest of its step."""
+    """Tell whether a call's non-finite results did harm in the rest of its step."""
     if _stays_inside(step, origin, made):
         return False
     if any(tensor.counts.nan for tensor in made) or gradients_flow(step, origin):
@@ -28,7 +28,7 @@ def did_harm(step: StoredStep, origin: StoredCall, made: Sequence[StoredTensor])
 
 
 def gradients_flow(step: StoredStep, call: StoredCall) -> bool:
-    """Tell whether gradients flow through what a call made."""
+    """Tell whether gradients flow through a call's results."""
     back = call.name.replace(".forward", ".backward")
     return any(c.phase == "backward" and (c.forward == call.order or c.name == back) for c in step.calls)
 
@@ -43,7 +43,7 @@ def _stays_inside(step: StoredStep, origin: StoredCall, made: Sequence[StoredTen
     if origin.kind != "aten":
         return False
     bad = {tensor.key for tensor in made}
-    left = set(bad)  # what no operator has taken yet
+    left = set(bad)  # tensors that no operator has taken yet
     for call in step.calls:
         taken = {tensor.key for tensor in call.inputs} & bad if call.place > origin.place else set()
         if not taken:

@@ -52,7 +52,7 @@ class Margin:
     flushed: float | None = None  # not zero, and zero in the format
 
     def to_dict(self) -> JsonObject:
-        """Return it as JSON can hold it."""
+        """Return the margin as JSON can hold it."""
         return asdict(self)
 
 
@@ -136,7 +136,7 @@ def _margins(run: Run, target: Callable[[str], FloatFormat | None], steps: list[
                 if not kept and not overflows:
                     shares = (0.0, 0.0 if largest < form.largest / 4 else None, None, None)
                     if largest <= form.smallest / 2 and mask is None and zero is not None and elements:
-                        shares = (0.0, 0.0, 0.0, 1 - zero / elements)  # all of it is too small
+                        shares = (0.0, 0.0, 0.0, 1 - zero / elements)  # every element is too small
                 yield Margin(names[order], slot, step, rank, dtype, largest, largest / form.largest, overflows, *shares)
 
 

@@ -1,4 +1,4 @@
-"""Steps that a loss scaler skipped, as a stored run shows them: what overflowed in them is no fault."""
+"""Steps that a loss scaler skipped, as a stored run shows them: an overflow in them is no fault."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numscope.check.steps import StoredCall, StoredStep, read_step
 from numscope.nonfinite.rule import SKIPPED_STEP
 from numscope.store.reader import Run
 
-_UPDATE = "_amp_update_scale_"  # how GradScaler ends a round
+_UPDATE = "_amp_update_scale_"  # the operator that ends a round of GradScaler
 
 
 class Stretch(NamedTuple):
@@ -19,7 +19,7 @@ class Stretch(NamedTuple):
 
 
 def skipped_stretches(step: StoredStep) -> list[Stretch]:
-    """Return the stretches between updates of a loss scale in which no optimizer stepped: what overflowed was skipped."""
+    """Return the stretches between updates of a loss scale in which no optimizer stepped: an overflow there was skipped."""
     updated = sorted(call.order for call in step.calls if _UPDATE in call.name)
     stepped = [call.order for call in step.calls if call.kind == "optimizer" and not _refused(call)]
     return [
@@ -30,7 +30,7 @@ def skipped_stretches(step: StoredStep) -> list[Stretch]:
 
 
 def gradients_were_left(run: Run, rank: int, step: int) -> bool:
-    """Tell whether no optimizer took the gradients of a step: none stepped in it, and the next that did had sound ones.
+    """Tell whether no optimizer took the gradients of a step: none stepped in it, and the next step had finite ones.
 
     A step that a loss scaler skips looks like this in a dump that does not say so.
     """
@@ -49,7 +49,7 @@ def gradients_were_left(run: Run, rank: int, step: int) -> bool:
 
 
 def has_wrong_gradients(step: StoredStep) -> bool:
-    """Tell whether a backward part of a step was given, or gave, something non-finite."""
+    """Tell whether a backward part of a step was given, or made, a non-finite gradient."""
     return any(
         call.phase == "backward" and not tensor.counts.clean
         for call in step.calls

@@ -1,6 +1,6 @@
-"""What holds in any training: an optimizer's step changes what it trains, and replicas that begin equal stay equal.
+"""Rules of any training: an optimizer's step changes its parameters, and replicas that begin equal stay equal.
 
-Both are read off the hashes of what the optimizers were given and left. They are remarks, no verdict: a learning rate of 0
+Both are read off the hashes of the parameters before and after the steps. They are remarks, no verdict: a learning rate of 0
 and ranks that are meant to part are the user's choice.
 """
 
@@ -30,7 +30,7 @@ class Remark:
     text: str
 
     def to_dict(self) -> JsonObject:
-        """Return it for JSON."""
+        """Return the remark as JSON can hold it."""
         return asdict(self)
 
 
@@ -40,7 +40,7 @@ class _Trained:
 
     before: int | None = None
     after: int | None = None
-    gradient: float | None = None  # its l2
+    gradient: float | None = None  # the gradient's l2
     plain: bool = False  # all elements are the same: equal on two ranks by chance
 
 
@@ -48,7 +48,7 @@ Updates = list[dict[str, _Trained]]  # of one step of one rank, in order
 
 
 def remarks(run: Run) -> list[Remark]:
-    """Return what a run's optimizer steps should have done, and did not."""
+    """Return the rules that a run's optimizer steps broke."""
     updates: dict[int, dict[int, Updates]] = {}  # rank → step → updates
     for rank in run.ranks:
         updates[rank] = {step: _updates(run.step_tables(step, rank)) for step in run.rank_steps(rank)}
@@ -79,7 +79,7 @@ def _updates(tables: StepTables) -> Updates:
 
 
 def _unchanged(updates: dict[int, dict[int, Updates]]) -> list[Remark]:
-    """Find parameters with gradients that are as before after each step that changed others."""
+    """Find parameters with gradients that stay unchanged by each step that changes others."""
     still: dict[str, tuple[int, set[int]]] = {}  # name → the first step, the ranks
     for rank, steps in updates.items():
         first: dict[str, int] = {}
@@ -107,7 +107,7 @@ def _unchanged(updates: dict[int, dict[int, Updates]]) -> list[Remark]:
 
 
 def _drifted(updates: dict[int, dict[int, Updates]]) -> list[Remark]:
-    """Find the first step that leaves different parameters on ranks that began with the same."""
+    """Find the first step after which ranks that began with equal parameters hold different ones."""
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)  # parameter, hash at the start → ranks
     for rank, steps in updates.items():
         begun: set[str] = set()
@@ -135,7 +135,7 @@ def _drifted(updates: dict[int, dict[int, Updates]]) -> list[Remark]:
 
 
 def _left(updates: Updates, name: str) -> int | None:
-    """Return what the last update of a step left of a parameter."""
+    """Return the hash of a parameter after the last update of a step."""
     return next((update[name].after for update in reversed(updates) if name in update), None)
 
 

@@ -33,12 +33,12 @@ class StoredTensor:
 
     @property
     def key(self) -> Hashable:
-        """What stands for its values in all slots that show them."""
+        """The key of the tensor's values, the same in all slots that show them."""
         return self.tensor if self.content is None else self.content
 
     @property
     def is_gradient(self) -> bool:
-        """Tell whether it is the gradient of a parameter."""
+        """Tell whether the tensor is the gradient of a parameter."""
         return self.slot.startswith("parameters_grad")
 
 
@@ -71,9 +71,9 @@ class StoredCall:
     last: int = -1  # order of the last call inside it, or its own
     depth: int = 0
     place: int = 0  # in the order in which calls ended
-    unmeasured: str = ""  # the first input of which nothing is known
+    unmeasured: str = ""  # the slot of the first input that was not measured
     wrong: TrackedCall | None = None  # the tracker's
-    in_backward = False  # a recomputation is told by `recompute`, operators of backward by their phase
+    in_backward = False  # `recompute` marks a recomputation, the phase an operator of backward
 
     @property
     def op(self) -> str:
@@ -87,7 +87,7 @@ class StoredCall:
         return [tensor for tensor in self.outputs if not tensor.counts.clean]
 
     def constants(self) -> list[float]:
-        """Return the numbers among its non-tensor arguments, which were recorded."""
+        """Return the numbers among the recorded non-tensor arguments."""
         found: list[float] = []
         _numbers(json.loads(self.arguments) if self.arguments else None, found)
         return found
@@ -107,7 +107,7 @@ class StoredStep:
 
     @property
     def modules_only(self) -> bool:
-        """Tell whether what runs between modules was not recorded."""
+        """Tell whether calls between modules were not recorded."""
         return not any(call.kind in ("api", "aten") for call in self.calls)
 
     @cached_property
@@ -149,7 +149,7 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
     """Return a step of a rank; `scaling` is what `scaling_stacks` gives."""
     tables = run.step_tables(step, rank)
     imported = bool(run.manifest.get("imported"))
-    # Paddle gives no way to tell that a parameter or gradient was seen before.
+    # Paddle has no version counters: nothing tells that a parameter or gradient was seen before.
     apart = imported or run.manifest.get("framework") == "paddle"
     counts, contents, facts = _counted(tables.tensors, imported, apart)
     calls: dict[int, StoredCall] = {}
@@ -186,7 +186,7 @@ def read_step(run: Run, step: int, rank: int, scaling: set[int] | None = None) -
 
 
 def _by_end(calls: dict[int, StoredCall]) -> list[StoredCall]:
-    """Return the calls such that what runs inside a call comes before it: its output is made there."""
+    """Return the calls in an order in which inner calls come before the call around them: they make its output."""
     stepping: StoredCall | None = None
     for order in sorted(calls):
         call = calls[order]
@@ -211,7 +211,7 @@ def _by_end(calls: dict[int, StoredCall]) -> list[StoredCall]:
 
 
 def _wait_for_gradients(calls: dict[int, StoredCall]) -> None:
-    """A module's backward part ends with the call that made what goes out of it, also where that has no parent."""
+    """Let a module's backward part end with the call that made its outgoing gradient, also where that has no parent."""
     made: dict[int, int] = {}
     for order in sorted(calls):
         call = calls[order]
@@ -240,7 +240,7 @@ def _wait_for_results(calls: dict[int, StoredCall]) -> None:
 def _counted(
     table: pa.Table, imported: bool, apart: bool
 ) -> tuple[dict[int, Counts], dict[int, Hashable], dict[int, TensorFacts]]:
-    """Return each tensor's counts, what stands for its content where a dump has a tensor of its own for each slot (`apart`),
+    """Return each tensor's counts, the key of its content where a dump has a tensor of its own for each slot (`apart`),
     and the rest."""
     counts: dict[int, Counts] = {}
     facts: dict[int, TensorFacts] = {}
@@ -249,7 +249,7 @@ def _counted(
         facts[tensor] = TensorFacts(dtype or "", tuple(shape or ()), low, high)
         form = FLOATS.get(dtype)
         is_low = form is not None and low is not None and low <= -form.largest / 2
-        # Other tools' statistics tell by a smallest or largest number that there are some, not how many.
+        # Other tools' statistics show by a smallest or largest number that there are some, not how many.
         found = counts[tensor] = Counts(nan or 0, up or 0, down or 0, elements or 0, is_low, not imported)
         if apart and not found.clean:
             told = (value if value is None or value == value else "nan" for value in (low, high, mean, l2))

@@ -29,15 +29,15 @@ RunOrigin = FoundOrigin[StoredCall, StoredTensor]
 
 
 class Inherited(NamedTuple):
-    """A call that only passed something non-finite on."""
+    """A call that only passed a non-finite value on."""
 
     step: int
     call: StoredCall
-    maker: int  # the order of the call that it has it from, or -1
+    maker: int  # the order of the call from which it inherits, or -1
 
 
 class GivenToRanks(NamedTuple):
-    """A collective to which a rank gave something wrong."""
+    """A collective to which a rank gave a wrong tensor."""
 
     step: int
     call: str
@@ -45,7 +45,7 @@ class GivenToRanks(NamedTuple):
 
 @dataclass
 class RankOutcome:
-    """Origins of one rank, and what else its calls show."""
+    """Origins of one rank, and the other facts that its calls show."""
 
     rank: int
     origins: list[RunOrigin] = field(default_factory=list)
@@ -53,8 +53,8 @@ class RankOutcome:
     given: set[GivenToRanks] = field(default_factory=set)
     skipped: list[int] = field(default_factory=list)  # steps that a loss scaler skipped
     inherited: list[Inherited] = field(default_factory=list)
-    meant: int = 0  # tensors with infinities that somebody put there
-    first_meant: str = ""  # and where the first of them shows
+    meant: int = 0  # tensors with infinities put there on purpose
+    first_meant: str = ""  # the place of the first of them
     facts: dict[int, dict[int, TensorFacts]] = field(default_factory=dict)  # of the tensors of steps with an origin
 
 
@@ -132,10 +132,10 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
             constants = call.constants() if self._step.has_arguments else None
             self._tracker.forward(call, call.inputs, made, constants)
         elif any(self.state(tensor) == "wrong" for tensor in call.outputs):
-            self._tracker.shows_again(call)  # made by a call inside it, or only handed on
+            self._tracker.shows_again(call)  # made by an inner call, or only passed on
 
     def _judge_operator_in_backward(self, call: StoredCall) -> None:
-        """Judge an operator that an autograd node runs: it is given gradients and what the forward part has left."""
+        """Judge an operator that an autograd node runs: its inputs are gradients and tensors that the forward part saved."""
         first = self._wrong_call(self.forward_part(call)) or self._first_execution(call)
         if first is not None:
             self._tracker.runs_again(call, call.outputs)
@@ -146,7 +146,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
             self._tracker.wrong_backward = call
 
     def _judge_added_up(self, calls: list[StoredCall]) -> None:
-        """Judge the gradients of parameters: a module that is called several times has them from all of its calls."""
+        """Judge the gradients of parameters, which add up over all calls of a module."""
         for call in calls:
             made = [tensor for tensor in self._new(call) if tensor.is_gradient]
             if made:
@@ -155,7 +155,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         calls.clear()
 
     def _take_recomputation(self, call: StoredCall) -> None:
-        """Take a call that a checkpoint runs again: what comes back from there has it from the first execution."""
+        """Take a call that a checkpoint runs again: its results inherit from the first execution."""
         if any(other.name == call.name and other.wrong is other for other in self._step.calls):
             self._tracker.runs_again(call, call.outputs)
 
@@ -180,7 +180,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return call if call is not None and call.wrong is call else None
 
     def _new(self, call: StoredCall) -> list[StoredTensor]:
-        """Return what a call gave back that is not finite, and that no call has shown before."""
+        """Return a call's non-finite results that no call has shown before."""
         return [tensor for tensor in call.nonfinite if self.state(tensor) is None]
 
     def _note_given(self, call: StoredCall) -> None:
@@ -197,14 +197,14 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         self.outcome.meant += len(there)
         self.outcome.first_meant = self.outcome.first_meant or next(iter(there.values()), "")
 
-    # What the tracker asks ------------------------------------------------------------------------------------------
+    # Answers to the tracker ---------------------------------------------------------------------------------------------
 
     def name(self, call: StoredCall, phase: str) -> str:
         """Return a call's name, which says its phase."""
         return call.name
 
     def key(self, tensor: StoredTensor) -> Hashable:
-        """Return what stands for a tensor's content."""
+        """Return the key of a tensor's content."""
         return tensor.key
 
     def state(self, tensor: StoredTensor) -> State | None:
@@ -212,7 +212,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return self._states.get(tensor.tensor) or (self._states.get(tensor.content) if tensor.content else None)
 
     def mark(self, tensor: StoredTensor, state: State, call: StoredCall) -> None:
-        """Remember a tensor's state, and the call that showed it first."""
+        """Remember a tensor's state, and the first call that showed it."""
         for key in (tensor.tensor, tensor.content):
             if key is not None:
                 self._states[key] = state
@@ -232,7 +232,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
             outer = self._step.by_order.get(outer.parent)
 
     def outlook(self, call: StoredCall, made: Sequence[StoredTensor]) -> State:
-        """Tell what became of what a call made: the rest of the step shows it."""
+        """Tell what became of a call's non-finite results, which the rest of the step shows."""
         given_away = [tensor for tensor in made if not is_workspace(call.op, tensor.slot)]
         return "wrong" if did_harm(self._step, call, given_away) else "meant"
 
@@ -241,7 +241,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return self._step.by_order.get(call.forward)
 
     def is_aside(self, call: StoredCall) -> bool:
-        """Tell whether a call is outside all modules, and no gradient flows through what it made."""
+        """Tell whether a call is outside all modules, with no gradient flowing through its results."""
         return call.parent < 0 and not gradients_flow(self._step, call)
 
     def owner(
@@ -254,9 +254,9 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return owner
 
     def own_code(self, call: StoredCall, phase: str) -> OwnCode[StoredCall]:
-        """Return the module in whose own code a module was called with something wrong, and the outermost so called.
+        """Return the module whose own code called a module with a wrong input, and the outermost module so called.
 
-        It is told where calls between modules were not recorded; for a backward part it is the backward part of the
+        Only where calls between modules were not recorded; for a backward part it is the backward part of the
         module around it, because gradients pass through its code.
         """
         if not self.modules_only or call.kind != "module":
@@ -281,7 +281,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return max(inside, key=lambda call: call.order, default=None)
 
     def is_skipped(self, origin: RunOrigin) -> bool:
-        """Tell whether a loss scaler skipped what an origin belongs to, and note the step."""
+        """Tell whether a loss scaler skipped the step of an origin, and note the step."""
         call = origin.call
         scaled = call.phase == "backward" or call.stack in self._step.scaling
         if not scaled or not any(item.first <= call.order <= item.last for item in self._skipped_stretches):
@@ -319,7 +319,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         self.outcome.origins.append(origin)
 
     def arrived(self, origin: RunOrigin) -> None:
-        """Keep what another rank's values brought."""
+        """Keep an origin that came in from another rank."""
         self.outcome.arrived.append(origin)
 
     def inherits(self, call: StoredCall, cause: StoredTensor | None, otherwise: TrackedCall | None) -> None:
@@ -329,7 +329,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         self.outcome.inherited.append(Inherited(self._step.step, call, maker if maker >= 0 else known))
 
     def inherits_from(self, call: StoredCall, maker: TrackedCall | None) -> None:
-        """Note the call that a call has it from."""
+        """Note the call from which a call inherits."""
         order = maker.order if maker is not None else -1
         self.outcome.inherited.append(Inherited(self._step.step, call, order))
 
@@ -341,7 +341,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
         return next((c.stack for c in self._step.calls if c.order == call.forward or c.name == name), -1)
 
     def _details(self, optimizer: StoredCall, label: str) -> StepDetails[StoredTensor]:
-        """Return what is known of one parameter's step: its gradient's and state's size, the settings, how to learn more."""
+        """Return the facts of one parameter's step: its gradient's and state's size, the settings, how to learn more."""
         told = []
         for tensor in optimizer.inputs:
             group, _, name = tensor.slot.partition(".")

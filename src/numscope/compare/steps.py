@@ -138,7 +138,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
             judgement.reasons[found.pair] = placed.origin.reason
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
-    # What is nothing but rounding (a limit of 1 or more) may be off by any factor.
+    # A result that is nothing but rounding (a limit of 1 or more) may be off by any factor.
     errors = judgement.errors.error_out
     errors = errors[judgement.corresponds & (judgement.limits < 1.0) & (errors <= judgement.limits)]
     count = int(measures.known.sum())

@@ -60,7 +60,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor in a slot of a call, with what is known of it; the state matters where it is not finite."""
+    """A tensor in a slot of a call; its state matters where it is not finite."""
 
     slot: str
     counts: Counts
@@ -68,8 +68,8 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """What a call with a non-finite output is, the output that shows it, and the input that explains it."""
+class Ruling:
+    """The answer about a call with a non-finite output, that output, and the input that explains it."""
 
     answer: Answer
     output: Value | None = None
@@ -77,7 +77,7 @@ class Judgement:
 
 
 def chooses(op: str) -> bool:
-    """Tell whether an operator only compares, chooses or counts: of an infinity it need not pass anything on."""
+    """Tell whether an operator only compares, chooses or counts: an infinity need not reach its result."""
     return canonical(op) in _CHOOSES
 
 
@@ -92,7 +92,7 @@ def judge(
     outputs: Sequence[Value],
     constants: Iterable[float] | None = (),
     aside: bool = False,
-) -> Judgement:
+) -> Ruling:
     """Judge one call from its tensors before and after, and the numbers among its other arguments (None: unknown).
 
     `aside`: it is outside all modules, and no gradient flows through it: a metric, where a NaN may stand for "none".
@@ -100,38 +100,38 @@ def judge(
     op = canonical(op)
     bad = [value for value in outputs if not value.counts.clean and not is_workspace(op, value.slot)]
     if not bad:
-        return Judgement("ignored")
-    # A NaN says more than an infinity: it is what is shown where a call has both.
+        return Ruling("ignored")
+    # A call that has both is shown by its NaN, which says more than an infinity.
     first = next((value for value in bad if value.counts.nan), bad[0])
     if op in UNWRITTEN:
-        return Judgement("ignored", first)
+        return Ruling("ignored", first)
     dirty = [value for value in inputs if not value.counts.clean]
     numbers = None if constants is None else tuple(constants)
     asked = aside and op in _FILLS and not dirty and any(value != value for value in numbers or ())
     if (op in MAKES and not dirty) or asked or _fills_anew(op, inputs, numbers):
-        return Judgement("constant" if first.counts.nan else "meant", first)
+        return Ruling("constant" if first.counts.nan else "meant", first)
     wrong = next((value for state in ("wrong", "doubtful") for value in dirty if value.state == state), None)
     if wrong is not None:
-        return Judgement("inherited", first, wrong)
+        return Ruling("inherited", first, wrong)
     unexplained = [value for value in dirty if _must_be_explained(op, value)]
     entered = min(unexplained, key=lambda value: _ENTERED.index(value.state), default=None)
     if entered is not None and entered.state == "constant":
         only = (op in _HANDS_ON or (aside and op in _FILLS)) and all(
             value.state in ("constant", "meant") for value in dirty
         )
-        return Judgement("constant" if only else "origin", first, entered)
+        return Ruling("constant" if only else "origin", first, entered)
     if entered is not None and entered.state == "unknown" and _leaves_as_is(op, dirty):
-        return Judgement("handed on", first, entered)
+        return Ruling("handed on", first, entered)
     if entered is not None:
-        return Judgement("entered", first, entered)
+        return Ruling("entered", first, entered)
     if first.counts.nan:
-        return Judgement("origin", first, dirty[0] if dirty else None)
+        return Ruling("origin", first, dirty[0] if dirty else None)
     for value in bad:
         if numbers is None and op in _FILLS:
             continue
         if not _is_meant(op, value.counts, dirty, inputs, numbers or ()):
-            return Judgement("origin", value, dirty[0] if dirty else None)
-    return Judgement("meant", first, dirty[0] if dirty else None)
+            return Ruling("origin", value, dirty[0] if dirty else None)
+    return Ruling("meant", first, dirty[0] if dirty else None)
 
 
 # Which of several unexplained inputs an answer names, whatever their order: a fault from outside before a constant.
@@ -144,12 +144,12 @@ def is_mask(counts: Counts) -> bool:
 
 
 def _leaves_as_is(op: str, dirty: Sequence[Value]) -> bool:
-    """Tell whether a call computes with nothing that is not finite: it looks at it, copies it, or writes beside it."""
+    """Tell whether a call computes with no non-finite value: it reads a part, copies, or writes beside the value."""
     return op in _HANDS_ON or (op in _WRITES and all(value.slot == "input.0" for value in dirty))
 
 
 def _fills_anew(op: str, inputs: Sequence[Value], constants: tuple[float, ...] | None) -> bool:
-    """Tell whether a call makes a tensor of constants out of memory that held nothing, or constants, before."""
+    """Tell whether a call writes constants into memory that held nothing or constants before."""
     if op == "fill":
         return True
     if op not in _WRITES or any(not value.counts.clean for value in inputs if value.slot != "input.0"):
@@ -161,7 +161,7 @@ def _fills_anew(op: str, inputs: Sequence[Value], constants: tuple[float, ...] |
 
 
 def _must_be_explained(op: str, value: Value) -> bool:
-    """Tell whether an input was non-finite before anything that was seen, and is no mask."""
+    """Tell whether an input was non-finite before any recorded call, and is no mask."""
     if value.state == "constant":
         return value.counts.nan > 0
     if value.state == "unknown":
@@ -175,7 +175,7 @@ def _must_be_explained(op: str, value: Value) -> bool:
 def _is_meant(
     op: str, made: Counts, dirty: Sequence[Value], inputs: Sequence[Value], constants: tuple[float, ...]
 ) -> bool:
-    """Tell whether infinities (there is no NaN) are such as were asked for."""
+    """Tell whether all non-finite values are infinities that the call was asked for."""
     up = any(value.counts.posinf for value in dirty) or float("inf") in constants
     down = any(value.counts.neginf for value in dirty) or float("-inf") in constants
     if op in _TURNS:

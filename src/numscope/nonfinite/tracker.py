@@ -15,14 +15,14 @@ from typing import Generic, Protocol, TypeVar
 
 from numscope.core.report import Origin
 from numscope.nonfinite import sentences
-from numscope.nonfinite.rule import Counts, Judgement, State, Value, chooses, is_mask, judge
+from numscope.nonfinite.rule import Counts, Ruling, State, Value, chooses, is_mask, judge
 from numscope.nonfinite.sentences import RECORDED, WATCHED, Words
 
 
 class TrackedCall(Protocol):
     """A call whose tensors are tracked. Where backward parts are recorded by themselves, each is a call of its own."""
 
-    wrong: TrackedCall | None  # the call whose forward part went wrong: this one, or the last one inside it
+    wrong: TrackedCall | None  # the call whose forward part went wrong: this call, or the last such call inside it
 
     @property
     def op(self) -> str:
@@ -30,11 +30,11 @@ class TrackedCall(Protocol):
 
     @property
     def kind(self) -> str:
-        """Its kind, as in a run's table of calls."""
+        """The kind, as in a run's table of calls."""
 
     @property
     def order(self) -> int:
-        """When it began; 0 where nobody asks for the chain of calls."""
+        """The place among the calls that began; 0 where the chain of calls is not asked for."""
 
     @property
     def in_backward(self) -> bool:
@@ -42,7 +42,7 @@ class TrackedCall(Protocol):
 
     @property
     def unmeasured(self) -> str:
-        """The first input of which nothing is known, or nothing."""
+        """The slot of the first input that was not measured, empty for none."""
 
 
 class TrackedTensor(Protocol):
@@ -54,7 +54,7 @@ class TrackedTensor(Protocol):
 
     @property
     def counts(self) -> Counts:
-        """How many of its elements are not finite."""
+        """The numbers of elements that are not finite."""
 
 
 C = TypeVar("C", bound=TrackedCall)
@@ -89,26 +89,26 @@ RECORDED_RUN = Setting(RECORDED, contents=True, gathered=False, forgets_passes=F
 
 @dataclass(eq=False)
 class FoundOrigin(Generic[C, T]):
-    """An origin: the call that made a NaN or an infinity, or that was the first to be given it."""
+    """An origin: the call that made a NaN or an infinity, or the first that was given one."""
 
     call: C
-    phase: str  # of the event that shows it
+    phase: str  # of the event that shows the value
     kind: str
     slot: str
     counts: Counts
     reason: str
     step: int
-    shown_at: C  # the call at whose line it showed
+    shown_at: C  # the call whose line is reported
     inputs: Sequence[T]
     outputs: Sequence[T]
-    finer: str = ""  # how to have the line inside the call
-    stray: bool = False  # no call is known to have made it: another rank may have, in a way that was not recorded
-    report: Origin = field(init=False)  # the adapter's description of it
+    finer: str = ""  # how to get the line inside the call
+    stray: bool = False  # made by no recorded call: perhaps by another rank
+    report: Origin = field(init=False)  # the adapter's description of the origin
 
 
 @dataclass(frozen=True)
 class OwnCode(Generic[C]):
-    """Code of a module's own, which is not seen where only modules are: `called` was called by it with what it made."""
+    """A module's own code, invisible where only modules are watched; it called `called` with its non-finite result."""
 
     outer: C | None  # the module; None: the code outside all modules
     called: C
@@ -116,7 +116,7 @@ class OwnCode(Generic[C]):
 
 @dataclass(frozen=True)
 class ParameterOwner(Generic[C, T]):
-    """The module whose parameter was not finite before anything was watched."""
+    """The module whose parameter was not finite from the start."""
 
     call: C
     slot: str
@@ -126,7 +126,7 @@ class ParameterOwner(Generic[C, T]):
 
 @dataclass(frozen=True)
 class StepDetails(Generic[T]):
-    """What surrounds one parameter in an optimizer's step that went wrong."""
+    """The surroundings of one parameter in an optimizer's step that went wrong."""
 
     sentence: str = ""
     finer: str = ""
@@ -135,9 +135,9 @@ class StepDetails(Generic[T]):
 
 
 class Adapter(ABC, Generic[C, T]):
-    """What the tracker asks whoever feeds it."""
+    """The questions that the tracker asks of whoever feeds it."""
 
-    modules_only = False  # the code between modules is not seen
+    modules_only = False  # the code between modules is not watched
 
     @abstractmethod
     def name(self, call: C, phase: str) -> str:
@@ -145,7 +145,7 @@ class Adapter(ABC, Generic[C, T]):
 
     @abstractmethod
     def key(self, tensor: T) -> Hashable:
-        """Return what stands for a tensor's content, or for its memory."""
+        """Return the key of a tensor's content, or of its memory."""
 
     @abstractmethod
     def state(self, tensor: T) -> State | None:
@@ -153,7 +153,7 @@ class Adapter(ABC, Generic[C, T]):
 
     @abstractmethod
     def mark(self, tensor: T, state: State, call: C) -> None:
-        """Remember a tensor's state, and the call that showed it first."""
+        """Remember a tensor's state, and the first call that showed it."""
 
     @abstractmethod
     def is_parameter(self, tensor: T) -> bool:
@@ -165,7 +165,7 @@ class Adapter(ABC, Generic[C, T]):
 
     @abstractmethod
     def outlook(self, call: C, made: Sequence[T]) -> State:
-        """Tell what becomes of what a call made out of nothing wrong.
+        """Tell what becomes of non-finite results that a call made from right inputs.
 
         "wrong": it does harm; "meant": it comes to nothing; "doubtful": the future has to tell.
         """
@@ -188,17 +188,17 @@ class Adapter(ABC, Generic[C, T]):
 
     @abstractmethod
     def found(self, origin: FoundOrigin[C, T]) -> None:
-        """Take an origin that counts."""
+        """Take an origin."""
 
     @abstractmethod
     def arrived(self, origin: FoundOrigin[C, T]) -> None:
-        """Take what another rank's values have brought."""
+        """Take an origin that came in from another rank."""
 
     def describe(self, origin: FoundOrigin[C, T]) -> None:
-        """Set an origin's report, while its tensors are there; it may turn out later whether it counts."""
+        """Set an origin's report while its tensors still exist; a later event may decide whether the origin counts."""
 
     def is_allowed(self, call: C, name: str) -> bool:
-        """Tell whether the user has said that a call's results are meant."""
+        """Tell whether the user allows a call's non-finite results."""
         return False
 
     def is_gradient(self, tensor: T) -> bool:
@@ -206,18 +206,18 @@ class Adapter(ABC, Generic[C, T]):
         return False
 
     def is_skipped(self, origin: FoundOrigin[C, T]) -> bool:
-        """Tell whether a loss scaler has skipped the step that an origin belongs to, where that is known already."""
+        """Tell whether a loss scaler is known to have skipped the step of an origin."""
         return False
 
     def wrong_inside(self, optimizer: C) -> C | None:
-        """Return a call inside an optimizer's step, in its closure say, that went wrong."""
+        """Return a call that went wrong inside an optimizer's step (in its closure, say)."""
         return None
 
     def inherits(self, call: C, cause: T | None, otherwise: TrackedCall | None) -> None:
-        """Note that a call has it from an input, or from another call where the input's maker is not known."""
+        """Note that a call inherits from an input, or from another call where no call is known to have made the input."""
 
     def inherits_from(self, call: C, maker: TrackedCall | None) -> None:
-        """Note that a call has it from another call."""
+        """Note that a call inherits from another call."""
 
 
 class Doubt(Generic[T]):
@@ -234,15 +234,15 @@ class Doubt(Generic[T]):
         self.tensors = list(made)
         self._key = key
         self._contents = contents
-        self._left = {key(tensor) for tensor in made}  # what no call has taken yet
+        self._left = {key(tensor) for tensor in made}  # tensors that no call has taken yet
 
     @property
     def left_over(self) -> bool:
-        """Tell whether any of it was taken by no call."""
+        """Tell whether a tensor is left that no call took."""
         return bool(self._left)
 
     def does_harm(self, op: str, taken: set[Hashable], made: Sequence[T], flows: bool = False) -> bool:
-        """Tell whether a call that took some tensors did harm with it; `made` is what it gave back that is not finite."""
+        """Tell whether a call that took some of the tensors did harm; `made` are its non-finite results."""
         doubtful = {self._key(tensor) for tensor in self.tensors}
         # Memory that a call with finite results has taken may have been written over since.
         if taken.isdisjoint(doubtful if made or self._contents else self._left):
@@ -265,33 +265,33 @@ class _Waiting(Generic[C, T]):
 
 
 class Tracker(Generic[C, T]):
-    """Judges the calls of one rank that have something non-finite, one after another, and tells the origins."""
+    """Judges the calls of one rank that show a non-finite value, one after another, and reports the origins."""
 
     def __init__(self, adapter: Adapter[C, T], setting: Setting, world: int = 1) -> None:
-        self.world = world  # how many ranks the job has
+        self.world = world  # ranks of the job
         self.step = 0
-        self.origins = 0  # how many counted, or wait for a loss scale
+        self.origins = 0  # those that count, and those that wait for a loss scale
         self.doubts: list[_Waiting[C, T]] = []
         self._adapter = adapter
         self._setting = setting
         self._words = setting.words
         # Of this step:
         self.wrong_forward: TrackedCall | None = None  # the last call whose forward part went wrong
-        self.wrong_backward: TrackedCall | None = None  # the last one whose gradients did, in this pass
+        self.wrong_backward: TrackedCall | None = None  # the last call whose gradients went wrong in this pass
         self._last_origin = -1  # the step of the last origin
         self._constants: set[State] = set()  # states of the constants that were made: NaN, or +inf that is meant
-        self._made_in_backward: set[Hashable] = set()  # what calls in the user's own backward functions made
+        self._made_in_backward: set[Hashable] = set()  # results of calls in the user's own backward functions
         # Of all steps:
-        self._arrivals = 0  # how often another rank's values came in
-        self._came_in_before = False  # they did in an earlier step
-        self._wrong_parameter = False  # an optimizer's step has left one
+        self._arrivals = 0  # of values from other ranks
+        self._came_in_before = False  # values of other ranks did, in an earlier step
+        self._wrong_parameter = False  # an optimizer's step left one
         # Optimizers and loss scales:
-        self._scaled = self._always_scaled = False  # gradients may overflow, and the step is then skipped
+        self._scaled = self._always_scaled = False  # gradients may overflow; the step is then skipped
         self._scaling = False  # the loss is being scaled
         self._unsettled: list[FoundOrigin[C, T]] = []  # origins that a skipped step would excuse
-        self._origins_before = 0  # how many there were when the last optimizer's step began
+        self._origins_before = 0  # when the last optimizer's step began
         self._inside_optimizer = False  # an optimizer of the user's own runs
-        self._hint: FoundOrigin[C, T] | None = None  # the first origin inside it: it tells the line of the step's
+        self._hint: FoundOrigin[C, T] | None = None  # the first origin inside that step, which has the line to report
 
     # Forward --------------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Tracker(Generic[C, T]):
         shown = [Value(tensor.slot, tensor.counts) for tensor in made]
         result = judge(call.op, given, shown, constants, aside=self._adapter.is_aside(call))
         if result.answer in ("origin", "entered") and self._adapter.is_allowed(call, name):
-            result = Judgement("meant", result.output, result.cause)
+            result = Ruling("meant", result.output, result.cause)
         if result.answer in ("meant", "constant", "ignored"):
             self._take_as_meant(call, result, inputs, made)
             return
@@ -336,7 +336,7 @@ class Tracker(Generic[C, T]):
             self._adapter.inherits_from(call, explained)
             return
         if self._is_gathered() or (call.unmeasured and before is not None):
-            self._adapter.inherits_from(call, before)  # as far as can be known
+            self._adapter.inherits_from(call, before)  # the nearest maker that is known
             return
         if not self._setting.contents:
             dirty = [t for t, value in zip(inputs, given) if not value.counts.clean and value.state != "meant"]
@@ -348,7 +348,7 @@ class Tracker(Generic[C, T]):
             return
         constant = result.cause is not None and result.cause.state == "constant"
         if cause is not None and constant and self._adapter.owner(call, cause, inputs) is not None:
-            self._mark([cause], "wrong", call)  # somebody has written it into a parameter
+            self._mark([cause], "wrong", call)  # a parameter that was written to
             self._enter(call, cause, inputs, outputs)
             return
         assert result.output is not None
@@ -356,7 +356,7 @@ class Tracker(Generic[C, T]):
         self._tell(self._origin(call, "forward", result.output.slot, result.output.counts, reason, inputs, outputs))
 
     def data(self, call: C, outputs: Sequence[T]) -> None:
-        """Judge what enters the model from outside."""
+        """Judge the data that enters the model."""
         for tensor in outputs:
             counts = tensor.counts
             state = self._adapter.state(tensor)
@@ -373,17 +373,17 @@ class Tracker(Generic[C, T]):
             self._tell(self._origin(call, "input", tensor.slot, counts, reason, [], outputs, kind="data"))
 
     def runs_again(self, call: C, outputs: Sequence[T]) -> None:
-        """Take a call that runs again on the way back from a call that went wrong: its results are no news."""
+        """Take a recomputation of a call that went wrong: its results are no news."""
         self._mark([tensor for tensor in outputs if not tensor.counts.clean], "wrong", call)
         call.wrong = call
         self._note_wrong_forward(call)
 
     def shows_again(self, call: C) -> None:
-        """Take a call that gives back what a call inside it, or before it, made."""
+        """Take a call that returns a result of a call inside it or before it."""
         self._went_wrong(call)
 
     def end_model(self) -> None:
-        """End a root module's call: what is doubtful and still there counts, the rest came to nothing."""
+        """End a root module's call: doubtful values that are still alive count, the rest came to nothing."""
         waiting, self.doubts = self.doubts, []
         for item in waiting:
             if not item.doubt.left_over:
@@ -396,10 +396,10 @@ class Tracker(Generic[C, T]):
             self.took_keys(call.op, {self._adapter.key(tensor) for tensor in inputs})
 
     def took_keys(self, op: str, taken: set[Hashable]) -> None:
-        """Take a call with finite results: one that computes with what is doubtful does harm."""
+        """Take a call with finite results: if it computes with doubtful values, they do harm."""
         self._settle_doubts([item for item in self.doubts if item.doubt.does_harm(op, taken, [])])
 
-    def _take_as_meant(self, call: C, result: Judgement, inputs: Sequence[T], made: Sequence[T]) -> None:
+    def _take_as_meant(self, call: C, result: Ruling, inputs: Sequence[T], made: Sequence[T]) -> None:
         state: State = "constant" if result.answer == "constant" else "meant"
         if result.answer == "meant" and not self._setting.contents:
             self._mark([tensor for tensor in inputs if not tensor.counts.clean], "meant", call)
@@ -407,8 +407,8 @@ class Tracker(Generic[C, T]):
         if state == "constant" or any(tensor.counts.posinf for tensor in made):
             self._constants.add(state)
 
-    def _is_doubtful(self, call: C, result: Judgement, name: str, inputs: Sequence[T], outputs: Sequence[T]) -> bool:
-        """Tell whether what a call made does no harm, or none yet, and note what has to be seen of it."""
+    def _is_doubtful(self, call: C, result: Ruling, name: str, inputs: Sequence[T], outputs: Sequence[T]) -> bool:
+        """Tell whether a call's non-finite results do no harm, or none yet, and note the tensors to follow."""
         made = [tensor for tensor in outputs if not tensor.counts.clean]
         if result.answer == "entered":
             return False
@@ -418,7 +418,7 @@ class Tracker(Generic[C, T]):
                 return False
             taken = inputs
         elif any(call is outer for item in self.doubts for outer in self._adapter.enclosing(item.origin.call)):
-            taken = made  # a call inside it has made it
+            taken = made  # made by a call inside this one
         outlook = self._adapter.outlook(call, made)
         if taken:
             keys = {self._adapter.key(tensor) for tensor in taken}
@@ -438,7 +438,7 @@ class Tracker(Generic[C, T]):
         return outlook != "wrong"
 
     def _settle_doubts(self, harmful: list[_Waiting[C, T]]) -> None:
-        """Tell of origins that were in doubt."""
+        """Report the origins that were in doubt."""
         self.doubts = [item for item in self.doubts if item not in harmful]
         for item in harmful:
             self._went_wrong(item.origin.call)
@@ -446,7 +446,7 @@ class Tracker(Generic[C, T]):
             self._tell_now(item.origin)
 
     def _was_reduced(self, call: C, inputs: Sequence[T], given: Sequence[Value]) -> bool:
-        """Tell whether a call takes a parameter's gradient in which no call of this rank has put what is wrong."""
+        """Tell whether a call takes a parameter's gradient that no call of this rank made wrong."""
         if self.world == 1:
             return False
         unknown = [t for t, value in zip(inputs, given) if value.state == "unknown" and not value.counts.clean]
@@ -459,9 +459,9 @@ class Tracker(Generic[C, T]):
         return True
 
     def _enter(self, call: C, cause: T, inputs: Sequence[T], outputs: Sequence[T]) -> None:
-        """Judge what was there before any call that is known: a parameter, code that is not seen, or data."""
+        """Judge a value older than every recorded call: a parameter's, unwatched code's, or the data's."""
         if not self._setting.contents and (self._arrivals or self._is_gathered()):
-            return  # what is wrong already comes back, not always by a way that is watched: shards are copied about
+            return  # an earlier wrong value comes back, perhaps through an unwatched copy of a shard
         counts = cause.counts
         owner = self._adapter.owner(call, cause, inputs)
         if owner is not None:
@@ -492,9 +492,9 @@ class Tracker(Generic[C, T]):
         runs_forward: bool = False,
         added_up: bool = False,
     ) -> None:
-        """Judge the gradients that came into a call and those that went out of it.
+        """Judge the gradients that came into a call and those that left it.
 
-        `runs_forward`: what runs in backward is a forward call; `added_up`: the gradients were, over the whole pass.
+        `runs_forward`: a forward call that runs in backward; `added_up`: the gradients are sums over the whole pass.
         """
         adapter = self._adapter
         made = [tensor for tensor in outgoing if not tensor.counts.clean]
@@ -514,7 +514,7 @@ class Tracker(Generic[C, T]):
         elif self.wrong_forward is not None and (runs_forward or (added_up and self._setting.forgets_passes)):
             adapter.inherits_from(call, self.wrong_forward)
         elif dirty is not None and (known is not None or self.wrong_forward is not None or state == "wrong"):
-            # A sum of gradients is a new tensor: that one of its parts was wrong is known from this very pass.
+            # A sum of gradients is a new tensor: only this very pass tells that one of its parts was wrong.
             adapter.inherits(call, dirty, known or self.wrong_forward)
         elif went_wrong is not None or on_the_way or self._is_gathered():
             adapter.inherits_from(call, went_wrong)
@@ -527,7 +527,7 @@ class Tracker(Generic[C, T]):
             self._tell(self._origin(call, "backward", made[0].slot, made[0].counts, reason, incoming, outgoing))
 
     def loss(self, call: C, inputs: Sequence[T]) -> None:
-        """Judge what a backward pass starts from, where calls outside modules are not watched."""
+        """Judge the start of a backward pass, where calls outside modules are not watched."""
         for tensor in inputs:
             counts = tensor.counts
             if counts.clean or self.wrong_forward is not None or self._adapter.state(tensor) in ("wrong", "meant"):
@@ -538,12 +538,12 @@ class Tracker(Generic[C, T]):
             self.wrong_forward = call
 
     def new_pass(self) -> None:
-        """Begin another forward pass: the backward pass that follows is a new one, too."""
+        """Begin another forward pass, and with it another backward pass."""
         self.wrong_backward = None
         self._made_in_backward.clear()
 
     def _came_in(self, call: C, gradient: T, incoming: Sequence[T], outgoing: Sequence[T]) -> None:
-        """Judge a gradient that is wrong, and that no call is known to have made."""
+        """Judge a wrong gradient that no call is known to have made."""
         adapter, counts = self._adapter, gradient.counts
         code = adapter.own_code(call, "backward")
         called, name = code.called, adapter.name(code.called, "backward")
@@ -560,7 +560,7 @@ class Tracker(Generic[C, T]):
     # Ranks ----------------------------------------------------------------------------------------------------------
 
     def collective(self, call: C, phase: str, inputs: Sequence[T], outputs: Sequence[T], alone: bool = False) -> None:
-        """Judge a collective: what this rank did not give, another one did, unless it is `alone` in its group.
+        """Judge a collective: a value that this rank did not give, another rank did, unless this one is `alone` in its group.
 
         Of a run all ranks are judged together afterwards, which tells whether a collective brought something or made it.
         """
@@ -571,7 +571,7 @@ class Tracker(Generic[C, T]):
         if dirty and all(self.state(tensor) == "meant" for tensor in dirty):
             self._mark(made, "meant", call)
             return
-        # Contents: what is unknown has it from the pass in which the collective runs, as a bucket of gradients.
+        # Contents: an unknown tensor, such as a bucket of gradients, inherits from the pass in which the collective runs.
         known, self.wrong_backward = self.wrong_backward, call
         unknown = next((tensor for tensor in dirty if self.state(tensor) == "unknown"), None)
         self._mark(made, "wrong", call)
@@ -592,7 +592,7 @@ class Tracker(Generic[C, T]):
         self._adapter.arrived(self._origin(call, phase, tensor.slot, tensor.counts, reason, (), (), "collective"))
 
     def _is_gathered(self) -> bool:
-        """Tell whether what is wrong may have come in with a parameter that was gathered from other ranks, and is gone."""
+        """Tell whether the value may have come in with a parameter that was gathered from other ranks and freed again."""
         return self._setting.gathered and self._wrong_parameter and self.world > 1
 
     # Steps, optimizers, loss scales ---------------------------------------------------------------------------------
@@ -634,7 +634,7 @@ class Tracker(Generic[C, T]):
         elif is_known:
             adapter.inherits(call, own[0], self.wrong_backward)
         elif (self.origins > self._origins_before and self._hint is None) or adapter.is_allowed(call, name):
-            return  # what it calls has gone wrong, or it is meant to
+            return  # a call inside it went wrong, or its result is allowed
         elif own and own[0].slot.startswith("parameters_grad") and self.world > 1:
             self._arrive(call, "optimizer", own[0], sentences.reduced_gradient(label, own[0].counts))
         elif own:
@@ -649,14 +649,14 @@ class Tracker(Generic[C, T]):
             after = [
                 *(t for t in outputs if t.slot == bad.slot),
                 *more.outputs,
-            ]  # of a whole model, only what went wrong
+            ]  # of a whole model, only the tensors that went wrong
             origin = self._origin(
                 call, "optimizer", bad.slot, counts, reason, list(before.values()), after, None, at, more.finer
             )
             self._tell(origin)
 
     def set_inside_optimizer(self, inside: bool) -> None:
-        """Begin or end a step of the user's own optimizer: an origin inside it only tells the line of the step's."""
+        """Begin or end a step of the user's own optimizer: an origin inside gives the step's origin its line."""
         self._inside_optimizer = inside
         if inside:
             self._hint = None
@@ -666,16 +666,16 @@ class Tracker(Generic[C, T]):
         self._scaled = self._always_scaled = scaled
 
     def set_scaled(self, scaled: bool, scaling: bool) -> None:
-        """Say whether a loss scale is in force from here on, and whether the loss is being scaled."""
+        """Say whether gradients are scaled from here on, and whether the loss is being scaled."""
         self._scaled, self._scaling = scaled, scaling
 
     def settle(self) -> None:
-        """Drop what waits for a loss scale: the step was skipped, or its gradients are no concern."""
+        """Drop the origins that wait for a loss scale: the step was skipped, or its gradients are of no concern."""
         self._unsettled.clear()
         self._scaled, self._scaling = self._always_scaled, False
 
     def stepping(self, given: Sequence[T]) -> None:
-        """Begin an optimizer's step: what waits for a loss scale counts if the step takes it."""
+        """Begin an optimizer's step: origins that wait for a loss scale count if the step takes their gradients."""
         self._origins_before = self.origins
         if all(tensor.counts.clean for tensor in given if tensor.slot.startswith("parameters_grad")):
             self.settle()
@@ -684,13 +684,13 @@ class Tracker(Generic[C, T]):
         for origin in waiting[:1]:
             self._tell_now(origin)
 
-    # What is known --------------------------------------------------------------------------------------------------
+    # States of tensors ----------------------------------------------------------------------------------------------
 
     def _values(self, tensors: Iterable[T]) -> list[Value]:
         return [Value(tensor.slot, tensor.counts, self.state(tensor)) for tensor in tensors]
 
     def state(self, tensor: T) -> State:
-        """Return why a tensor is not finite, as far as is known before a call takes it."""
+        """Return why a tensor is not finite, as far as the calls before tell."""
         known = self._adapter.state(tensor)
         if known is not None:
             return known
@@ -703,7 +703,7 @@ class Tracker(Generic[C, T]):
         return constant if contents and constant in self._constants else "unknown"
 
     def _is_about(self) -> bool:
-        """Tell whether something wrong is about: what is of unknown origin has it from there."""
+        """Tell whether anything has gone wrong from which a tensor of unknown origin would inherit."""
         if self.wrong_backward is not None:
             return True
         if self._setting.contents:
@@ -715,7 +715,7 @@ class Tracker(Generic[C, T]):
             self._adapter.mark(tensor, state, call)
 
     def _went_wrong(self, call: C) -> None:
-        """Remember that a forward call has something wrong, and that the calls around it have it from there."""
+        """Remember that a forward call went wrong, and that the calls around it inherit from it."""
         call.wrong = call
         self._note_wrong_forward(call)
         for outer in self._adapter.enclosing(call):
@@ -742,7 +742,7 @@ class Tracker(Generic[C, T]):
         finer: str = "",
         stray: bool = False,
     ) -> FoundOrigin[C, T]:
-        """Return an origin, described while its tensors are there; `shown_at`: the call at whose line it showed."""
+        """Return an origin, described while its tensors still exist; `shown_at`: the call whose line is reported."""
         origin = FoundOrigin(
             call,
             phase,
@@ -761,7 +761,7 @@ class Tracker(Generic[C, T]):
         return origin
 
     def _tell(self, origin: FoundOrigin[C, T], may_be_skipped: bool = False) -> None:
-        """Tell of an origin, or let it wait where a loss scale may explain it, as `may_be_skipped` says of some."""
+        """Report an origin, or let it wait where `may_be_skipped` says that a loss scale may explain it."""
         if self._adapter.is_skipped(origin):
             self._came_in_before = False
             return

@@ -1,4 +1,4 @@
-"""The facts of one step: all that is known of its two sides before the first call is judged, and never changes after."""
+"""The facts of one step: all that is known of its two sides before the first call is judged, and that never changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from numscope.core.operators import Rounding, operator, operator_of_module
 
 _SAME_RESULT = 1e-5  # relative: two tensors this near are the same intermediate result
 _ENOUGH_ELEMENTS = 256  # for a correlation with the result to mean anything
-_NOISE_RUNS = 4.0  # times what noise runs show is explained
+_NOISE_RUNS = 4.0  # times the error that noise runs show is explained
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class OneSide:
 
 @dataclass(frozen=True)
 class Facts:
-    """Two sides of a step, aligned and measured, and what follows from that alone."""
+    """Two sides of a step, aligned and measured, with all that follows from that alone."""
 
     a: Side
     b: Side
@@ -197,7 +197,7 @@ class Facts:
         return any(difference.telling for difference in self.differences.get(pair, ()))
 
     def hides_inputs(self, pair: int) -> bool:
-        """Return whether it was not recorded what a pair was given: then it is taken to be what ran before."""
+        """Return whether a pair's inputs were not recorded: they are then taken to be the results of the calls before."""
         return self.inputs_unrecorded and not is_source(self.a, int(self.alignment.target[pair]))
 
     # Findings -------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ def _one_side(who: Who, side: Side, flow: Flow, calls: Ints, lone_calls: Ints, l
 
 
 def _limits(errors: CallErrors, inputs_unrecorded: bool, scale: float, noise: Floats | None) -> Floats:
-    """Return what is explained at each pair."""
+    """Return the error that is explained at each pair."""
     limits = errors.expected * scale
     if inputs_unrecorded:
         limits = loosened(limits, errors.operator, errors.roundoff)

@@ -22,10 +22,10 @@ from numscope.compare.load.side import Side
 from numscope.compare.load.sources import Sources
 from numscope.core.report import Source
 
-What = Literal["arguments", "unmatched", "shapes", "dtypes"]
+Aspect = Literal["arguments", "unmatched", "shapes", "dtypes"]
 
 _MOST_SENTENCES = 20  # differences that are put into words; all are counted
-WORDS: dict[What, tuple[str, str]] = {
+WORDS: dict[Aspect, tuple[str, str]] = {
     "arguments": ("differs in its arguments", "differ in their arguments"),
     "unmatched": ("is on one side only", "are on one side only"),
     "shapes": ("differs in a shape", "differ in a shape"),
@@ -37,7 +37,7 @@ WORDS: dict[What, tuple[str, str]] = {
 class StructureDifference:
     """One call that is not the same on both sides, whatever it computes."""
 
-    what: What
+    aspect: Aspect
     call: str
     reference_call: str
     module: str
@@ -51,7 +51,7 @@ class StructureDifference:
 class StructureDifferences:
     """How many calls of a step differ in structure, and the first of them."""
 
-    counts: dict[What, int]
+    counts: dict[Aspect, int]
     first: tuple[StructureDifference, ...]
 
 
@@ -60,7 +60,7 @@ class _Found:
     """A difference before it is put into words, in the order of running."""
 
     order: float
-    what: What
+    aspect: Aspect
     target: int  # row, -1 for none
     reference: int
     text: str
@@ -77,9 +77,9 @@ def structure_differences(
     """Return how the two sides of a step differ in structure, in the order of running."""
     found = [*_in_arguments(alignment, differing), *_unmatched(b, alignment), *_in_tensors(a, b, alignment, slots)]
     found.sort()
-    counts: dict[What, int] = dict.fromkeys(WORDS, 0)
+    counts: dict[Aspect, int] = dict.fromkeys(WORDS, 0)
     for one in found:
-        counts[one.what] += 1
+        counts[one.aspect] += 1
     return StructureDifferences(counts, tuple(_in_words(a, b, sources, one) for one in found[:_MOST_SENTENCES]))
 
 
@@ -107,11 +107,11 @@ def _in_tensors(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Ite
     """Yield the pairs without inner calls that hold tensors of other shapes or dtypes; of each the first slot."""
     words = a.book.words
     inner = (a.calls.children[alignment.target] == 0)[slots.pair] if len(slots.pair) else np.zeros(0, np.bool_)
-    columns: tuple[tuple[What, str], ...] = (("shapes", "[{}]"), ("dtypes", "{}"))
-    for what, form in columns:
+    columns: tuple[tuple[Aspect, str], ...] = (("shapes", "[{}]"), ("dtypes", "{}"))
+    for aspect, form in columns:
         own, others = (
             (a.tensors.shape[slots.a], b.tensors.shape[slots.b])
-            if what == "shapes"
+            if aspect == "shapes"
             else (a.tensors.dtype[slots.a], b.tensors.dtype[slots.b])
         )
         rows = np.flatnonzero((own != others) & inner)
@@ -120,7 +120,7 @@ def _in_tensors(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Ite
             target, reference = int(alignment.target[slots.pair[row]]), int(alignment.reference[slots.pair[row]])
             one, other = form.format(words[own[row]]), form.format(words[others[row]])
             text = f"{words[slots.slot[row]]} is {one}, the reference's {other}"
-            yield _Found(float(target), what, target, reference, text)
+            yield _Found(float(target), aspect, target, reference, text)
 
 
 def _in_words(a: Side, b: Side, sources: tuple[Sources, Sources], found: _Found) -> StructureDifference:
@@ -130,7 +130,7 @@ def _in_words(a: Side, b: Side, sources: tuple[Sources, Sources], found: _Found)
     source = own.of(int(side.calls.stack[row]))
     where = f"; {PurePath(source.file).name}:{source.line}" if source is not None else ""
     return StructureDifference(
-        what=found.what,
+        aspect=found.aspect,
         call=a.calls.name(target) if target >= 0 else "",
         reference_call=b.calls.name(reference) if reference >= 0 else "",
         module=side.book.words[side.calls.module[row]] if side.calls.module[row] >= 0 else "",
@@ -144,17 +144,17 @@ def _in_words(a: Side, b: Side, sources: tuple[Sources, Sources], found: _Found)
 def merged(steps: Iterable[StructureDifferences | None]) -> StructureDifferences:
     """Return the differences of several steps as one."""
     parts = [step for step in steps if step is not None]
-    counts = {what: sum(part.counts[what] for part in parts) for what in WORDS}
+    counts = {aspect: sum(part.counts[aspect] for part in parts) for aspect in WORDS}
     first = islice((one for part in parts for one in part.first), _MOST_SENTENCES)
     return StructureDifferences(counts, tuple(first))
 
 
 def sentence(found: StructureDifferences) -> str:
-    """Return how many calls differ in what, and where to look first."""
+    """Return the counts of differing calls by aspect, and the first of each."""
     parts: list[str] = []
-    for what, count in found.counts.items():
+    for aspect, count in found.counts.items():
         noun = "" if parts else "call " if count == 1 else "calls "
-        singular, plural = WORDS[what]
+        singular, plural = WORDS[aspect]
         if count:
             parts.append(f"{count} {noun}{plural if count > 1 else singular}")
     if not parts:

@@ -20,7 +20,7 @@ AXES = ("compile", "device", "dtype", "threads", "deterministic", "env")
 
 
 @dataclass(frozen=True)
-class Side:
+class JobEnvironment:
     """The environment of one of the two jobs."""
 
     environment: dict[str, str] = field(default_factory=dict)
@@ -28,27 +28,33 @@ class Side:
     words: str = ""
 
 
-def sides(axis: str) -> tuple[Side, Side]:
+def sides(axis: str) -> tuple[JobEnvironment, JobEnvironment]:
     """Return target's and reference's side of an axis: `threads`, `env NAME=A,B` …"""
     name, _, rest = axis.partition(" ")
     if name == "compile":
-        return Side(), Side({"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}, words="without torch.compile")
+        return JobEnvironment(), JobEnvironment(
+            {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}, words="without torch.compile"
+        )
     if name == "device":
-        return Side(), Side({"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}, words="on the CPU")
+        return JobEnvironment(), JobEnvironment(
+            {"CUDA_VISIBLE_DEVICES": "", "ASCEND_RT_VISIBLE_DEVICES": ""}, words="on the CPU"
+        )
     if name == "dtype":
-        return Side(), Side(install="float32", words="without autocast")
+        return JobEnvironment(), JobEnvironment(install="float32", words="without autocast")
     if name == "threads":
         one = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return Side(), Side(one, install="one thread", words="on one thread")
+        return JobEnvironment(), JobEnvironment(one, install="one thread", words="on one thread")
     if name == "deterministic":
         fixed = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-        return Side(), Side(fixed, install="deterministic", words="with deterministic algorithms")
+        return JobEnvironment(), JobEnvironment(fixed, install="deterministic", words="with deterministic algorithms")
     if name == "env":
         match = re.fullmatch(r"(\w+)=([^,]*),([^,]*)", rest.strip())
         if match is None:
             raise SettingsError(f"--axis {axis!r}: write env NAME=A,B, the target's value and the reference's")
         variable, here, there = match.groups()
-        return Side({variable: here}, words=f"{variable}={here}"), Side({variable: there}, words=f"{variable}={there}")
+        return JobEnvironment({variable: here}, words=f"{variable}={here}"), JobEnvironment(
+            {variable: there}, words=f"{variable}={there}"
+        )
     raise SettingsError(f"there is no axis {name!r}: there are {', '.join(AXES)}")
 
 

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from numscope.compare.comparison import Comparison, compare
 from numscope.core.errors import CaptureError, SettingsError
 from numscope.core.report import Origin, Report
-from numscope.diagnose.bisect.axes import Side
+from numscope.diagnose.bisect.axes import JobEnvironment
 from numscope.diagnose.diagnosis import SUSPECTS, diagnose
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.recorded.differing_tensors import differing_tensors
@@ -47,17 +47,17 @@ class Job:
 
     name: str  # "target" or "reference"
     command: tuple[str, ...]  # the script and its arguments
-    side: Side = field(default_factory=Side)
+    changes: JobEnvironment = field(default_factory=JobEnvironment)
 
 
-def job(name: str, command: str, side: Side | None = None) -> Job:
+def job(name: str, command: str, changes: JobEnvironment | None = None) -> Job:
     """Return a job from a command line, with or without `python` in front of the script."""
     words = shlex.split(command)
     if words and Path(words[0]).name.startswith("python"):
         words = words[1:]
     if not words:
         raise SettingsError(f"--{name} needs a command: --{name} 'train.py --steps 2'")
-    return Job(name, tuple(words), side or Side())
+    return Job(name, tuple(words), changes or JobEnvironment())
 
 
 class Bisection:
@@ -122,7 +122,7 @@ class Bisection:
     def _pass(self, item: Job, folder: str, options: tuple[str, ...], what: str) -> None:
         self._begun += 1
         place = f"{self._begun}/{self._passes}"
-        order = [*options, *self._options, "--", *item.command, json.dumps(item.side.environment), _edition(item)]
+        order = [*options, *self._options, "--", *item.command, json.dumps(item.changes.environment), _edition(item)]
         if self._state.get(folder) == order and (self._out / folder / "manifest.json").exists():
             self._tell(f"{place}  {folder}: done already (remove {self._out / folder} to run it again)")
             return
@@ -134,13 +134,15 @@ class Bisection:
         # Refuses a folder of that name that is not a run: it is the user's.
         rundir.check(self._out / folder, 0, overwrite=True)
         shutil.rmtree(self._out / folder, ignore_errors=True)
-        also = ["--also", f"numscope.diagnose.bisect.axes:install={item.side.install}"] if item.side.install else []
+        also = (
+            ["--also", f"numscope.diagnose.bisect.axes:install={item.changes.install}"] if item.changes.install else []
+        )
         line = [sys.executable, "-m", "numscope", "run", *options, *self._options, *also]
         line += ["--out", str(self._out / folder), "--", *item.command]
         began = time.monotonic()
         log = self._out / f"{folder}.log"
         with log.open("wb") as stream:
-            environment = {**os.environ, **item.side.environment}
+            environment = {**os.environ, **item.changes.environment}
             status = subprocess.run(line, stdout=stream, stderr=subprocess.STDOUT, env=environment).returncode
         if status:
             tail = log.read_text(errors="replace").strip().splitlines()[-1:]

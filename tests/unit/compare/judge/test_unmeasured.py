@@ -41,7 +41,7 @@ def test_the_same_structure() -> None:
 def test_each_way_to_differ_is_counted_and_told_in_the_order_of_running() -> None:
     differs = found(step(eps=1e-6, extra=True, rows=8), step(dtype=np.float16))
     assert differs.counts == {"arguments": 1, "unmatched": 1, "shapes": 1, "dtypes": 1}
-    assert [one.what for one in differs.first] == ["arguments", "unmatched", "dtypes", "shapes"]
+    assert [one.aspect for one in differs.first] == ["arguments", "unmatched", "dtypes", "shapes"]
     assert differs.first[0].reason == "layer_norm: argument eps 1e-06 against 1e-05; model.py:7"
     assert differs.first[1].reason == "exp: only the target has this call; model.py:7"
     assert differs.first[2].reason == "tanh: output.0 is float32, the reference's float16; model.py:7"

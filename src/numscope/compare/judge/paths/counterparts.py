@@ -57,7 +57,7 @@ def _is_same(facts: Facts, t: int, r: int) -> bool:
 
 
 def _made_of(flow: Flow, tensor: int, partner: Ints) -> list[int]:
-    """Return what calls without partner make of a tensor, a few calls on."""
+    """Return the results that calls without partner compute from a tensor, a few calls on."""
     slots, found = flow.side.slots, [tensor]
     for given in found:
         users = slots.call[(slots.tensor == given) & (flow.role != OUTPUT)] if len(found) < _MOST_TENSORS else ()

@@ -29,7 +29,7 @@ from numscope.core.dtypes import unit_roundoff
 _UNRECORDED_WORK = 16  # unit roundoffs, and times the largest error that rounding explained so far
 _INDIRECT = 4  # times as much for a sum of gradients, or for whatever runs between modules
 _AFTER_WRONG = 64  # unit roundoffs: no noise excuses what an optimizer has made of something wrong
-_SAME_OUTPUT = 32.0  # times the error that came in: two modules make the same of the same
+_SAME_OUTPUT = 32.0  # times the error that came in: two modules compute equal results from equal inputs
 _UNKNOWN_OUTPUT = OptimizerOutput(0.0, wrong=True)
 
 
@@ -98,9 +98,9 @@ class Provenance:
     def _explained_of_state(self, pair: int, label: str, t: int, r: int) -> float:
         """Return how far apart rounding may have left a parameter or buffer."""
         facts, state, history = self.facts, self.state, self.state.history
-        if label in history.wrong_parameters and state.anything_wrong():  # its error is known, but it is no excuse
+        if label in history.wrong_parameters and state.anything_wrong():  # its error is known, but excuses nothing
             return PLAIN_ROUNDING * facts.roundoff(t, r)
-        # Float32 masters of a bfloat16 model hold what bfloat16 left of it.
+        # The parameters of a bfloat16 model are its float32 masters, rounded.
         explained = 4 * max(facts.roundoff(t, r), facts.coarser_roundoff)
         explained += 4 * history.parameter_errors.get(label, 0.0)
         if history.started:
@@ -119,7 +119,7 @@ class Provenance:
     def _is_laid_out_otherwise(self, pair: int, t: int, r: int) -> bool:
         """Return whether two modules of two classes keep a parameter in two layouts.
 
-        It then has another shape, or they make the same of the same.
+        It then has another shape, or the modules compute equal results from equal inputs.
         """
         facts = self.facts
         target, reference = facts.calls(pair)
@@ -167,7 +167,7 @@ class Provenance:
         explained = max(explained, 1.01 * updated.error, 4 * self._error_of_held(r))
         if facts.phase(pair) == "backward" or facts.modules_only:
             explained *= _INDIRECT
-        if noise >= 1:  # right tensors have nothing in common any more: nor has what unrecorded code makes of them
+        if noise >= 1:  # right tensors have nothing in common any more, nor have results of unrecorded code
             explained = np.inf
         follows = updated.wrong and state.anything_wrong()
         if error <= (_AFTER_WRONG * facts.roundoff(t, r) if follows else explained):

@@ -207,7 +207,7 @@ class RegionCheck:
     def _is_beside_error(self, target: int, reference: int) -> bool:
         """Return whether two calls that are paired also make something that differs.
 
-        What is the same of their results, a count beside a loss, then does not come of all their inputs.
+        A result that agrees, a count beside a loss, then does not depend on all their inputs.
         """
         facts = self.facts
         pair = facts.pair_of(target)
@@ -259,7 +259,7 @@ class RegionCheck:
         # The reference lacks a call that the target has, before the first failure: another way to do it.
         is_earlier = wider.target < self.facts.alignment.target[suspicion.at]
         if isinstance(wider.reason, ExtraCall) and is_earlier and not is_cleared:
-            if isinstance(finding.reason, OneSidedCall):  # it shows where it first did
+            if isinstance(finding.reason, OneSidedCall):  # keep the place where it showed first
                 wider = replace(wider, reason=ExtraCall(finding.reason.shows_in), slot=finding.slot)
             suspicion.finding = wider
         elif is_cleared:
