@@ -12,13 +12,9 @@ from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import ThreadState
 
 SOURCE = Path(numscope.__file__).parent
-REPLAYS = {  # a process of numscope's own, in which no job runs
-    "diagnose/explain/modules.py",
-    "diagnose/explain/optimizers.py",
-    "diagnose/replay/calls.py",
-    "diagnose/replay/module_replay.py",
-    "diagnose/weights.py",
-}
+# Code that runs in a process of numscope's own, in which there is no job: it sets the grad mode that it needs.
+NO_JOB = ("diagnose/accuracy", "diagnose/explain", "diagnose/replay", "diagnose/repro", "diagnose/weights.py")
+GRAD_MODES = ("no_grad", "enable_grad", "set_grad_enabled")
 # Names that hide work from modes, hooks, autograd or Dynamo → the files that may use them.
 SPELLINGS = {
     "DisableTorchFunction": {"capture/torch/own_code.py", "capture/torch/thread.py"},
@@ -40,17 +36,15 @@ SPELLINGS = {
     "no_grad": {
         "fingerprint/torch_form.py",  # used outside a job, too: knows no capture
         "fingerprint/cuda/stream.py",  # likewise
-        "diagnose/explain/optimizers.py",
-        "diagnose/weights.py",
         "testing/models.py",  # puts the user's buffers back when the capture is over
     },
-    "enable_grad": {"diagnose/replay/calls.py"},
+    "enable_grad": set(),
     "inference_mode": {
         "capture/torch/guard/flags.py",  # False: its tensors outlive the user's inference mode
         "capture/torch/native/__init__.py",  # tries out a compiled library
         "fingerprint/torch_form.py",  # False, as above
     },
-    "set_grad_enabled": {"diagnose/explain/modules.py", "diagnose/replay/module_replay.py"},
+    "set_grad_enabled": set(),
     "_set_grad_enabled": {"capture/torch/own_code.py"},
     "set_eval_frame": {
         "capture/torch/own_code.py",
@@ -104,7 +98,8 @@ def used():
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
         for line, spelling in spellings(path.read_text()):
-            lines.setdefault((name, spelling), []).append(line)
+            if spelling not in GRAD_MODES or not name.startswith(NO_JOB):
+                lines.setdefault((name, spelling), []).append(line)
     return lines
 
 
@@ -114,13 +109,6 @@ def test_own_code_is_the_only_way_to_hide_our_work():
         f"{name}:{lines}: {spelling}" for (name, spelling), lines in used().items() if name not in allowed[spelling]
     ]
     assert not wrong, "use OwnCode or OwnComputation (capture/torch/own_code.py):\n" + "\n".join(wrong)
-
-
-def test_only_replays_use_a_grad_mode_without_a_reason_of_their_own():
-    for spelling in ("no_grad", "enable_grad", "set_grad_enabled"):
-        outside = {name for name in SPELLINGS[spelling] if name.startswith("diagnose/")}
-        assert outside <= REPLAYS
-    assert not any(name.startswith("diagnose/intervene") for name in REPLAYS)  # runs in the job
 
 
 def test_no_exception_from_that_rule_is_left_over():
