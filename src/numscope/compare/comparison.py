@@ -261,6 +261,8 @@ def _assemble(
         verdict, reason = "identical", "every matched tensor is the same to the bit"
     else:
         verdict, reason = "equivalent", _equivalence(results, coverage)
+    if choices := [one.to_dict() for result in results for one in result.choices]:
+        details["choices"] = choices[:_MOST_CHOICES]
     conditions = _conditions(results)
     if conditions is not None and verdict in ("equivalent", "diverged"):
         details["conditions"] = conditions.details
@@ -308,6 +310,7 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
     ]
 
 
+_MOST_CHOICES = 50  # that a report lists
 _FIRST = {"data": 0, "parameter": 1}
 
 
@@ -394,6 +397,9 @@ def _equivalence(results: list[StepResult], coverage: Coverage) -> str:
         text += f"; {alone} calls are on one side only, without effect on what the others compute"
     if settings := list(dict.fromkeys(one for result in results for one in result.settings)):
         text += f"; settings that differ, without an effect that shows: {', '.join(settings[:3])}"
+    if choices := [one for result in results for one in result.choices]:
+        more = f", and {len(choices) - 1} more calls" if len(choices) > 1 else ""
+        text += f"; choices fell otherwise by rounding ({choices[0]}{more})"
     if parts := next((result.batch_shapes for result in results if result.batch_shapes), ""):
         text += f"; the runs are given parts of other sizes of a batch ({parts}): what comes of all parts was compared"
     return text

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
+from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.findings import History
 from numscope.compare.judge.origins import origin
 from numscope.compare.judge.other_ranks import OtherRanks
@@ -70,6 +71,7 @@ class StepResult:
     scales: tuple[float, float]
     settings: tuple[str, ...]  # of optimizers, that differ
     batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
+    choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding
     structure: StructureDifferences | None = None  # in place of measures, where there are none
 
 
@@ -161,6 +163,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         scales=measured.scales,
         settings=_settings(a, alignment, judgement),
         batch_shapes=judgement.batch_shapes,
+        choices=tuple(judgement.choices),
         structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 

@@ -54,6 +54,7 @@ class Trait(Flag):
     KINKED = auto()  # its gradient multiplies by a mask, which an arbitrarily small error flips
     SIGN_LIKE = auto()  # divides each element by its own size, as Adam does: rounding decides the sign of one near zero
     LIST_BY_ELEMENT = auto()  # maps a list, each tensor by itself, and enlarges no relative error
+    RANKS = auto()  # returns places among all others: the more elements, the nearer the next
     # Non-finite values
     FROM_CONSTANTS = auto()  # makes a tensor of constants: a NaN there does no harm before something takes it
     FILLS_IN = auto()  # puts in a value: where a dump does not tell the value, infinities count as intended
@@ -203,9 +204,9 @@ other        workspace                        : ctc_loss cudnn_ctc_loss
 
     Discrete choices
 discrete     commutative chooses              : eq ne=not_equal
-discrete     chooses                          : gt=greater ge=greater_equal lt=less le=less_equal all any argmax argmin argsort
+discrete     chooses                          : gt=greater ge=greater_equal lt=less le=less_equal all any argmax argmin
 discrete     chooses                          : isnan isinf isposinf isneginf isfinite signbit round floor ceil
-discrete     chooses                          : bucketize searchsorted
+discrete     chooses ranks                    : argsort bucketize searchsorted
 discrete     chooses kinked                   : sort topk
 discrete     kinked                           : median kthvalue
 discrete     commutative                      : logical_and=and logical_or=or logical_xor=xor

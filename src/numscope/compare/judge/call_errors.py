@@ -12,6 +12,7 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
+from numscope.compare.judge.choices import error_of_other_rows, explained_flips, flipped, values_agree
 from numscope.compare.judge.rounding import KINK, MOST_CANCELLATION, TWO_PRECISIONS, Norms, bounds
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import RESOLUTION, Measures, filled
@@ -34,6 +35,8 @@ class CallErrors:
     roundoff: Floats
     discrete_in: Flags  # an integer or bool input differs
     discrete_out: Flags
+    flipped: Floats  # elements of a discrete output that differ, at most
+    choices: Floats  # elements of that output
     estimated: Flags
     operator: Ints  # a Rounding each
     name: list[str]  # canonical operator
@@ -67,19 +70,25 @@ def call_errors(
         carried = np.where(absolute > 0, absolute * columns.moved_in(norms), 0.0) + relative * came_in
         kinked = operators.having(Trait.KINKED) & operators.backward
         carried += np.where(kinked, KINK * np.sqrt(np.minimum(came_in, 1.0)), 0.0)
+    expected = floor + carried
     discrete_in = columns.any((slots.role == INPUT) & columns.discrete & ~columns.bitwise)
     discrete_out = columns.any(columns.made & columns.discrete & ~columns.bitwise)
-    flips = discrete_in | (discrete_out & (came_in > 0))
+    places = _flipped_places(columns, operators, slots.role == INPUT, forward)
+    expected = expected + error_of_other_rows(places, columns.peak())
+    flips = _explained_choices(columns, operators, norms, came_in, expected)
+    expected = np.where(discrete_out, np.where(discrete_in | flips, np.inf, floor), expected)
     return CallErrors(
         error_in=error_in,
         error_state=error_state,
         error_out=error_out,
         floor=floor,
         gain=relative,
-        expected=np.where(flips, np.inf, floor + carried),
+        expected=expected,
         roundoff=roundoff,
         discrete_in=discrete_in,
         discrete_out=discrete_out,
+        flipped=columns.largest(columns.made & columns.discrete & ~columns.bitwise, columns.flips.most),
+        choices=columns.largest(columns.made & columns.discrete & ~columns.bitwise, columns.elements),
         estimated=estimated,
         operator=operators.rounding,
         name=operators.names,
@@ -100,6 +109,30 @@ def _forward_errors(forward: Ints, error_in: Floats, error_out: Floats) -> Float
     return np.where(forward >= 0, both[np.maximum(forward, 0)], 0.0)
 
 
+def _flipped_places(columns: _SlotColumns, operators: _Operators, given: Flags, forward: Ints) -> Floats:
+    """Return the share of the places by which each call chooses that are others; a backward call reads its forward call's."""
+    differs = columns.discrete & ~columns.bitwise
+    share = columns.flips.most / np.maximum(columns.elements, 1.0)
+    places = columns.largest(differs & given, share)
+    behind = np.fmax(places, columns.largest(differs & columns.made, share))[np.maximum(forward, 0)]
+    return np.where(operators.backward & (forward >= 0), np.fmax(places, behind), places)
+
+
+def _explained_choices(
+    columns: _SlotColumns, operators: _Operators, norms: Norms, came_in: Floats, expected: Floats
+) -> Flags:
+    """Return which calls chose otherwise within the margin that came in."""
+    values = columns.made & (~columns.discrete | columns.first)
+    several = columns.any(columns.made & ~columns.first)
+    error = np.nan_to_num(columns.worst(values), nan=0.0)
+    moved = np.where(operators.rounding == Rounding.DISCRETE, columns.moved_in(norms), 0.0)
+    agree = values_agree(error, expected, moved)
+    most = explained_flips(came_in, norms.in_elements, operators.having(Trait.RANKS))
+    few = columns.largest(columns.made & columns.discrete, columns.flips.least) <= most
+    by_value = several & columns.any(values & columns.made)
+    return np.where(operators.is_module, came_in > 0, np.where(by_value, agree, few & (came_in > 0)))
+
+
 class _Operators:
     """The operators of the pairs of calls, as the table of operators knows them."""
 
@@ -116,6 +149,7 @@ class _Operators:
         self.rounding = np.array([one.rounding for one in self._operators], dtype=np.int64)
         self.rounding[calls.kind[rows] == a.book.code("collective")] = Rounding.COMMUNICATE
         self.backward = calls.phase[rows] == a.book.code("backward")
+        self.is_module = is_module
 
     def having(self, trait: Trait) -> Flags:
         """Return which pairs' operators have a trait."""
@@ -159,6 +193,14 @@ class _SlotColumns:
         discrete = np.array([is_discrete(word) for word in words] + [False])
         self.discrete = discrete[dtype_a] & discrete[dtype_b]
         self.given = ~self.made & ~self.discrete
+        self.first = slots.slot == a.book.code("output.0")
+        low = np.fmin(tensors_a.min[slots.a], tensors_b.min[slots.b])
+        high = np.fmax(tensors_a.max[slots.a], tensors_b.max[slots.b])
+        with np.errstate(invalid="ignore"):
+            distance = np.where(np.isfinite(self.error), measures.columns["euclid"][row], np.nan)
+            self.flips = flipped(distance, self.elements, np.nan_to_num(high - low, nan=1.0), measures.estimated[row])
+            largest = np.fmax(np.abs(low), np.abs(high))
+            self.peaks = np.nan_to_num(largest * np.sqrt(self.elements) / np.maximum(self.norm, _TINY), nan=1.0)
 
     def worst(self, chosen: Flags) -> Floats:
         """Return each call's largest error among the chosen slots, NaN where none is known."""
@@ -192,6 +234,10 @@ class _SlotColumns:
         result[self.pair[chosen][order]] = values[chosen][order]
         return np.asarray(np.nan_to_num(result))
 
+    def peak(self) -> Floats:
+        """Return how many times the largest element of each call's outputs is as large as their root mean square."""
+        return np.maximum(self.largest(self.made & ~self.discrete, self.peaks), 1.0)
+
     def moved_in(self, norms: Norms) -> Floats:
         """Return the distance between the two sides' inputs of each call, relative to the norm of its output."""
         there = np.where(np.isfinite(self.moved), self.moved, 0.0)[self.given]
@@ -209,7 +255,9 @@ def _roundoff(columns: _SlotColumns, operators: _Operators, two_precisions: bool
     each = coarser if two_precisions else np.where(columns.dtype_differs, finer, coarser)
     outputs = columns.largest(columns.made, each)
     everything = columns.largest(np.ones(len(columns.pair), np.bool_), each)
-    inside = operators.backward | (operators.rounding == Rounding.OTHER) | (outputs == 0)
+    # A loss rounds what it makes inside to the dtype of what it is given (on a CPU under autocast, all but its result).
+    composite = (operators.rounding == Rounding.OTHER) | (operators.rounding == Rounding.EXPONENTIAL)
+    inside = operators.backward | composite | (outputs == 0)
     return np.where(inside, everything, outputs)
 
 

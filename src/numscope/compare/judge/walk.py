@@ -16,6 +16,7 @@ import numpy as np
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import SlotPairs
 from numscope.compare.judge.call_errors import CallErrors
+from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.correspondence import Differences
 from numscope.compare.judge.facts import gather_facts
 from numscope.compare.judge.findings import (
@@ -27,6 +28,7 @@ from numscope.compare.judge.findings import (
     ErrorSizes,
     Finding,
     History,
+    or_zero,
 )
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.provenance import Provenance
@@ -57,6 +59,7 @@ class Judgement:
     unmeasured_slots: Flags
     corresponds: Flags  # pairs that do the same job: what the others made need not be the same
     batch_shapes: str  # of the data, where these are parts of other sizes of a batch
+    choices: list[Choice]  # that fell otherwise, by rounding
 
 
 def judge(
@@ -127,6 +130,7 @@ class _Walk:
             unmeasured_slots=facts.unmeasured,
             corresponds=state.corresponds & ~blamed,
             batch_shapes=facts.batch_shapes,
+            choices=self._choices(),
         )
 
     def _judge(self, visit: _Visit) -> None:
@@ -223,6 +227,22 @@ class _Walk:
                     state.verdict[finding.pair] = ORIGIN
         self._mark_enclosing_calls(findings)
         return sorted(findings, key=lambda finding: finding.order)
+
+    def _choices(self) -> list[Choice]:
+        """Return the choices that fell otherwise by rounding: not those made from integers that differ already."""
+        facts, errors = self.facts, self.facts.errors
+        forward = facts.a.calls.phase[facts.alignment.target] == facts.a.book.code("forward")
+        chosen = errors.discrete_out & ~errors.discrete_in & forward & ~facts.has_inner_calls
+        chosen &= self.state.verdict == EQUIVALENT
+        return [
+            Choice(
+                facts.target_name(pair),
+                int(errors.flipped[pair]),
+                int(errors.choices[pair]),
+                or_zero(float(errors.error_in[pair])),
+            )
+            for pair in np.flatnonzero(chosen).tolist()
+        ]
 
     def _outermost(self, finding: Finding) -> Finding:
         """Return the finding about the outermost function around a call whose own arguments differ."""
