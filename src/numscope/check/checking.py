@@ -11,6 +11,7 @@ from numscope.check.loss_scaling import gradients_were_left
 from numscope.check.steps import StoredCall, TensorFacts, dirty_steps, has_counts, read_step, scaling_stacks
 from numscope.check.tracking import GivenToRanks, RankOutcome, RankTracking, RunOrigin
 from numscope.core.json_value import JsonObject
+from numscope.core.names import label_of
 from numscope.core.report import Origin, Source, plain
 from numscope.nonfinite.rule import Counts
 from numscope.store.reader import Run, open_run
@@ -125,7 +126,7 @@ def check(run: Run | str | os.PathLike[str]) -> Check:
         tensors=_tensors(
             first.call,
             outcomes[rank].facts.get(first.step, {}),
-            first.slot.partition(".")[2] if first.kind == "optimizer" else "",
+            label_of(first.slot) if first.kind == "optimizer" else "",
         ),
         verdicts=_verdicts(origins, outcomes),
     )

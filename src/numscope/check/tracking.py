@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 from numscope.check.harmless import did_harm, gradients_flow
 from numscope.check.loss_scaling import Stretch, has_wrong_gradients, skipped_stretches
 from numscope.check.steps import StoredCall, StoredStep, StoredTensor, TensorFacts
+from numscope.core.names import label_of
 from numscope.core.report import Origin, Source
 from numscope.core.words import OriginKind, Phase
 from numscope.nonfinite.rule import State, is_mask, is_workspace
@@ -365,7 +366,7 @@ class RankTracking(Adapter[StoredCall, StoredTensor]):
 
 
 def _parameter_name(owner: StoredCall, tensor: StoredTensor) -> str:
-    return f"{tensor.slot.partition('.')[2]} of {owner.module or owner.name}"
+    return f"{label_of(tensor.slot)} of {owner.module or owner.name}"
 
 
 def _is_wrong(tensor: StoredTensor, phase: str) -> bool:

@@ -215,7 +215,7 @@ def _layouts(run: Run, a: Side, alignment: Alignment, slots: SlotPairs, mapping:
         rule = mapping.layout(f"{a.calls.name(int(alignment.target[pair]))}.{words[slot]}")
         if rule is not None:
             apply = partial(rule.apply, fetch=partial(run.tensor, step=a.step, rank=a.rank))
-            names = rule.concat[1] if rule.concat is not None else ()
+            names = rule.concat.others if rule.concat is not None else ()
             found[tensor] = LaidOut(apply, _rows_named(a, names), rule.split is not None)
     return found
 

@@ -56,6 +56,12 @@ def split_tensor(name: str) -> tuple[str, str] | None:
     return None
 
 
+def label_of(slot: str) -> str:
+    """Return the label of a slot: `weight` of `parameters.weight`, `0` of `input.0`."""
+    _, _, label = slot.partition(".")
+    return label
+
+
 def natural_key(text: str) -> list[tuple[int, int, str]]:
     """Return a key by which texts sort with the numbers in them as numbers: step2 before step10."""
     parts = re.split(r"(\d+)", text)

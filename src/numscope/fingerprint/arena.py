@@ -59,9 +59,10 @@ class Arena:
         """Return the block for contents of `count` elements, or None where they are not small, or empty."""
         if not 0 < count <= LARGEST or count * kind.size > LARGEST_BYTES or not kind.blank:
             return None
-        key = kind.name, width_of(count)
+        width = width_of(count)
+        key = kind.name, width
         if key not in self.blocks:
-            self.blocks[key] = Block(kind, key[1])
+            self.blocks[key] = Block(kind, width)
         return self.blocks[key]
 
     def take(self, block: Block, row: int, count: int, elements: int) -> int:

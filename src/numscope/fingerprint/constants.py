@@ -119,7 +119,10 @@ def chunk_start(chunk: int) -> int:
 @lru_cache(maxsize=256)
 def chunk_flips(chunks: tuple[int, ...]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the flips of some chunks as (chunks, 1, 64) signs, and the buckets of their first 61 elements, in a row."""
-    flipped = [_many_chunk_signs(chunk >> 8)[1][chunk & 255] for chunk in chunks]
+    flipped = []
+    for chunk in chunks:
+        _, many = _many_chunk_signs(chunk >> 8)
+        flipped.append(many[chunk & 255])
     buckets = (np.array(chunks)[:, None] * (CHUNK % BUCKETS) + np.arange(BUCKETS)) % BUCKETS
     return np.array(flipped, np.float32)[:, None, :], buckets.reshape(-1)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from numscope.core.names import label_of
 from numscope.core.report import Origin
 from numscope.nonfinite import sentences
 from numscope.nonfinite.rule import Counts, Ruling, State, Value, chooses, is_mask, judge
@@ -623,8 +624,8 @@ class Tracker(Generic[C, T]):
             return
         self._wrong_parameter = True
         bad, counts = made[0], made[0].counts
-        label = bad.slot.partition(".")[2]
-        own = [t for t in inputs if not t.counts.clean and f"{t.slot.partition('.')[2]}.".startswith(f"{label}.")]
+        label = label_of(bad.slot)
+        own = [t for t in inputs if not t.counts.clean and f"{label_of(t.slot)}.".startswith(f"{label}.")]
         is_known = any(self.state(tensor) == "wrong" for tensor in own) or (own and self._is_about())
         inside = adapter.wrong_inside(call)
         self._mark(made, "wrong", call)

@@ -13,6 +13,7 @@ from typing import ClassVar
 from numscope.compare.judge.call_titles import module_of, number, operator, title
 from numscope.compare.judge.findings import Finding, Inputs, Reason, Who
 from numscope.compare.load.side import Side
+from numscope.core.names import label_of
 from numscope.core.words import Mechanism, OriginKind
 
 _DDP = "DistributedDataParallel"
@@ -62,7 +63,7 @@ class ParameterDiffers(Reason):
 
     def name(self, finding: Finding, a: Side, b: Side) -> str:
         side, row = finding.call(a, b)
-        return ".".join(part for part in (module_of(side, row), finding.slot.partition(".")[2]) if part)
+        return ".".join(part for part in (module_of(side, row), label_of(finding.slot)) if part)
 
 
 # Calls that one side alone has ------------------------------------------------------------------------------------
@@ -260,7 +261,7 @@ class UpdatedOnOneSide(Reason):
     who: Who
 
     def sentence(self, finding: Finding, a: Side, b: Side) -> str:
-        parameter = finding.slot.partition(".")[2]
+        parameter = label_of(finding.slot)
         return f"{title(a, finding.target)}: only the {self.who} has {parameter} among the parameters it updates"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs, slot_roles
 from numscope.compare.load.side import Flags, Floats, Ints, Side
+from numscope.core.names import label_of
 
 _MOST_CALLS = 400  # a region of more calls than this is not searched further
 _OTHER_PARAMETER = 0.02  # relative: parameters that are further apart may be two
@@ -129,7 +130,7 @@ def _parameter_names(flow: Flow) -> dict[_Content, set[str]]:
     by_module = side.calls.kind[slots.call] == side.book.code("module")
     for row in np.flatnonzero((flow.role == STATE) & by_module & (slots.tensor >= 0)).tolist():
         path = side.book.words[side.calls.module[slots.call[row]]]
-        name = f"{path}.{side.book.words[slots.slot[row]].partition('.')[2]}"
+        name = f"{path}.{label_of(side.book.words[slots.slot[row]])}"
         names.setdefault(_content(side, int(slots.tensor[row])), set()).add(name)
     return names
 

@@ -12,6 +12,7 @@ from numscope.compare.align.slots import OUTPUT
 from numscope.compare.judge.facts import Facts
 from numscope.compare.judge.findings import ErrorSizes, Finding
 from numscope.compare.judge.paths.dataflow import Flow
+from numscope.core.names import label_of
 
 
 def late_writes(facts: Facts) -> dict[str, Finding]:
@@ -33,7 +34,7 @@ def _updated_parameters(flow: Flow) -> dict[int, str]:
     slots, side = flow.side.slots, flow.side
     optimizers = side.calls.kind[slots.call] == side.book.code("optimizer")
     rows = np.flatnonzero(optimizers & (flow.role == OUTPUT) & (slots.tensor >= 0))
-    names = (side.book.words[slots.slot[row]].partition(".")[2] for row in rows.tolist())
+    names = (label_of(side.book.words[slots.slot[row]]) for row in rows.tolist())
     return {int(flow.same[slots.tensor[row]]): f"parameters.{name}" for row, name in zip(rows.tolist(), names)}
 
 
