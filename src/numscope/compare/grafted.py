@@ -37,7 +37,7 @@ class Graft(TypedDict):
 
 
 def final_error(comparison: Compared) -> float | None:
-    """Return the relative error of the model's final output; None where nothing of that was compared."""
+    """Return the relative error of the model's final output; None where it was not compared."""
     calls = comparison.calls
     measured = calls.filter(pc.and_(pc.equal(calls["phase"], "forward"), pc.is_valid(calls["error_out"])))
     if not measured.num_rows:

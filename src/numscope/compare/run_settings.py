@@ -1,4 +1,4 @@
-"""The settings, versions and chips in which two runs differ: what they know of themselves before any tensor is compared.
+"""The settings, versions and chips in which two runs differ: known before any tensor is compared.
 
 A setting of a device that a run did not use is absent there, so that a run on the CPU differs from one that multiplies
 in TF32, and not from one that could have but did not.

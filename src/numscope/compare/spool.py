@@ -88,7 +88,7 @@ class Rows:
     def _read(self) -> pq.ParquetFile:
         import pyarrow.parquet as pq
 
-        # By path, not by a Python object: Arrow's threads may let go of it when the interpreter is gone.
+        # By path, not by a Python object, which Arrow's threads may release after the interpreter has ended.
         return pq.ParquetFile(self._path, memory_map=True)
 
     def take(self, rows: Sequence[int]) -> pa.Table:

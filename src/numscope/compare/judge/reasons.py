@@ -307,7 +307,7 @@ def _from_other_ranks(finding: Finding, a: Side) -> str:
 
 
 def _other_operands(finding: Finding, a: Side, b: Side) -> str:
-    """Say which tensors one side alone is given, or only that the two do not do the same."""
+    """Say which tensors one side alone is given, or only that the two calls differ."""
     given = []
     for side, row in ((a, finding.target), (b, finding.reference)):
         codes = side.slots.slot[side.slots.start[row] : side.slots.start[row + 1]] if row >= 0 else ()

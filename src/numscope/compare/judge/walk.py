@@ -55,9 +55,9 @@ class Judgement:
     findings: list[Finding]
     reasons: dict[int, str]
     wrong_slots: Flags
-    unmeasured: Flags  # pairs that are right only in so far as nothing of them was measured
+    unmeasured: Flags  # pairs that count as right because no tensor of theirs was measured
     unmeasured_slots: Flags
-    corresponds: Flags  # pairs that do the same job: what the others made need not be the same
+    corresponds: Flags  # pairs that do the same job; results of the others need not agree
     batch_shapes: str  # of the data, where these are parts of other sizes of a batch
     choices: list[Choice]  # that fell otherwise, by rounding
 

@@ -68,7 +68,7 @@ class DeviceTables:
         return torch.from_numpy(array.copy()).to(self.device)
 
     def know(self, elements: int) -> None:
-        """Have the constants of all chunks and spans of a content of this many elements, of 64 bits at most."""
+        """Extend the constants to all chunks and spans of a content of this many elements, of 64 bits at most."""
         with self._lock:
             if elements > self.known:
                 self._grow(max(elements, 2 * self.known))

@@ -40,7 +40,7 @@ class CompositeCalls:
             state.set_verdict(pair, ORIGIN if is_origin else INHERITED, cause)
 
     def _check_output(self, pair: int, row: int, inner: list[int], cause: int | None) -> int | None:
-        """Return the cause of what is wrong with an output, None for one that is right."""
+        """Return the cause of a wrong output, None for one that is right."""
         facts, state = self.facts, self.state
         t, r = facts.tensors(row)
         error = facts.error(row)
@@ -56,7 +56,7 @@ class CompositeCalls:
             status = self.provenance.check(pair, row)
             return None if status.is_right else status.cause
         if not state.corresponds[pair]:
-            return None  # it is given something else: where that leads tells
+            return None  # it is given another tensor: judged by where that leads
         # The call's own work, beyond its inner calls: the sum of gradients, or something that was not recorded.
         part = self._cause_of_wrong_part(t, inner)
         if part is not None and error > PLAIN_ROUNDING * facts.roundoff(t, r):
@@ -74,7 +74,7 @@ class CompositeCalls:
             return None
         if cause is None and not state.anything_wrong():
             slot = facts.slot(row)
-            adds_up = slot.startswith("parameters_grad")  # what reaches the optimizer tells
+            adds_up = slot.startswith("parameters_grad")  # the sum that reaches the optimizer is judged
             sizes = ErrorSizes(error, explained, came_in)
             cause = state.blame(InnerCallsAgree(), pair, sizes, slot, firm=not adds_up)
         elif cause is None:

@@ -35,7 +35,7 @@ class _Came(NamedTuple):
     """The error that came into a pair of calls."""
 
     measured: float  # of its inputs, or of all before it where inputs were not recorded
-    carried: float  # of inputs that cannot be measured themselves, as it was on the way to them
+    carried: float  # of inputs that cannot be measured: the error on the way to them
 
     @property
     def largest(self) -> float:
@@ -259,7 +259,7 @@ class LeafCalls:
         return limit
 
     def _is_scaled(self, pair: int, came: _Came) -> bool:
-        """Return whether, from the same inputs, the outputs differ by a factor that is none of rounding's."""
+        """Return whether, from the same inputs, the outputs differ by a factor, which rounding cannot make."""
         facts = self.facts
         least = float(facts.limits[pair]) * _FACTOR_SHARE
         return came.measured == 0.0 and any(facts.scaled_error(row) > least for row in facts.made(pair))

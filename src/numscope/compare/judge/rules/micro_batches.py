@@ -12,7 +12,7 @@ from numscope.compare.judge.reasons import GradientsOfParts
 from numscope.compare.judge.state import State
 
 _OFF = 1e-3  # relative: a gradient that is off by more is counted
-_SHARE = 1e-5  # of all gradients together: one that is off by less matters to nobody
+_SHARE = 1e-5  # of all gradients together: one that is off by less is not counted
 _JOINT_ROUNDING = 32  # unit roundoffs, of the norm of all gradients together
 
 
@@ -35,7 +35,7 @@ def blame_gradients(state: State, pair: int, rows: list[int]) -> None:
 def lost_in_rounding(facts: Facts, rows: list[int]) -> set[int]:
     """Return the gradients whose error is no more than rounding of all gradients together.
 
-    A sum over a batch that comes to nothing, such as a key bias's gradient, is another number in every order of its terms.
+    A sum over a batch that is zero but for rounding, such as a key bias's gradient, differs with every order of its terms.
     """
     norms = facts.reference_norms(rows)
     off = norms * facts.errors_or_zero(rows)
