@@ -1,7 +1,7 @@
 """Record the corpus on this machine, or judge a recorded one.
 
 python -m bench.devices record DIR            # on a machine with a GPU; on another, the jobs of the CPU alone
-python -m bench.devices judge DIR [--only GLOB] [--json FILE]
+python -m bench.devices judge DIR [--only GLOB] [--json FILE] [--ledger FILE]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument("archives", type=Path, nargs="?")
     parser.add_argument("--only", default="*", metavar="GLOB", help="pairs to judge, or jobs to record, by name")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="write the pairs that are judged wrongly")
     parser.add_argument("--wrong", action="store_true", help="print the pairs that are judged wrongly alone")
     options = parser.parse_args()
     if options.what == "list":
@@ -43,14 +44,21 @@ def main() -> int:
         archive.pack(options.folder, options.archives)
         return 0
     with tempfile.TemporaryDirectory(prefix="devices") as temporary:
-        folder = options.folder
-        if any(folder.glob("*.tar.xz")):
-            archive.unpack(folder, folder := Path(temporary))
-        results = judge_all(folder, options.only)
+        results = judge_all(archive.unpacked(options.folder, Path(temporary)), options.only)
     print_table(results, options.wrong)
     if options.json:
         options.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    if options.ledger:
+        options.ledger.write_text(json.dumps(failures(results), indent=1) + "\n", encoding="utf-8")
     return 0 if all(result["right"] for result in results) else 1
+
+
+def failures(results: list[dict[str, Any]]) -> dict[str, str]:
+    """Return how each pair is judged that is judged wrongly: a false alarm, a fault that is missed, or another origin."""
+    how = {(False, True): "false alarm", (True, False): "missed", (True, True): "another origin"}
+    return {
+        one["pair"]: how.get((one["fault"], one["detected"]), one["verdict"]) for one in results if not one["right"]
+    }
 
 
 def record_all(folder: Path, only: str) -> int:

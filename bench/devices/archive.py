@@ -37,6 +37,14 @@ def pack(folder: Path, out: Path) -> None:
         list(pool.map(_pack, groups, [folder] * len(groups), [out] * len(groups)))
 
 
+def unpacked(recorded: Path, temporary: Path) -> Path:
+    """Return a folder of runs: the recorded one, or where its archives are unpacked."""
+    if not any(recorded.glob("*.tar.xz")):
+        return recorded
+    unpack(recorded, temporary)
+    return temporary
+
+
 def unpack(archives: Path, folder: Path) -> None:
     """Unpack every archive of a folder."""
     for archive in sorted(archives.glob("*.tar.xz")):
