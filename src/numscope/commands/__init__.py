@@ -19,6 +19,7 @@ COMMANDS = {
     "view": "a run, or two side by side, in the browser",
     "import": "turn another tool's dump into a run",
     "export": "write a run in another tool's format",
+    "cache": "the copies of runs that were read from an address",
     "demo": "the whole path on a small model with a real bug",
 }
 

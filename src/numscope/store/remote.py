@@ -1,13 +1,7 @@
 """Reads runs at an address: `s3://…`, `gs://…`, `hdfs://…`, by pyarrow's file systems.
 
-A run is read through a copy in the user's cache. Opening the run copies the tables that are new or have changed; a shard
-of kept tensors is copied when one of its tensors is asked for.
-
-    $XDG_CACHE_HOME/numscope/remote/
-      5f1c…/            one per endpoint, bucket and key
-        origin          the address; outside the copy, so that no object of the bucket can replace it
-        partial/        files that are being copied: each is moved into the copy when it is complete
-        run/NAME/       the copy
+A run is read through a copy in the user's cache (see `remote_cache`). Opening the run copies the tables that are new or
+have changed; a shard of kept tensors is copied when one of its tensors is asked for.
 """
 
 from __future__ import annotations
@@ -18,13 +12,14 @@ import re
 import tempfile
 import time
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from numscope.core.errors import RunError
+from numscope.store import remote_cache
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyarrow.fs import FileInfo, FileSystem
 
 _URL = re.compile(r"[a-z][a-z0-9+]+://", re.IGNORECASE)
@@ -37,7 +32,9 @@ _ENDPOINT_VARIABLES = (
 )
 _ATTEMPTS = 3  # at a file that changes while it is copied
 _ABANDONED = 24 * 3600  # seconds after which a partial file is one that a killed process left
-_writers: dict[Path, Lock] = {}
+# An object store tells times in whole seconds, by a clock of its own: a file that was written less than this before it
+# was copied may have been replaced in the same second. Its tag says so.
+_CLOCKS_DIFFER = 300
 
 
 def is_url(path: str | os.PathLike[str]) -> bool:
@@ -51,7 +48,7 @@ def local_copy(url: str) -> Path:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     files, root = _file_system(url)
-    return refresh(url, files, root, _cache() / _digest(url, root))
+    return refresh(url, files, root, remote_cache.root() / _digest(url, root))
 
 
 def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
@@ -66,38 +63,39 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
     if "manifest.json" not in listed:
         raise RunError(f"{url} has no manifest.json: give the address of a run, the directory that capture wrote")
     copy = entry / "run" / _label(root)
-    for directory in (entry, copy, entry / "partial"):
+    for directory in (entry, copy, entry / "partial", entry / "etags"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _write_origin(entry, url)
-    _delete_abandoned(entry / "partial")
-    wanted = {path for name in listed for path in (copy / name, *(copy / name).parents)}
-    for path in sorted(copy.rglob("*"), reverse=True):  # the content of a directory before the directory
-        if path not in wanted:
-            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-    for name, info in listed.items():
-        path = copy / name
-        if not _is_current(path, info) and (path.exists() or not name.endswith(_ON_DEMAND)):
-            _copy(files, info, path, entry)
+    remote_cache.begin_reading(entry)
+    with remote_cache.only_writer(entry):
+        _write_origin(entry, url)
+        _delete_abandoned(entry / "partial")
+        for tree in (copy, entry / "etags"):
+            wanted = {path for name in listed for path in (tree / name, *(tree / name).parents)}
+            for path in sorted(tree.rglob("*"), reverse=True):  # the content of a directory before the directory
+                if path not in wanted:
+                    path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+        old = {name: info for name, info in listed.items() if not _is_current(files, info, entry, copy / name, name)}
+        needed = [name for name in old if (copy / name).exists() or not name.endswith(_ON_DEMAND)]
+        remote_cache.make_room(sum(listed[name].size or 0 for name in needed))
+        for name in needed:
+            _copy(files, listed[name], copy / name, entry, name)
     return copy
 
 
 def fetch_shard(run: Path, file: Path) -> None:
     """Copy a shard from the run's address, if `run` is a copy in the cache and the shard is missing."""
     entry = run.absolute().parent.parent
-    if file.exists() or entry.parent != _cache():  # an `origin` beside any other run is not ours
+    if file.exists() or entry.parent != remote_cache.root():  # an `origin` beside any other run is not ours
         return
     url = (entry / "origin").read_text(encoding="utf-8")
     files, root = _file_system(url)
     path = f"{root}/{file.relative_to(run).as_posix()}"
-    _name_in_run(url, path, root)
-    with _writers.setdefault(file, Lock()):
-        if not file.exists():  # another thread may have copied it meanwhile
-            _copy(files, files.get_file_info(path), file, entry)
-
-
-def _cache() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(home, "numscope", "remote").absolute()
+    name = _name_in_run(url, path, root)
+    with remote_cache.only_writer(entry):
+        if not file.exists():  # another thread or process may have copied it meanwhile
+            info = files.get_file_info(path)
+            remote_cache.make_room(info.size or 0)
+            _copy(files, info, file, entry, name)
 
 
 def _digest(url: str, root: str) -> str:
@@ -143,12 +141,27 @@ def _delete_abandoned(partial: Path) -> None:
             pass  # its writer has just moved it
 
 
-def _is_current(path: Path, info: FileInfo) -> bool:
+def _is_current(files: FileSystem, info: FileInfo, entry: Path, path: Path, name: str) -> bool:
+    """Tell whether a file of the copy is the one that is listed."""
     try:
         status = path.stat()
     except OSError:
         return False
-    return bool(status.st_size == info.size and status.st_mtime_ns == info.mtime_ns)
+    if status.st_size != info.size or status.st_mtime_ns != info.mtime_ns:
+        return False
+    if info.mtime_ns % 10**9 or status.st_ctime_ns - info.mtime_ns > _CLOCKS_DIFFER * 10**9:
+        return True
+    try:
+        copied = (entry / "etags" / name).read_bytes()
+        with files.open_input_stream(info.path) as source:
+            return copied == _tag(source)
+    except OSError:
+        return False
+
+
+def _tag(stream: pa.NativeFile) -> bytes:
+    """Return what an object store calls this content, or b"" where it says nothing."""
+    return bytes((stream.metadata() or {}).get("ETag", b"")) if hasattr(stream, "metadata") else b""
 
 
 def _file_system(url: str) -> tuple[FileSystem, str]:
@@ -161,22 +174,26 @@ def _file_system(url: str) -> tuple[FileSystem, str]:
     return files, root.rstrip("/")
 
 
-def _copy(files: FileSystem, info: FileInfo, path: Path, entry: Path) -> None:
-    """Copy one file under a temporary name, and rename it when its size and time are those that were listed."""
+def _copy(files: FileSystem, info: FileInfo, path: Path, entry: Path, name: str) -> None:
+    """Copy one file under a temporary name, and rename it when its size, time and tag are still the same."""
     partial = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for _ in range(_ATTEMPTS):
             fd, partial = tempfile.mkstemp(dir=entry / "partial")
             with open(fd, "wb") as target, files.open_input_stream(info.path) as source:
+                tag = _tag(source)
                 while block := source.read(1 << 22):
                     target.write(block)
                 copied = target.tell()
             after = files.get_file_info(info.path)
-            if copied == info.size == after.size and info.mtime_ns == after.mtime_ns:
+            with files.open_input_stream(info.path) as source:
+                same = tag == _tag(source)
+            if same and copied == info.size == after.size and info.mtime_ns == after.mtime_ns:
                 if info.mtime_ns is not None:
                     os.utime(partial, ns=(info.mtime_ns, info.mtime_ns))
                 os.replace(partial, path)
+                _write_tag(entry / "etags" / name, tag)
                 return
             os.unlink(partial)
             info = after
@@ -185,6 +202,12 @@ def _copy(files: FileSystem, info: FileInfo, path: Path, entry: Path) -> None:
             Path(partial).unlink(missing_ok=True)
         raise RunError(f"{info.path} could not be copied to {path} ({_line(error)})") from error
     raise RunError(f"{info.path} changes while it is copied ({copied} bytes came, {info.size} are listed): try again")
+
+
+def _write_tag(path: Path, tag: bytes) -> None:
+    if tag:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(tag)
 
 
 def _line(error: Exception) -> str:

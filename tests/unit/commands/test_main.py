@@ -53,7 +53,7 @@ def test_every_command_has_help_and_the_three_parts(capsys: pytest.CaptureFixtur
 
 def test_the_contracts_commands_are_in_the_table() -> None:
     contract = "run compare diagnose bisect check doctor show view import export demo"
-    assert list(COMMANDS) == contract.split()
+    assert not set(contract.split()) - set(COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
