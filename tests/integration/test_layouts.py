@@ -99,3 +99,27 @@ def test_the_result_of_a_functional_collective_is_measured_once_it_was_waited_fo
         if row["step"] == 0 and row["name"] == "Distributed.all_reduce.0.forward.input.0"
     ]
     assert given["mean"] == pytest.approx(sum(row["mean"] for row in parts), rel=1e-4)
+
+
+# The jobs of bench.layouts: a tiny GPT, a fault a line ------------------------------------------------------------------
+
+JOBS = ["gpipe", "gpipe~", "gpipe.tanh"]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory):
+    out = tmp_path_factory.mktemp("jobs")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "bench.layouts.jobs", str(out), *JOBS]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {path.name: ns.open_run(path) for path in out.iterdir() if path.is_dir()}
+
+
+def test_a_pipeline_infers_shapes_on_memory_that_nobody_wrote_and_that_is_no_part_of_the_run(jobs):
+    assert ns.compare(jobs["gpipe~"], jobs["gpipe"]).verdict == "identical"
+
+
+def test_what_a_stage_is_given_by_another_rank_is_no_data_of_its_own(jobs):
+    origin = ns.compare(jobs["gpipe.tanh"], jobs["gpipe"]).origin
+    assert (origin.call, origin.rank, origin.step) == ("Functional.gelu.0.forward", 0, 0)

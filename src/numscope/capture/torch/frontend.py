@@ -30,6 +30,7 @@ from numscope.capture.torch.levels.autograd_function import Functions
 from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
+from numscope.capture.torch.levels.pipelines import PipelineShapes
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
@@ -54,6 +55,7 @@ class TorchFrontend(Installed):
         self._parts: list[Any] = [
             Optimizers(watch, self.modules),
             Collectives(watch),
+            PipelineShapes(watch),
             GraphReplays(watch),
             WithoutHandles(),
         ]

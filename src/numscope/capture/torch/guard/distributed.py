@@ -1,11 +1,9 @@
-"""The guard on several ranks: what collectives bring, and shapes that pipelines infer with memory nobody wrote."""
+"""The guard on several ranks: the values that collectives bring."""
 
 from __future__ import annotations
 
-import functools
 import sys
 import weakref
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,13 +15,9 @@ from numscope.capture.torch.guard.on_cpu import live_tensor
 from numscope.capture.torch.guard.tracking import LiveTensor
 from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.own_code import OwnComputation
-from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.slots import Slot
-from numscope.capture.torch.thread import Undo
 
 Tensor = torch.Tensor
-# Methods of a pipeline's stage that run a step on uninitialised memory.
-_INFERENCE = ("_shape_inference", "_forward_metadata_inference", "_backward_metadata_inference")
 
 
 class _Begun(NamedTuple):
@@ -86,29 +80,3 @@ class GuardCollectives(Collectives):
         with OwnComputation(self._job.watch, where):
             return work()
         return None
-
-
-class PipelineShapes:
-    """Looks away while a pipeline runs a step on uninitialised memory, to infer shapes."""
-
-    def __init__(self, job: GuardedJob) -> None:
-        self._watch = job.watch
-
-    def install(self) -> Undo:
-        """Replace the methods that do so, where pipelines are loaded; return what puts them back."""
-        stage = getattr(sys.modules.get("torch.distributed.pipelining.stage"), "PipelineStage", None)
-        own = {name: method for name in _INFERENCE if (method := vars(stage or object).get(name)) is not None}
-        return together([replace(stage, name, self._unwatched(method)) for name, method in own.items()])
-
-    def _unwatched(self, method: Callable[..., object]) -> Callable[..., object]:
-        watch = self._watch
-
-        @functools.wraps(method)
-        def infer(*args: object, **kwargs: object) -> object:
-            on, watch.on = watch.on, False
-            try:
-                return method(*args, **kwargs)
-            finally:
-                watch.on = on
-
-        return infer

@@ -9,7 +9,7 @@ import torch
 
 from numscope.capture import ranks
 from numscope.capture.torch.guard.backward import Losses
-from numscope.capture.torch.guard.distributed import GuardCollectives, PipelineShapes
+from numscope.capture.torch.guard.distributed import GuardCollectives
 from numscope.capture.torch.guard.guarded_job import ROOM, GuardedJob
 from numscope.capture.torch.guard.mode import GuardMode, GuardModules, WriteMode, watch_call
 from numscope.capture.torch.guard.on_device import CudaGraphs
@@ -17,6 +17,7 @@ from numscope.capture.torch.guard.optimizers import GuardOptimizers, LossScalers
 from numscope.capture.torch.guard.tracking import LiveOrigin
 from numscope.capture.torch.install import Installed
 from numscope.capture.torch.levels.autograd_function import Functions
+from numscope.capture.torch.levels.pipelines import PipelineShapes
 from numscope.capture.torch.thread import Undo
 from numscope.core.report import Origin
 from numscope.core.settings import GuardSettings
@@ -74,7 +75,7 @@ class TorchGuard(Installed):
             self._scalers,
             self._collectives,
             CudaGraphs(job),
-            PipelineShapes(job),
+            PipelineShapes(job.watch),
         ]
         if job.settings.level == "module":
             parts.append(Losses(job))

@@ -62,19 +62,25 @@ def flow(side: Side) -> Flow:
     """Return where each tensor of a side was made."""
     role = slot_roles(side, side.calls.kind == side.book.code("optimizer"))
     producer = np.full(len(side.tensors.hash), -1)
-    made = np.flatnonzero((role == OUTPUT) & (side.slots.tensor >= 0))
+    is_data = (side.calls.kind == side.book.code("data"))[side.slots.call]
+    made = np.flatnonzero((role == OUTPUT) & (side.slots.tensor >= 0) & ~is_data)
     # The first call that has a tensor as output made it; among nested ones the inner-most, which ends first.
     inner = side.calls.children[side.slots.call[made]] == 0
     for chosen in (made[~inner], made[inner]):
         reverse = chosen[::-1]
         producer[side.slots.tensor[reverse]] = side.slots.call[reverse]
-    given = np.flatnonzero((role != OUTPUT) & (side.slots.tensor >= 0))
+    given = np.flatnonzero(((role != OUTPUT) | is_data) & (side.slots.tensor >= 0))
     first_use = np.full(len(side.tensors.hash), len(side.calls))
     np.minimum.at(first_use, side.slots.tensor[given], side.slots.call[given])
     # A call that returns what it was given, unchanged, did not make it.
     returned = (producer >= 0) & (first_use <= producer) & (side.calls.children[np.maximum(producer, 0)] == 0)
     producer[returned] = -1
-    return Flow(producer, _by_content(side, producer, first_use), side, role)
+    same = _by_content(side, producer, first_use)
+    # What enters a model is data only where nothing made the same bits before: a stage is given what a collective brings.
+    entering = np.flatnonzero(is_data & (side.slots.tensor >= 0))[::-1]
+    entering = entering[producer[side.slots.tensor[entering]] < 0]
+    producer[side.slots.tensor[entering]] = side.slots.call[entering]
+    return Flow(producer, same, side, role)
 
 
 def _by_content(side: Side, producer: Ints, first_use: Ints) -> Ints:
