@@ -7,7 +7,7 @@ from dataclasses import replace
 from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism
-from numscope.diagnose.explain import not_replayable
+from numscope.diagnose.explain import device, not_replayable
 from numscope.diagnose.explain.collectives import across_ranks
 from numscope.diagnose.explain.explanation import Explanation
 from numscope.diagnose.explain.relation import relation
@@ -21,6 +21,7 @@ from numscope.diagnose.recorded.shared_inputs import inputs_in_same_argument, sh
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.recorded.subgraph import Subgraph
 from numscope.diagnose.replay.lift import Lift, lift
+from numscope.diagnose.replay.outcome import Recorded
 
 MOST_TENSORS = 4  # of a suspect that are explained
 
@@ -76,17 +77,17 @@ def _explain_lift(
 ) -> Explanation:
     """Explain two subgraphs by the figures of their lift test, and find the repair."""
     mechanism = figures.mechanism()
+    if mechanism == "device":
+        return device.explain(case.target, case.reference, figures)
     if inputs_differ and not figures.native:
         repair = _relation_of_inputs(pairs, case.target, case.reference)
         return Explanation(_mechanism_of_inputs(pairs, case.target), repair)
-    if figures.reference_reproduced is False and figures.target_reproduced and not figures.native:
-        note = "the reference's recorded inputs don't give its recorded output: something wrote to them unseen"
-        repair = relation(pairs, tensor.target, tensor.reference) or _ratio(pairs, tensor)
-        return Explanation("input", repair, details={"note": note})
+    if figures.outcome.target is figures.outcome.reference is Recorded.OFF and mechanism == "unknown":
+        return device.neither()
     if not figures.native and not figures.float64:
         # Both sides compute the same on this machine: no change of the calls is needed.
         return Explanation(
-            mechanism, details={"note": "replayed here, both sides give the same: " + _on_device(figures)}
+            mechanism, details={"note": f"replayed here, both sides give the same{_as_recorded(figures)}"}
         )
     if mechanism == "semantic" and (between := across_ranks(pairs, tensor)) is not None:
         return between
@@ -131,10 +132,10 @@ def _ratio(pairs: PairedStep, tensor: DifferingTensor) -> str | None:
     return f"equal to the reference with a scale factor of {spoken(sum(ratios) / len(ratios))} on what it is given"
 
 
-def _on_device(figures: Lift) -> str:
-    if figures.target_reproduced is False:
-        return "the target's own output is not what its inputs give; reroute it with to_cpu to prove it"
-    return "its output is right, within rounding, for its inputs"
+def _as_recorded(figures: Lift) -> str:
+    if figures.outcome.target is Recorded.RIGHT:
+        return ", and the recorded output is right, within rounding, for its inputs"
+    return ""
 
 
 def _from_outside(pairs: PairedStep, tensor: DifferingTensor, target: Subgraph, reference: Subgraph) -> Explanation:

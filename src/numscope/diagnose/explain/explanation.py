@@ -29,11 +29,16 @@ class Explanation:
         return cls("unknown", details=obstacle(why))
 
     def on(self, origin: Origin) -> Origin:
-        """Return the suspect with its mechanism and repair filled in."""
+        """Return the suspect with its mechanism and repair filled in.
+
+        A device that computes coarsely because the job set it so is no fault of the device: the setting, which the
+        comparison found, stays.
+        """
+        is_set = self.mechanism == "device" and "setting" in origin.details
         return replace(
             origin,
-            mechanism=self.mechanism,
-            repair=self.repair,
+            mechanism=origin.mechanism if is_set else self.mechanism,
+            repair=origin.repair if is_set else self.repair,
             reason=self.reason or origin.reason,
             details={**origin.details, "diagnosis": dict(self.details)},
         )

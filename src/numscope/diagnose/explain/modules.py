@@ -17,6 +17,7 @@ import torch
 from numscope.capture.session import capture
 from numscope.core.errors import NotKeptError, NumscopeError
 from numscope.core.report import Origin, Report
+from numscope.diagnose.explain import device
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.explain.explanation import Explanation
 from numscope.diagnose.recorded.differing_tensors import differing_tensors
@@ -53,6 +54,8 @@ def explain(pairs: PairedStep, origin: Origin, found: Explanation, diagnose_insi
         except (CannotReplay, NotKeptError) as error:
             why = why or str(error)
             break
+        if lifted.figures.mechanism() == "device" and found.mechanism != "device":
+            return _of_the_device(found, lifted, pair)
         if lifted.figures.native or lifted.figures.float64:
             return _joined(found, lifted, pair, pair is suspect, diagnose_inside)
         if pair is suspect:
@@ -112,6 +115,13 @@ def _told(lifted: ModuleLift, pair: CallPair) -> dict[str, object]:
     if lifted.unlike:
         told["inputs_that_differ"] = list(lifted.unlike)
     return told
+
+
+def _of_the_device(found: Explanation, lifted: ModuleLift, pair: CallPair) -> Explanation:
+    """Return the explanation of a module whose recorded output is not what it gives, with its figures added."""
+    explained = device.explain(lifted.target, lifted.reference, lifted.figures)
+    kept = {key: value for key, value in found.details.items() if key not in ("could_not", "next", "lift")}
+    return explained.with_details({**kept, "lift": lifted.figures.to_dict(), "unit": _told(lifted, pair)})
 
 
 def _joined(

@@ -10,37 +10,21 @@ of sums. A difference that vanishes as soon as both sides compute in the same pr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from numscope.core.dtypes import SINGLE
 from numscope.core.words import Mechanism
-from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
 from numscope.diagnose.replay.calls import Values
-from numscope.diagnose.replay.measures import bias, relative_error, unit_roundoff
+from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 from numscope.diagnose.replay.noise_floor import noise_floor
+from numscope.diagnose.replay.outcome import Outcome, Programs, Recorded
+from numscope.diagnose.replay.own_error import OwnError, own_error
+from numscope.diagnose.replay.replayable import Replayable
 
 _SEMANTIC = 1e-11  # a relative difference in float64 that no order of sums explains, unless the floor is higher
 _FLOORS = 25.0  # … how many times the measured floor
-
-
-class Replayable(Protocol):
-    """A computation that can be replayed in another precision: a subgraph of calls, or a whole module."""
-
-    @property
-    def graph(self) -> StepGraph: ...
-    @property
-    def calls(self) -> tuple[RecordedCall, ...]: ...
-    @property
-    def inputs(self) -> tuple[int, ...]: ...
-    @property
-    def output(self) -> int: ...
-    def run(self, values: Values | None = None, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Compute the output again."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -52,47 +36,51 @@ class Lift:
     float64: float | None
     floor: float  # the effect of an ulp in the inputs on the reference's output, natively
     floor64: float  # … in float64
-    target_error: float | None  # the recorded output against this side's own float64 replay
-    reference_error: float | None
-    target_reproduced: bool | None  # the native replay gives the recorded output, within the floor
-    reference_reproduced: bool | None
+    target: OwnError | None  # of the recorded output, from this side's own recorded inputs
+    reference: OwnError | None
     same_dtypes: bool
-    bias: float = 0.0  # of the target's recorded output against its float64 replay
 
     def to_dict(self) -> dict[str, object]:
         """Return the figures for the report."""
-        return {
+        figures: dict[str, object] = {
             "native": self.native,
             "float32": self.float32,
             "float64": self.float64,
             "floor": self.floor,
-            "target_error": self.target_error,
-            "reference_error": self.reference_error,
-            "target_reproduced": self.target_reproduced,
-            "reference_reproduced": self.reference_reproduced,
         }
+        for name, own in (("target", self.target), ("reference", self.reference)):
+            told = own.to_dict() if own is not None else {}
+            figures[f"{name}_error"] = told.get("relative")
+            figures[f"{name}_operator_error"] = told.get("operator")
+            figures[f"{name}_reproduced"] = told.get("reproduced")
+            figures[f"{name}_device"] = told.get("device")
+        return figures
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the figures say: of the two programs, and of each recorded output."""
+        return Outcome(self._programs(), _recorded(self.target, self.reference), _recorded(self.reference, self.target))
 
     def mechanism(self) -> Mechanism:
         """Return the kind of fault that the figures show."""
-        if self.float64 is None:
-            return "unknown"
-        if self.float64 > max(_SEMANTIC, _FLOORS * self.floor64):
-            return "semantic"
-        if self.native:
-            # Equal in float32: only the dtypes of the two sides differ.
-            exact = self.float32 is not None and self.float32 <= SINGLE / 4
-            return "precision" if exact or not self.same_dtypes else "order"
-        return self._of_the_device()
+        return self.outcome.mechanism
 
-    def _of_the_device(self) -> Mechanism:
-        """Return the mechanism by the recorded outputs alone, where both sides compute the same on this machine."""
-        if self.target_error is None:
-            return "unknown"
-        if self.target_error <= 4 * max(self.floor, unit_roundoff(torch.float64)):
-            return "order" if self.same_dtypes else "precision"
-        if math.isfinite(self.target_error) and self.target_error < 0.02 and abs(self.bias) < 0.1:
-            return "precision"
-        return "semantic"
+    def _programs(self) -> Programs:
+        if self.float64 is None:
+            return Programs.UNKNOWN
+        if self.float64 > max(_SEMANTIC, _FLOORS * self.floor64):
+            return Programs.OTHER_MEANING
+        if not self.native:
+            return Programs.SAME if self.same_dtypes else Programs.OTHER_DTYPES
+        # Equal in float32: only the dtypes of the two sides differ.
+        is_exact = self.float32 is not None and self.float32 <= SINGLE / 4
+        return Programs.OTHER_DTYPES if is_exact or not self.same_dtypes else Programs.OTHER_ORDER
+
+
+def _recorded(own: OwnError | None, other: OwnError | None) -> Recorded:
+    if own is None:
+        return Recorded.NOT_KEPT
+    return Recorded.OFF if own.is_off(other) else Recorded.RIGHT
 
 
 def lift(target: Replayable, reference: Replayable, values: Values, reference_values: Values) -> Lift:
@@ -102,19 +90,15 @@ def lift(target: Replayable, reference: Replayable, values: Values, reference_va
         for dtype in (None, torch.float32, torch.float64)
     )
     floor, floor64 = (_floor(reference, reference_values, dtype) for dtype in (None, torch.float64))
-    ours, theirs = own_error(target, floor), own_error(reference, floor)
     return Lift(
         native=native,
         float32=float32,
         float64=float64,
         floor=floor,
         floor64=floor64,
-        target_error=ours.relative if ours else None,
-        reference_error=theirs.relative if theirs else None,
-        target_reproduced=ours.reproduced if ours else None,
-        reference_reproduced=theirs.reproduced if theirs else None,
+        target=own_error(target, floor),
+        reference=own_error(reference, floor),
         same_dtypes=dtypes(target) == dtypes(reference),
-        bias=ours.bias if ours else 0.0,
     )
 
 
@@ -126,26 +110,6 @@ def _floor(side: Replayable, values: Values, dtype: torch.dtype | None) -> float
     # The output is rounded too.
     made = getattr(torch, side.graph.tensors[side.output].dtype)
     return max(measured, unit_roundoff(dtype or made) / 2)
-
-
-@dataclass(frozen=True)
-class OwnError:
-    """A side's recorded output against its own replay."""
-
-    relative: float  # to the float64 replay
-    reproduced: bool  # the native replay gives the recorded output, within the floor
-    bias: float  # of the error to the float64 replay
-
-
-def own_error(side: Replayable, floor: float) -> OwnError | None:
-    """Return the error of a side's recorded output; None where its data was not kept."""
-    if not side.graph.kept(side.output):
-        return None
-    recorded = side.graph.data(side.output)
-    exact = side.run({}, torch.float64)
-    reproduced = relative_error(side.run({}), recorded) <= 8 * floor
-    shift = bias(recorded, exact) if recorded.shape == exact.shape else 0.0
-    return OwnError(relative_error(recorded, exact), reproduced, shift)
 
 
 def dtypes(side: Replayable) -> set[str]:

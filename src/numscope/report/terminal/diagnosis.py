@@ -31,6 +31,7 @@ MEANING = {
     "semantic": "the two compute different things, in any precision",
     "precision": "the same computation, in another dtype or cast at another place",
     "order": "the same sums in another order: rounding, no fault",
+    "device": "the same call on the same inputs, made again elsewhere, is right; the recorded output is not",
     "input": "the calls are right: they were given something else",
     "parameter": "the calls are right: their parameters differ",
     "unknown": "could not be told",
@@ -40,6 +41,7 @@ _SHOWS = {
     "precision": "gone: only the dtypes differ",
     "order": "shrinks with the precision: rounding",
 }
+_NOTHING_TO_REPAIR = ("device", "order")  # in the program
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
 _LABEL = 11
 _BAR = 32  # the longest bar
@@ -80,6 +82,8 @@ def _without_place(origin: Origin) -> str:
 
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
     shown = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
+    if origin.repair is None and origin.mechanism in _NOTHING_TO_REPAIR:
+        return shown
     repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
     return shown + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
 
@@ -89,7 +93,7 @@ def _proof(origin: Origin, width: int) -> list[str]:
     details = origin.details.get("diagnosis") or {}
     lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
     shown = _bars(lift, origin.mechanism, width)
-    shown += _own_errors(lift, width)
+    shown += _device(lift, details["device"], width) if details.get("device") else _own_errors(lift, width)
     if isinstance(details.get("target"), list) and (details["target"] or details.get("reference")):
         shown += _wrapped("replayed", _calls(details["target"], details.get("reference") or []), width)
     shown += _unit(details.get("unit") or {}, width)
@@ -127,12 +131,39 @@ def _length(value: object, longest: int) -> int:
 
 
 def _own_errors(lift: JsonObject, width: int) -> list[str]:
+    """Return how far each recorded output is from float64, made from its own recorded inputs."""
     sides = []
     for side in ("target", "reference"):
         if lift.get(f"{side}_error") is not None:
             kept = "reproduced" if lift.get(f"{side}_reproduced") else "not reproduced"
-            sides.append(f"{side} {_number(lift[f'{side}_error'])}, {kept}")
+            sides.append(f"{_side(lift, side)} {_number(lift[f'{side}_error'])}, {kept}")
     return _wrapped("own error", f"against a float64 replay: {'; '.join(sides)}", width) if sides else []
+
+
+def _side(lift: JsonObject, side: str) -> str:
+    device = lift.get(f"{side}_device")
+    return f"{side}, {device}:" if device else side
+
+
+def _device(lift: JsonObject, found: JsonObject, width: int) -> list[str]:
+    """Return what is known of the fault of a device."""
+    off = found["side"]
+    sides = [f"{_side(lift, off)} off by {_number(found['error'])}"]
+    other = "reference" if off == "target" else "target"
+    if lift.get(f"{other}_error") is not None:
+        sides.append(f"{_side(lift, other)} {_number(lift[f'{other}_error'])}")
+    told = f"{'; '.join(sides)}; the operator's own error here is {_number(found['operator_error'])}"
+    shown = _wrapped("own error", told, width)
+    for key, label in (
+        ("elements", "elements"),
+        ("rounded_inputs", "as if"),
+        ("again", "again"),
+        ("made_by", "made by"),
+        ("note", "note"),
+    ):
+        if found.get(key):
+            shown += _wrapped(label, str(found[key]), width)
+    return shown
 
 
 def _unit(unit: JsonObject, width: int) -> list[str]:

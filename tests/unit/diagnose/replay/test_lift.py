@@ -60,8 +60,12 @@ def figures(tmp_path: Path, name: str, dtype: torch.dtype) -> Lift:
 def test_in_bfloat16_the_mechanism_is_told_where_no_threshold_can(name: str, tmp_path: Path) -> None:
     found = figures(tmp_path, name, torch.bfloat16)
     assert found.mechanism() == PAIRS[name][0], found
-    assert found.target_reproduced
-    assert found.reference_reproduced
+    assert found.target is not None
+    assert found.reference is not None
+    assert found.target.reproduced
+    assert found.reference.reproduced
+    assert not found.target.is_off(found.reference)
+    assert not found.reference.is_off(found.target)
 
 
 @pytest.mark.parametrize("name", ["gelu", "eps", "sums"])
