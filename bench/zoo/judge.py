@@ -13,9 +13,10 @@ from typing import Any
 
 from bench.zoo import execute
 from bench.zoo.catalogue import Case
-from bench.zoo.truth import accepts, lines
+from bench.zoo.truth import accepts, leads_to_cause, lines, names_second
 
 VARIANTS = ("target", "reference")
+_MOST_SUSPECTS = 5  # that a reader looks at
 TOLERANCE = 2e-2  # values of a control may differ by what bf16 does to a loss
 
 
@@ -113,7 +114,12 @@ def _verdicts(case: Case, report: dict[str, Any]) -> dict[str, Any]:
     right = [accepts(truth, suspect, case.script) for suspect in suspects]
     first = bool(origin) and accepts(truth, origin, case.script)
     repair = origin.get("repair")
-    return {
+    asked: dict[str, Any] = {}
+    if truth.second:
+        asked["second"] = names_second(truth, report["suspects"][:_MOST_SUSPECTS], case.script)
+    if truth.chain:
+        asked |= {"chain": origin.get("chain"), "chain_right": leads_to_cause(truth, origin, case.script)}
+    return asked | {
         "verdict": verdict,
         "detected": verdict == "diverged",
         "rank1": first,

@@ -25,6 +25,10 @@ def summary(results: list[Result]) -> Result:
         "false_alarms": alarms,
         "missed": missed,
         "errors": errors,
+        "two_faults": sum("second" in result for result in ranked),
+        "both_named": sum(result["rank1"] and result["second"] for result in ranked if "second" in result),
+        "chains_expected": sum("chain_right" in result for result in ranked),
+        "chains": sum(result.get("chain_right", False) for result in ranked),
         "mechanism": sum(result["mechanism_right"] for result in ranked),
         "repair": sum(result["repair_right"] for result in ranked),
         "repairs_expected": sum(result["repair_expected"] for result in ranked),
@@ -61,6 +65,11 @@ def judged(results: list[Result], totals: Result, diagnosed: bool) -> str:
         f"({totals['rank1'] / max(bugs, 1):.0%}), within rank 3 {totals['rank3']}/{bugs}, "
         f"false alarms {len(totals['false_alarms'])}/{totals['controls']}, errors {len(totals['errors'])}",
     ]
+    if totals["two_faults"] or totals["chains_expected"]:
+        rows.append(
+            f"both of two faults named {totals['both_named']}/{totals['two_faults']}, "
+            f"the cause behind the use {totals['chains']}/{totals['chains_expected']}"
+        )
     if diagnosed:
         rows.append(
             f"mechanism right {totals['mechanism']}/{bugs}, repair right {totals['repair']}/{bugs} "
@@ -82,6 +91,10 @@ def _rows(result: Result, diagnosed: bool) -> list[str]:
         rows += [f"{'':50}also: {suspect}" for suspect in result["suspects"][1:]]
     if rank in ("2-3", "no", "ALARM"):
         rows += [f"{'':50}said: {result['reason']}"]
+    if result.get("second") is False:
+        rows.append(f"{'':50}the second fault is not among: {'; '.join(result['suspects'][1:])}")
+    if result.get("chain_right") is False:
+        rows.append(f"{'':50}chain: {' <- '.join(result['chain'] or ())}")
     if diagnosed and not result["control"]:
         mark = "" if result["mechanism_right"] else " (wrong)"
         rows += [f"{'':50}mechanism {result['mechanism']}{mark}; repair: {result['repair']}"]

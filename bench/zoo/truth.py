@@ -37,6 +37,9 @@ class Truth:
     repair: tuple[
         str, ...
     ] = ()  # patterns one of which fits a repairing sentence, with its value; empty: none expected
+    second: tuple[Answer, ...] = ()  # a second, independent fault: one of the suspects must name it, too
+    # Patterns one of which fits the chain from the use to the cause, `@cause` being a line with that comment; empty: none.
+    chain: tuple[str, ...] = ()
 
 
 def call(name: str, module: str | None = None, **more: Any) -> Answer:
@@ -83,6 +86,22 @@ def accepts(truth: Truth, origin: dict[str, Any], script: Path | None = None) ->
     if truth.rank is not None and origin["rank"] != truth.rank:
         return False
     return any(_fits(answer, origin, script) for answer in truth.answers)
+
+
+def names_second(truth: Truth, suspects: list[dict[str, Any]], script: Path) -> bool:
+    """Return whether one of the suspects names the second fault."""
+    return any(_fits(answer, suspect, script) for suspect in suspects for answer in truth.second)
+
+
+def leads_to_cause(truth: Truth, origin: dict[str, Any], script: Path) -> bool:
+    """Return whether the origin's chain, from the use to the cause, has what the case expects of it."""
+    text = " <- ".join(origin.get("chain") or ())
+
+    def marked(found: re.Match[str]) -> str:
+        numbers = "|".join(map(str, sorted(lines(script, found[1]))))
+        return rf"{re.escape(script.name)}:({numbers})\b"
+
+    return any(re.search(re.sub(r"@(\w+)", marked, pattern), text) for pattern in truth.chain)
 
 
 def _fits(answer: Answer, origin: dict[str, Any], script: Path | None) -> bool:

@@ -19,9 +19,10 @@ import pyarrow.compute as pc
 
 from numscope.compare.align.map_file import Map
 from numscope.compare.judge import unmeasured as structure
+from numscope.compare.ranking import ranked, told_once
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
-from numscope.compare.steps import Place, PlacedOrigin, StepResult
+from numscope.compare.steps import Place, StepResult
 from numscope.compare.thresholds import Thresholds
 from numscope.core.errors import ComparisonError, SettingsError
 from numscope.core.report import Origin, Report, Source
@@ -238,7 +239,7 @@ def _assemble(
         del result
     calls.end()
     pairs.end()
-    suspects = _ranked(results) or _beyond(calls, thresholds)
+    suspects = ranked([one for result in results for one in result.origins]) or _beyond(calls, thresholds)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows)
     reason = ""
     details: dict[str, object] = {}
@@ -263,6 +264,8 @@ def _assemble(
         verdict, reason = "equivalent", _equivalence(results, coverage)
     if choices := [one.to_dict() for result in results for one in result.choices]:
         details["choices"] = choices[:_MOST_CHOICES]
+    if rearranged := told_once([one for result in results for one in result.rearranged]):
+        details["rearranged"] = [one.reason for one in rearranged[:_MOST_CHOICES]]
     conditions = _conditions(results)
     if conditions is not None and verdict in ("equivalent", "diverged"):
         details["conditions"] = conditions.details
@@ -311,23 +314,6 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
 
 
 _MOST_CHOICES = 50  # that a report lists
-_FIRST = {"data": 0, "parameter": 1}
-
-
-def _ranked(results: list[StepResult]) -> list[Origin]:
-    """Return all origins: of the first step that has any, data and parameters before calls, then in order of running."""
-    found = [item for result in results for item in result.origins]
-    # A collective that is given the same brings what another rank gave it: that rank's origin comes first.
-    own = {(item.origin.step, item.origin.rank) for item in found if item.origin.kind != "collective"}
-
-    def place(item: PlacedOrigin) -> tuple[float, ...]:
-        one = item.origin
-        brought = one.kind == "collective" and any(step == one.step and rank != one.rank for step, rank in own)
-        return one.step, _FIRST.get(one.kind, 2), brought, item.order, one.rank
-
-    found.sort(key=place)
-    once = {(one.origin.call, one.origin.kind, one.origin.step, one.origin.rank): one.origin for one in found[::-1]}
-    return list(once.values())[::-1][:50]
 
 
 def _counts(calls: Rows) -> dict[str, int]:

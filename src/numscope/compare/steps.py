@@ -14,7 +14,7 @@ from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.judge.choices import Choice
-from numscope.compare.judge.findings import History
+from numscope.compare.judge.findings import History, Weight
 from numscope.compare.judge.origins import origin
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.precisions import Precisions, precisions
@@ -47,6 +47,7 @@ class PlacedOrigin:
 
     origin: Origin
     order: float
+    weight: Weight
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class StepResult:
     settings: tuple[str, ...]  # of optimizers, that differ
     batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
     choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding
+    rearranged: tuple[Origin, ...] = ()  # calls that do the same in another way: no origins
     structure: StructureDifferences | None = None  # in place of measures, where there are none
 
 
@@ -130,13 +132,16 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, other_ranks)
     target, reference = runs
     sources = (Sources(target, rank), Sources(reference, rank))
-    origins = [PlacedOrigin(found.ready or origin(found, a, b, sources), found.order) for found in judgement.findings]
+    origins = [
+        PlacedOrigin(found.ready or origin(found, a, b, sources), found.order, found.weight)
+        for found in judgement.findings
+    ]
     for remembered in (history.state_changes, history.late_writes):
         for label, kept in remembered.items():
             if kept.ready is None:  # its rows mean nothing in later steps: put it into words now
                 remembered[label] = replace(kept, ready=origin(kept, a, b, sources))
     for found, placed in zip(judgement.findings, origins):
-        if found.pair >= 0 and found.ready is None:
+        if found.pair >= 0 and found.ready is None and found.weight != Weight.AFTER_ANOTHER:
             judgement.reasons[found.pair] = placed.origin.reason
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
@@ -164,6 +169,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         settings=_settings(a, alignment, judgement),
         batch_shapes=judgement.batch_shapes,
         choices=tuple(judgement.choices),
+        rearranged=tuple(origin(found, a, b, sources) for found in judgement.rearranged),
         structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from numscope.compare.align.dependent_calls import first_executions, pair_backward, pair_repeats
-from numscope.compare.align.leftovers import pair_by_value, pair_optimizers, pair_reordered
+from numscope.compare.align.leftovers import pair_by_value, pair_crossed, pair_optimizers, pair_reordered
 from numscope.compare.align.pairing import MAP, PATH, SEQUENCE, Children, Pairing, linked
 from numscope.compare.align.tokens import tokens
 from numscope.compare.align.trees import lone_wrappers, same_tree, walk
@@ -56,6 +56,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
         rows_a, rows_b = np.flatnonzero(tree_a), np.flatnonzero(tree_b)
         work.pair(rows_a, rows_b, SEQUENCE)
         work.why[rows_a[a.calls.kind[rows_a] == a.book.code("module")]] = PATH
+        pair_crossed(work)
     else:
         pair_optimizers(work)
         walk(work)
@@ -64,6 +65,7 @@ def align(a: Side, b: Side, forced: Iterable[tuple[int, int]] = ()) -> Alignment
             work.pair(np.array([x]), np.array([y]), MAP)
             if work.children_a.has(x) and work.children_b.has(y):
                 walk(work, (work.children_a.of(x), work.children_b.of(y)))
+        pair_crossed(work)
         pair_reordered(work)
         pair_by_value(work)
     pair_backward(work, primary_a, primary_b)

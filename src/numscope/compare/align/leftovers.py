@@ -43,6 +43,48 @@ def pair_reordered(work: Pairing) -> None:
         walk(work, (work.children_a.of(x), work.children_b.of(y)))
 
 
+def pair_crossed(work: Pairing) -> None:
+    """Pair anew the calls that were paired in order, though each is given and makes what another call of the other side does.
+
+    A loop that runs from the last expert to the first makes the same masks, in another order.
+    """
+    doubtful_a, doubtful_b = (_doubtful(work, *one) for one in _both_sides(work))
+    if not len(doubtful_a) or not len(doubtful_b):
+        return
+    inside_a, inside_b = work.a.calls.parent[doubtful_a], work.b.calls.parent[doubtful_b]
+    inside_a = np.where(inside_a >= 0, work.partner_a[inside_a], -1)  # the reference's call that a call belongs into
+    keys_a, keys_b = (
+        occurrences(tokens.strong[rows] ^ tokens.first[rows] ^ ((inside + 1).astype(np.uint64) << np.uint64(40)))
+        for tokens, rows, inside in (
+            (work.tokens_a, doubtful_a, inside_a),
+            (work.tokens_b, doubtful_b, inside_b),
+        )
+    )
+    got_a, got_b = join(keys_a, keys_b)
+    rows_a, rows_b = doubtful_a[got_a], doubtful_b[got_b]
+    for x, y in zip(rows_a.tolist(), rows_b.tolist()):
+        work.unpair(x, y)
+    work.pair(rows_a, rows_b, SEQUENCE)
+
+
+def _both_sides(work: Pairing) -> tuple[tuple[Side, Tokens, Ints, Words], tuple[Side, Tokens, Ints, Words]]:
+    """Return of each side its calls' tokens, partners, and the other side's tokens."""
+    return (
+        (work.a, work.tokens_a, work.partner_a, work.tokens_b.strong),
+        (work.b, work.tokens_b, work.partner_b, work.tokens_a.strong),
+    )
+
+
+def _doubtful(work: Pairing, side: Side, tokens: Tokens, partner: Ints, strong_of_others: Words) -> Ints:
+    """Return the calls without inner calls that have no partner, or one that asks for or makes something else."""
+    calls = side.calls
+    api = np.isin(calls.kind, [side.book.code("api"), side.book.code("aten")])
+    telling = (tokens.bits > 0) & (tokens.first > 0)
+    leaf = (calls.children == 0) & ~calls.recompute & ~linked(side) & api & telling
+    unlike = (partner < 0) | (strong_of_others[partner] != tokens.strong)
+    return np.flatnonzero(leaf & unlike)
+
+
 def pair_by_value(work: Pairing) -> None:
     """Pair calls of equal output bits, those of one kind first, then calls of a gap with nearly equal outputs."""
     for kinds in (True, False):

@@ -8,7 +8,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -54,6 +54,14 @@ class Inputs(Enum):
     RECORDED = ""
     NONE = "it has no inputs"
     UNRECORDED = "inputs not recorded"
+
+
+class Weight(IntEnum):
+    """How much a finding explains: findings of less weight come after those of more."""
+
+    PROVEN = 0  # wrong from right inputs, and a loss, a gradient, a parameter or a saved tensor follows from it
+    READ_BY_NONE = 1  # wrong from right inputs, but no recorded call reads it
+    AFTER_ANOTHER = 2  # differs by itself, but what it is given is wrong already: how much, cannot be told
 
 
 class Dtypes(NamedTuple):
@@ -114,6 +122,7 @@ class Finding:
     inputs: Inputs = Inputs.RECORDED
     batch_shapes: str = ""  # the shapes of the data, where the two sides are given parts of other sizes of a batch
     ready: Origin | None = None  # an origin of an earlier step, already in words
+    weight: Weight = Weight.PROVEN
 
     @property
     def sizes(self) -> ErrorSizes:
@@ -140,10 +149,15 @@ class Suspicion:
     failures: int = 1
     last_error: float = np.inf  # when it last failed
     at: int = -1  # the pair that was given the wrong tensor
+    reaches_end: bool = True  # a loss, a gradient, a parameter or a saved tensor (paths/reach.py)
 
     @property
     def stands(self) -> bool:
         return self.firm or self.withdrawn_at < self.failed_at
+
+    def dismiss(self) -> None:
+        """Withdraw it for good, whatever showed it: a rearrangement."""
+        self.firm, self.withdrawn_at = False, np.inf
 
     def fail(self, order: float, error: float) -> None:
         """Note that one more tensor is off because of it."""

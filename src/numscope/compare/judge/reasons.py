@@ -190,6 +190,19 @@ class DoesAnotherJob(CallReason):
 
 
 @dataclass(frozen=True)
+class AsksForAnother(CallReason):
+    """A call is asked for something else, and is given something wrong besides: its own share cannot be told."""
+
+    mechanism: ClassVar[Mechanism | None] = "semantic"
+
+    def sentence(self, finding: Finding, a: Side, b: Side) -> str:
+        given = (
+            f"what it is given is off by {number(finding.came_in)} already" if finding.came_in else "inputs identical"
+        )
+        return f"{title(a, finding.target)}: it is asked for something else than its counterpart; {given}"
+
+
+@dataclass(frozen=True)
 class GradientOnOneSide(CallReason):
     """A backward call has a gradient on one side alone."""
 

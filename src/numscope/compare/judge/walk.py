@@ -28,10 +28,13 @@ from numscope.compare.judge.findings import (
     ErrorSizes,
     Finding,
     History,
+    Weight,
     or_zero,
 )
+from numscope.compare.judge.further import further_findings
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.paths.reach import set_aside
 from numscope.compare.judge.reasons import CallReason, DataDiffers, DataOfAnotherSize
 from numscope.compare.judge.rules.composite_calls import CompositeCalls
 from numscope.compare.judge.rules.late_writes import late_writes
@@ -60,6 +63,7 @@ class Judgement:
     corresponds: Flags  # pairs that do the same job; results of the others need not agree
     batch_shapes: str  # of the data, where these are parts of other sizes of a batch
     choices: list[Choice]  # that fell otherwise, by rounding
+    rearranged: list[Finding]  # calls that do the same in another way: no origins
 
 
 def judge(
@@ -116,7 +120,9 @@ class _Walk:
         for visit in self._visits():
             self._judge(visit)
         self.provenance.regions.withdraw_by_bits()
+        rearranged = set_aside(state)
         findings = self._findings()
+        findings += further_findings(state, findings)
         blamed = np.isin(np.arange(len(state.corresponds)), list(state.cause_of))
         return Judgement(
             verdict=state.verdict,
@@ -131,6 +137,7 @@ class _Walk:
             corresponds=state.corresponds & ~blamed,
             batch_shapes=facts.batch_shapes,
             choices=self._choices(),
+            rearranged=rearranged,
         )
 
     def _judge(self, visit: _Visit) -> None:
@@ -222,11 +229,13 @@ class _Walk:
         for suspicion in state.suspicions:
             if suspicion.stands:
                 finding = self._outermost(suspicion.finding)
+                if not suspicion.reaches_end:
+                    finding = replace(finding, weight=Weight.READ_BY_NONE)
                 findings.append(finding)
                 if finding.pair >= 0 and finding.step == self.facts.a.step and finding.ready is None:
                     state.verdict[finding.pair] = ORIGIN
         self._mark_enclosing_calls(findings)
-        return sorted(findings, key=lambda finding: finding.order)
+        return sorted(findings, key=lambda finding: (finding.weight, finding.order))
 
     def _choices(self) -> list[Choice]:
         """Return the choices that fell otherwise by rounding: not those made from integers that differ already."""

@@ -12,11 +12,12 @@ LEFT, RIGHT = X[:, :32].copy(), X[:, 32:].copy()
 
 
 def halves(first: int) -> Script:
-    """Both halves of X, in one order or the other, and their product."""
+    """Both halves of X, in one order or the other and by other arguments, and their product."""
     script = data(Script(), X)
     parts = [LEFT, RIGHT]
     for number, half in enumerate((first, 1 - first)):
-        script.call(f"Tensor.getitem.{number}.forward", {"input.0": X}, {"output.0": parts[half]})
+        made, arguments = {"output.0": parts[half]}, {"1": [first, number]}
+        script.call(f"Tensor.getitem.{number}.forward", {"input.0": X}, made, arguments=arguments)
     given = {"input.0": LEFT, "input.1": RIGHT}
     script.call("Tensor.mul.0.forward", given, {"output.0": LEFT * RIGHT})
     return script
