@@ -1,5 +1,6 @@
 # make demo    two runs of a small model, one with a real bug: captured, compared, explained
 # make test    every test
+# make crash   200 jobs killed at random moments, and what they leave
 # make check   lint, format, types, import rules, built front end
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
 # make clean   remove what the others made
@@ -32,10 +33,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo test crash check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,5s/^# //p' Makefile
+	@sed -n '1,6s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -47,6 +48,9 @@ test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 	@$(MAKE) --no-print-directory -s $(TRITON) || { \
 	    echo "make test: no Triton in $(TRITON_DIR): the tests of the GPU kernels are skipped" >&2; }
 	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python TRITON_PACKAGES=$(abspath $(TRITON_DIR)) $(PY) -m pytest $(PYTEST_ARGS)
+
+crash: $(CORE) $(TEST_TOOLS)
+	@NUMSCOPE_KILLS=200 NUMSCOPE_KILLS_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
 
 check: check-python check-frontend
 

@@ -16,6 +16,19 @@ _POOLS = ("multiprocessing.pool", "concurrent.futures.process")  # their workers
 
 def current() -> tuple[int, int]:
     """Return (rank, world size) of this process; without a process group, the size counts the workers up to this one."""
+    told = _told()
+    if told is not None:
+        return told
+    worker = _of_worker()
+    return worker, worker + 1
+
+
+def is_told() -> bool:
+    """Tell whether a process group or the environment says the rank of this process; else it may still change."""
+    return _told() is not None
+
+
+def _told() -> tuple[int, int] | None:
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -25,8 +38,7 @@ def current() -> tuple[int, int]:
     for rank, world in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")):
         if os.environ.get(rank, "").isdigit():
             return int(os.environ[rank]), int(os.environ.get(world, "1") or 1)
-    worker = _of_worker()
-    return worker, worker + 1
+    return None
 
 
 def is_first() -> bool:

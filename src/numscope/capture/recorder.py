@@ -51,15 +51,23 @@ class NewTensor(NamedTuple):
     address: int  # of its data
 
 
+class Progress(NamedTuple):
+    """How far a recorder has come; two that are equal say that nothing was recorded in between."""
+
+    batch: int  # how often it has handed over
+    rows: int  # numbers that are buffered
+    again: int  # tensors among them that an earlier step has measured
+
+
 class Recorder:
     """Buffers calls, slots and tensors, and hands them over as batches."""
 
     # Python is quick at the attributes and methods of an object only if that has slots, or less than 30 attributes.
     __slots__ = (
-        "__weakref__", "_add_alike", "_again", "_batch", "_data", "_data_bytes", "_flushed", "_handed_over", "_handing_over",
-        "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensors", "_to_numpy", "_writer",
-        "call_rows", "direct", "epoch", "faults", "full", "orders", "shape", "shares", "sites", "skipped", "slot_rows",
-        "step", "strings", "takes_many", "tensor_numbers",
+        "__weakref__", "_add_alike", "_again", "_batch", "_data", "_data_bytes", "_due", "_flushed", "_handed_over",
+        "_handing_over", "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensors", "_to_numpy",
+        "_writer", "call_rows", "direct", "epoch", "faults", "full", "orders", "shape", "shares", "sites", "skipped",
+        "slot_rows", "step", "strings", "takes_many", "tensor_numbers",
     )  # fmt: skip
 
     stores = True  # what is kept goes to a writer: it may be a view of what is kept already, and still on its device
@@ -91,6 +99,7 @@ class Recorder:
         self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
         self.slot_rows: list[int] = []  # order, slot, tensor, note
         self.full = 4 * FLUSH_SLOTS  # numbers in the list of slots
+        self._due = False  # what is buffered has lain there for too long
         self._tensors: list[int] = []
         self._batch = 0  # of fingerprints; their rows are numbered anew in each
         self._again: list[Lasting] = []  # of tensors that were measured in an earlier step
@@ -235,16 +244,25 @@ class Recorder:
         with self._lock, gather() if gather is not None else nullcontext():
             yield
 
-    def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> None:
-        """Keep a tensor's data, or a sample of it; `data` is the recorder's own copy."""
+    def keep(self, number: int, data: Any, size: int, sampled: bool = False) -> bool:
+        """Keep a tensor's data, or a sample of it; `data` is the recorder's own copy.
+
+        Return False where it is too late for that: another thread has handed over the tensor's row since the caller asked.
+        """
         with self._lock:
+            if self.is_handed_over(number):
+                return False
             self._data[number] = (data, sampled)
             self._data_bytes += size
+            return True
 
-    def keep_view(self, number: int, view: View) -> None:
-        """Keep a tensor that shows elements of another, kept one of this step."""
+    def keep_view(self, number: int, view: View) -> bool:
+        """Keep a tensor that shows elements of another, kept one of this step; return False where it is too late."""
         with self._lock:
+            if self.is_handed_over(number):
+                return False
             self._data[number] = (view, False)
+            return True
 
     @property
     def measures(self) -> bool:
@@ -262,7 +280,9 @@ class Recorder:
 
     def is_full(self, times: int = 1) -> bool:
         """Tell whether a flush is due; there may be so many times the usual number of slots."""
-        return len(self.slot_rows) > times * self.full or self._data_bytes > FLUSH_BYTES
+        if self._due and times == 1:
+            return True
+        return len(self.slot_rows) > times * 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 
@@ -271,8 +291,31 @@ class Recorder:
         with self._handing_over:
             self._flush()
 
+    def progress(self) -> Progress:
+        """Return how far recording has come."""
+        rows = len(self.call_rows) + len(self.slot_rows) + len(self._tensors) + len(self._data)
+        return Progress(self._batch, rows, len(self._again))
+
+    def due(self) -> None:
+        """Have the next call's end hand over what is buffered."""
+        self._due, self.full = True, -1
+
+    @property
+    def is_on_host(self) -> bool:
+        """Tell whether any thread may hand over: a device is asked by the thread that works with it."""
+        return self._measure is None or bool(getattr(self._measure, "is_on_host", False))
+
+    def flush_unmoved(self, progress: Progress) -> None:
+        """Hand over what is buffered, from another thread than the job's, unless the job has gone on since."""
+        with self._handing_over:
+            with self._lock:  # held while a tensor is measured
+                moved = self.progress() != progress
+            if not moved:
+                self._flush()
+
     def _flush(self) -> None:
         with self._lock:
+            self._due, self.full = False, 4 * FLUSH_SLOTS
             calls, self.call_rows = self.call_rows, []
             slots, self.slot_rows = self.slot_rows, []
             tensors, self._tensors = self._tensors, []

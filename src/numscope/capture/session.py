@@ -14,7 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -22,9 +22,10 @@ from typing import Any, Protocol
 from numscope.capture import ranks
 from numscope.capture.control import ControlFile
 from numscope.capture.recorder import Recorder
+from numscope.capture.unwritten import UnwrittenLimit
 from numscope.core import grafts
 from numscope.core.description import FILE as MODULES
-from numscope.core.errors import CaptureError, NumscopeError, SettingsError
+from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.files import place
@@ -123,6 +124,7 @@ class Capture:
             rundir.check(self.path, ranks.current()[0], settings.overwrite)
         self._frontend: Frontend = _frontend(self, model)
         self._recorder = self._frontend.recorder
+        self._unwritten = UnwrittenLimit(self._recorder, self._may_open)
         self._step = 0
         self._running = False  # between start and stop
         self._watching = False  # the frontend is installed: running, and this step is wanted
@@ -165,6 +167,7 @@ class Capture:
         if not self._running:
             return
         self._running = False
+        self._unwritten.stop()
         if _active is self:
             _active = None
         if self._tick_off is not None:
@@ -175,7 +178,7 @@ class Capture:
         if (complaint := self._frontend.complaint()) is not None:
             self._told = True
             warnings.warn(f"numscope: {complaint}", stacklevel=_users_level())
-        if self._recorder.opened:
+        if self._recorder.opened and not self._closed:
             self._guarded(lambda: self._recorder.settle(self._end))
 
     def step(self) -> None:
@@ -283,6 +286,7 @@ class Capture:
             rundir.located(self.path, self._home),
             rank=rank,
             manifest={**facts, "job": self._job, "ends": True, **seen},
+            yields=bool(self._job) and ranks.is_first(),
             overwrite=self.settings.overwrite,
             queue_bytes=QUEUE_BYTES if keeps else _TABLES,
         )
@@ -295,6 +299,7 @@ class Capture:
         global _active
         self._dead = self._closed = True
         self._running = False
+        self._unwritten.stop(wait=False)  # a forked process does not have the thread
         self._unwatch()
         atexit.unregister(self._at_exit)
         if _active is self:
@@ -313,6 +318,7 @@ class Capture:
         if not self._watching:
             self._frontend.start()
             self._watching = True
+        self._unwritten.start()
 
     def _unwatch(self) -> None:
         if self._watching:
@@ -322,6 +328,8 @@ class Capture:
     def _end_step(self) -> None:
         if not self._touched:
             return
+        if (error := self._unwritten.take_error()) is not None and not self._dead and self._is_ours():
+            self._guarded(lambda: _raise(error))
         if not self._dead and self._recorder.has_content and self._is_ours():
             self._guarded(self._recorder.end_step)
             if not self._described and not self._dead:
@@ -342,13 +350,27 @@ class Capture:
         """Tell whether this process writes a rank; abandon the capture where it does not."""
         if self._job and (self._frontend.is_helper() or self._only_started_others()):
             self.abandon()
+            if self._recorder.opened:
+                with suppress(RunError):  # the run is another process's
+                    self._recorder.close()
             return False
         return True
 
     def _only_started_others(self) -> bool:
         """Tell whether this process made no step of its own, and a process that it started has taken its rank."""
-        held = rundir.located(self.path, self._home) / f"rank{ranks.current()[0]}"
-        return self._step == 0 and ranks.is_first() and rundir.job_of(held) == self._job
+        holder = rundir.holder_of(rundir.located(self.path, self._home) / f"rank{ranks.current()[0]}")
+        if holder is None or holder.job != self._job or holder.pid == os.getpid():
+            return False
+        return self._step == 0 and ranks.is_first()
+
+    def _may_open(self) -> bool:
+        """Tell whether the run may be opened before the first step has ended, so that a killed job leaves some of it.
+
+        A process that gives its rank to one that it starts loses what it wrote: see `rundir.create`.
+        """
+        if self._dead or self._frontend.is_helper():
+            return False
+        return not self._job or ranks.is_first() or ranks.is_told()
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Do work of ours that must not stop training."""
@@ -368,6 +390,10 @@ class Capture:
             warnings.warn(
                 f"numscope stopped recording into {self.path}: {text}; training goes on", stacklevel=_users_level()
             )
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _users_level() -> int:

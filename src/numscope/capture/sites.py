@@ -107,7 +107,7 @@ class Sites:
 
     def take_new(self) -> dict[str, list[Any]]:
         """Return the stacks added since the last call, as the columns of the stacks table."""
-        first, self._written = self._written, len(self._frames)
+        first, self._written = self._written, len(self._users)  # to which another thread may be adding: users last
         return {
             "stack": list(range(first, self._written)),
             "frames": self._frames[first : self._written],

@@ -163,11 +163,12 @@ class LiveRecorder(Recorder):
         self._layouts[number] = (tuple(tensor.stride()), int(tensor.storage_offset()))
         return number
 
-    def keep(self, number: int, data: torch.Tensor, size: int, sampled: bool = False) -> None:
+    def keep(self, number: int, data: torch.Tensor, size: int, sampled: bool = False) -> bool:
         """Hold a tensor's data."""
         stride, offset = self._layouts.get(number, ((), 0))
         self._held[number] = LiveTensor(data, str(data.dtype), stride, offset)
         self._held_bytes += size
+        return True
 
     def is_full(self, times: int = 1) -> bool:
         """Report the calls that have just been completed; there is never anything to flush."""

@@ -314,6 +314,11 @@ class TorchBatch:
                 self.fallbacks[str(device)] = f"{type(error).__name__}: {error}"
         return DeviceBatch(device)
 
+    @property
+    def is_on_host(self) -> bool:
+        """Tell whether all tensors so far were in the host's memory: then any thread may end the batch."""
+        return not self._devices
+
     def collect(self) -> Fingerprints:
         """Return the rows added since the last `collect`, with one copy from each device."""
         return self.flush()()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from typing import NamedTuple
 
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
@@ -16,6 +17,7 @@ from numscope.store.schema import FORMAT
 
 MANIFEST = "manifest.json"
 RANK = "rank.json"
+STEPS = "steps.jsonl"
 CLOSED = "closed"  # how a rank ended that nothing cut off
 _RANK = re.compile(r"rank(?P<rank>\d+)")
 _OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
@@ -75,22 +77,30 @@ def _check_name(path: Path) -> None:
         raise RunError(f"the path {name} is not in UTF-8: rename it, or choose another directory") from None
 
 
-def create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Path:
-    """Make the directories of the run and of this rank; return the rank's."""
+def create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields: bool = False) -> Path:
+    """Make the directories of the run and of this rank; return the rank's.
+
+    `yields`: this process may turn out to be the one that starts the others; one of them may take the rank over, until a
+    step has ended.
+    """
     try:
-        return _create(path, rank, manifest, overwrite)
+        return _create(path, rank, manifest, overwrite, yields)
     except OSError as error:
         reason = error.strerror or error
         raise RunError(f"cannot write a run to {path} ({reason}): choose another directory") from error
 
 
-def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Path:
+def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields: bool) -> Path:
     directory = path / f"rank{rank}"
-    if manifest.get("job") and manifest["job"] == job_of(directory):
-        raise RunError(
-            f"another process of this job writes rank {rank} of {path}: begin torch.distributed, or set RANK, before the "
-            "first step"
-        )
+    holder = holder_of(directory)
+    taken_over = holder is not None and manifest.get("job") == holder.job
+    if holder is not None and taken_over:
+        if not holder.yields or yields or (directory / STEPS).stat().st_size:
+            raise RunError(
+                f"another process of this job writes rank {rank} of {path}: begin torch.distributed, or set RANK, before "
+                "the first step"
+            )
+        shutil.rmtree(directory)
     check(path, rank, overwrite)
     path.mkdir(parents=True, exist_ok=True)
     if directory.exists():
@@ -101,9 +111,10 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool) -> Pat
             if stale >= int(manifest.get("world_size") or 1) and not written_now:
                 shutil.rmtree(entry, ignore_errors=True)
     content = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False, default=str).encode()
-    place(path / MANIFEST, content, replace=overwrite and rank == 0)
+    place(path / MANIFEST, content, replace=(overwrite and rank == 0) or taken_over)
     directory.mkdir()
     facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
+    facts["yields"] = yields
     place(directory / RANK, json.dumps(facts, default=str).encode())
     return directory
 
@@ -131,12 +142,27 @@ def add_to_manifest(path: Path, facts: JsonObject) -> None:
     place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False, default=str).encode(), replace=True)
 
 
-def job_of(directory: Path) -> str | None:
-    """Return the job that wrote a rank's directory, or None where that is not recorded."""
+class Holder(NamedTuple):
+    """The process that writes a rank."""
+
+    job: str
+    pid: int
+    yields: bool  # another process of its job may take the rank over
+
+
+def holder_of(directory: Path) -> Holder | None:
+    """Return which process of which job of `numscope run` writes a rank's directory, or None where that is not recorded."""
     try:
-        return str(json.loads((directory / RANK).read_bytes())["job"])
+        facts = json.loads((directory / RANK).read_bytes())
+        return Holder(str(facts["job"]), int(facts["pid"]), bool(facts.get("yields"))) if facts["job"] else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def job_of(directory: Path) -> str | None:
+    """Return the job that wrote a rank's directory, or None where that is not recorded."""
+    holder = holder_of(directory)
+    return None if holder is None else holder.job
 
 
 def _is_run(path: Path) -> bool:

@@ -53,7 +53,8 @@ class RunWriter:
     """The writer of one rank of a run.
 
     `write` waits while more than `queue_bytes` are waiting to be written, so memory is bounded. Rows written since the
-    last `end_step` belong to the step that the next one ends; a step is visible to readers once it has ended.
+    last `end_step` belong to the step that the next one ends; a step is visible to readers once it has ended. `yields`:
+    another process of the job may take the rank over, until a step has ended.
     """
 
     def __init__(
@@ -63,13 +64,14 @@ class RunWriter:
         rank: int,
         manifest: JsonObject,
         overwrite: bool = False,
+        yields: bool = False,
         queue_bytes: int = QUEUE_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
         self.path = Path(path)
         self.rank = rank
-        directory = rundir.create(self.path, rank, manifest, overwrite)
+        directory = rundir.create(self.path, rank, manifest, overwrite, yields)
         self._files = RankFiles(
             directory.absolute(), segment_bytes, shard_bytes
         )  # the job may change its working directory

@@ -338,7 +338,13 @@ class Tensors(Storages):
             return number
         if self._recorder.is_handed_over(number):
             number = self._measure_again(tensor, -1)
+        if not self._keep(number, tensor):
+            return self.keep(number, tensor)  # a large copy takes time, in which another thread has handed the row over
         self._kept.add(number)
+        return number
+
+    def _keep(self, number: int, tensor: torch.Tensor) -> bool:
+        is_base, generation = False, None
         if type(tensor) not in PLAIN:
             tensor, _ = unwrap(tensor, self._recorder.strings)
         elif self._recorder.stores:
@@ -347,13 +353,14 @@ class Tensors(Storages):
                 generation = None if address is None else self._generations.get(address, address)
                 view = self._kept_bases.view(tensor, generation)
                 if view is not None:
-                    self._recorder.keep_view(number, view)
-                    return number
-                self._kept_bases.add(number, tensor, generation)
+                    return self._recorder.keep_view(number, view)
+                is_base = True
         copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
         data = fetched_later(copy) if self._recorder.stores else copy
-        self._recorder.keep(number, data, copy.numel() * copy.element_size())
-        return number
+        done = self._recorder.keep(number, data, copy.numel() * copy.element_size())
+        if done and is_base:
+            self._kept_bases.add(number, tensor, generation)
+        return done
 
     def keep_sample(self, number: int, tensor: torch.Tensor, sample: tuple[int, int, int]) -> None:
         """Keep a sample of the tensor's elements in row-major order: the head, every k-th of the middle, the tail."""
