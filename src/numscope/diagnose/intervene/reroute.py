@@ -22,20 +22,24 @@ import functools
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypedDict, TypeVar
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from numscope.capture.torch.levels.function_names import ApiTable
 from numscope.core.errors import CaptureError, SettingsError
-from numscope.diagnose.intervene.path_patterns import path_matcher
+from numscope.diagnose.intervene.reroute_patterns import nearest
 from numscope.diagnose.intervene.reroute_targets import Binding, Targets, find
 from numscope.diagnose.intervene.run_on_cpu import run_on_cpu
 
 T = TypeVar("T")
 Undo = Callable[[], None]
+_MOST_SEEN = 4000  # names that are remembered as hints
 
 
 def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
@@ -52,7 +56,7 @@ def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
 class Reroute:
     """Runs a callable on the CPU when it is called, or everywhere while it is entered."""
 
-    def __init__(self, what: object, dtype: torch.dtype | None) -> None:
+    def __init__(self, what: object, dtype: torch.dtype | None, say: Callable[[str], None] | None = None) -> None:
         self._what = what
         self._dtype = dtype
         self._undo: list[Undo] = []
@@ -64,6 +68,9 @@ class Reroute:
             )
         self._names = ", ".join(map(str, names)) if self._callable is None else ""
         self.used = 0  # how many calls were rerouted
+        self._waiting: set[str] = set(map(str, names)) if self._callable is None else set()  # matched nothing yet
+        self._say = say or _warn
+        self._seen: set[str] = set()  # operators and module paths, while a name waits
         if self._callable is not None and not isinstance(what, torch.nn.Module):
             functools.update_wrapper(self, self._callable, updated=())
 
@@ -88,10 +95,12 @@ class Reroute:
         if self._undo:
             raise CaptureError("this reroute is entered already: make another with ns.to_cpu")
         targets = find(self._what)
-        if targets.functions or targets.pending:
+        if targets.functions or targets.pending or targets.patterns:
             self._undo.append(push(FunctionReroute(self, targets)))
-        if targets.modules or targets.paths:
+        if targets.modules or targets.patterns:
             self._undo.append(_replace_module_call(self, targets))
+        if self._waiting:
+            self._undo.append(register_optimizer_step_post_hook(lambda *_: self.step_ended()).remove)
         for binding in targets.bindings:
             self.bind(binding)
         return self
@@ -101,18 +110,35 @@ class Reroute:
     ) -> None:
         while self._undo:
             self._undo.pop()()
-        if self._names and not self.used and kind is None:
-            warnings.warn(
-                f"numscope: to_cpu({self._names}): nothing of that name was called", RuntimeWarning, stacklevel=2
-            )
+        if kind is None:
+            self.tell("nothing of that name was called")
+
+    def step_ended(self) -> None:
+        """Say of what has matched nothing in a whole step: a wrong name is told now, not when the job ends."""
+        if self._waiting:
+            self.tell("nothing of that name was called in the first step")
+
+    def tell(self, what: str) -> None:
+        """Warn of each name that has matched nothing, once, with the nearest names."""
+        for name in sorted(self._waiting):
+            self._say(f"numscope: to_cpu({name}): {what}{nearest(name, self._seen)}")
+        self._waiting.clear()
+
+    def saw(self, name: str) -> None:
+        """Remember an operator or a module, as a hint for a name that matches nothing."""
+        if self._waiting and len(self._seen) < _MOST_SEEN:
+            self._seen.add(name)
 
     def run_method(self, function: Callable[..., T], instance: object, *args: object, **kwargs: object) -> T:
         """Run a method on the CPU: its object stays as it is, and the object's tensors are copied when they are used."""
         return self.run(functools.partial(function, instance), args, kwargs)
 
-    def run(self, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object]) -> T:
-        """Run a callable on the CPU."""
+    def run(
+        self, function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], names: Iterable[str] = ()
+    ) -> T:
+        """Run a callable on the CPU; `names` are those that it was found by."""
         self.used += 1
+        self._waiting.difference_update(names)
         return run_on_cpu(function, args, kwargs, self._dtype)
 
     def _around(self, function: Callable[..., T]) -> Callable[..., T]:
@@ -133,6 +159,7 @@ class Reroute:
 
         @functools.wraps(function)
         def rerouted(*args: object, **kwargs: object) -> object:
+            self._waiting.discard(binding.wanted)
             if is_method and args:
                 return self.run_method(function, *args, **kwargs)
             return self.run(function, args, kwargs)
@@ -148,6 +175,10 @@ class Reroute:
         self._undo.append(undo)
 
 
+def _warn(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)
+
+
 class FunctionReroute(TorchFunctionMode):
     """Reroutes chosen torch functions, including those that were imported by name before."""
 
@@ -155,6 +186,9 @@ class FunctionReroute(TorchFunctionMode):
         super().__init__()
         self._reroute = reroute
         self._functions = targets.functions
+        self._known: dict[Callable[..., object], tuple[str, ...]] = {}  # by which names each function is rerouted
+        self._patterns = targets.patterns
+        self._names = ApiTable()
         self._pending = targets.pending
 
     def __torch_function__(
@@ -166,9 +200,20 @@ class FunctionReroute(TorchFunctionMode):
     ) -> object:
         if self._pending:
             self._find_pending()
-        if func in self._functions:
-            return self._reroute.run(func, args, kwargs or {})
+        names = self._known[func] if func in self._known else self._learn(func)
+        if names:
+            return self._reroute.run(func, args, kwargs or {}, names)
         return func(*args, **(kwargs or {}))
+
+    def _learn(self, func: Callable[..., object]) -> tuple[str, ...]:
+        """Find the names by which a function is rerouted, once."""
+        names = [self._functions[func]] if func in self._functions else []
+        api = self._names[func]
+        if not api.aside:
+            self._reroute.saw(api.head)
+            names += [pattern.text for pattern in self._patterns if pattern.matches_operator(api.head)]
+        self._known[func] = tuple(names)
+        return self._known[func]
 
     def _find_pending(self) -> None:
         """Reroute functions of the running script as soon as it has defined them."""
@@ -177,7 +222,7 @@ class FunctionReroute(TorchFunctionMode):
             if callable(function):
                 self._pending.remove(name)
                 for binding in find(function).bindings:
-                    self._reroute.bind(binding)
+                    self._reroute.bind(replace(binding, wanted=name))
 
 
 class RerouteOrder(TypedDict):
@@ -190,18 +235,17 @@ class RerouteOrder(TypedDict):
 def install(order: RerouteOrder) -> None:
     """Reroute in this process until it ends, for `numscope run --to-cpu`."""
     try:
-        reroute = Reroute(order["names"], _dtype(order["dtype"]))
+        reroute = Reroute(order["names"], _dtype(order["dtype"]), say=_print)
         reroute.__enter__()
     except SettingsError as error:  # torch is being imported: the job has not started
         print(f"numscope: {error}", file=sys.stderr)
         sys.exit(2)
 
-    def tell() -> None:
-        if not reroute.used:
-            names = ", ".join(order["names"])
-            print(f"numscope: --to-cpu {names}: nothing of that name was called in this process", file=sys.stderr)
+    atexit.register(reroute.tell, "nothing of that name was called in this process")
 
-    atexit.register(tell)
+
+def _print(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 def push(mode: TorchFunctionMode) -> Undo:
@@ -233,18 +277,29 @@ class _Inside(threading.local):
 def _replace_module_call(reroute: Reroute, targets: Targets) -> Undo:
     """Reroute chosen modules: by identity, or by path below the outermost module that is called."""
     original = torch.nn.Module.__call__
-    wanted = {id(module) for module in targets.modules}
-    matches = path_matcher(targets.paths) if targets.paths else None
+    # By which names each module is rerouted.
+    wanted: dict[int, tuple[str, ...]] = {id(module): ("",) for module in targets.modules}
     learned: set[int] = set()
     inside = _Inside()
     active = True
 
+    def learn(outermost: torch.nn.Module) -> None:
+        learned.add(id(outermost))
+        for path, module in outermost.named_modules():
+            reroute.saw(path)
+            kind = type(module).__name__
+            names = tuple(pattern.text for pattern in targets.patterns if pattern.matches_module(path, kind))
+            if names:
+                wanted[id(module)] = names
+
     def __call__(module: torch.nn.Module, *args: object, **kwargs: object) -> object:
         if not active or inside.rerouted:
             return original(module, *args, **kwargs)
-        if matches is not None and inside.depth == 0 and id(module) not in learned:
-            learned.add(id(module))
-            wanted.update(id(child) for path, child in module.named_modules() if matches(path))
+        if inside.depth == 0:
+            if id(module) not in learned:
+                learn(module)
+            elif not module.training:  # without an optimizer a step is a call of the model
+                reroute.step_ended()
         if id(module) not in wanted:
             inside.depth += 1
             try:
@@ -253,7 +308,7 @@ def _replace_module_call(reroute: Reroute, targets: Targets) -> Undo:
                 inside.depth -= 1
         inside.rerouted = True
         try:
-            return reroute.run(functools.partial(original, module), args, kwargs)
+            return reroute.run(functools.partial(original, module), args, kwargs, wanted[id(module)])
         finally:
             inside.rerouted = False
 

@@ -8,11 +8,13 @@ import importlib
 import sys
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from numscope.core.errors import SettingsError
+from numscope.core.names import parse_call
+from numscope.diagnose.intervene.reroute_patterns import Pattern
 
 _NAMESPACES: dict[str, tuple[object, ...]] = {
     "Functional": (torch.nn.functional, torch._C._nn),
@@ -32,7 +34,6 @@ _DOTTED: tuple[tuple[str, object], ...] = (
     ("torch.Tensor", torch.Tensor),
     ("torch", torch),
 )
-_MARKS = "*?["
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,16 @@ class Binding:
     owner: object
     name: str
     value: object
+    wanted: str = ""  # as whose target it was found
 
 
 @dataclass
 class Targets:
     """All that one `to_cpu` reroutes."""
 
-    functions: set[Callable[..., object]] = field(default_factory=set)  # torch functions
+    functions: dict[Callable[..., object], str] = field(default_factory=dict)  # torch functions, and as what
     modules: list[torch.nn.Module] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)  # module paths and patterns of them
+    patterns: list[Pattern] = field(default_factory=list)  # of operators and modules, known when they are called
     bindings: list[Binding] = field(default_factory=list)
     pending: list[str] = field(default_factory=list)  # functions of the script, which has not defined them yet
 
@@ -65,7 +67,7 @@ def find(what: object) -> Targets:
         elif isinstance(item, torch.nn.Module):
             targets.modules.append(item)
         elif callable(item):
-            _find_callable(item, targets)
+            _find_callable(item, targets, "")
         else:
             raise SettingsError(f"to_cpu({item!r}): give a function, a module, or a name")
     return targets
@@ -82,9 +84,9 @@ def torch_functions(head: str) -> list[Callable[..., object]]:
     return found
 
 
-def _find_callable(function: Callable[..., object], targets: Targets) -> None:
+def _find_callable(function: Callable[..., object], targets: Targets, wanted: str) -> None:
     if _is_torch(function):
-        targets.functions.add(function)
+        targets.functions[function] = wanted
         return
     bound = getattr(function, "__self__", None)
     if isinstance(bound, torch.nn.Module) and getattr(function, "__name__", "") in ("forward", "__call__"):
@@ -97,31 +99,35 @@ def _find_callable(function: Callable[..., object], targets: Targets) -> None:
             f"to_cpu({name}): no module or class holds it, so it can't be rerouted from outside; "
             f"call it as ns.to_cpu({name})(…)"
         )
-    targets.bindings.extend(bindings)
+    targets.bindings.extend(replace(binding, wanted=wanted) for binding in bindings)
 
 
 def _find_name(name: str, targets: Targets) -> None:
-    if any(mark in name for mark in _MARKS):
-        functions = list(_matching(name))
-        if functions:
-            targets.functions.update(functions)
-        else:
-            targets.paths.append(name)
+    if any(mark in name for mark in "*?[") or name.startswith("/"):
+        targets.functions.update(dict.fromkeys(_matching(name), name))
+        targets.patterns.append(Pattern(name))
         return
     if functions := torch_functions(name):
-        targets.functions.update(functions)
+        targets.functions.update(dict.fromkeys(functions, name))
         return
     found = _resolve(name)
+    is_torchs = name.partition(".")[0] in ("torch", *_NAMESPACES)
     if found is None and name.startswith("__main__."):
         targets.pending.append(name)
-    elif found is None and name.partition(".")[0] in ("torch", *_NAMESPACES):
+    elif found is None and is_torchs and not _is_call_of_torchs(name):
         raise SettingsError(f"to_cpu({name!r}): torch has no function of that name{_near(name)}")
     elif found is None:
-        targets.paths.append(name)  # known only when the model runs
+        targets.patterns.append(Pattern(name))  # known only when the model runs
     elif isinstance(found, type) and issubclass(found, torch.nn.Module):
-        targets.bindings.append(Binding(found, "forward", found.forward))
+        targets.bindings.append(Binding(found, "forward", found.forward, name))
     else:
-        _find_callable(found, targets)
+        _find_callable(found, targets, name)
+
+
+def _is_call_of_torchs(name: str) -> bool:
+    """Tell whether a name is that of a call, or of a tensor of it, of a function that torch has."""
+    parts = parse_call(".".join(name.split(".")[:4]))
+    return parts is not None and bool(torch_functions(f"{parts.prefix}.{parts.op}"))
 
 
 def _near(name: str) -> str:
@@ -133,12 +139,7 @@ def _near(name: str) -> str:
 
 
 def _matching(pattern: str) -> Iterable[Callable[..., object]]:
-    """Yield the torch functions whose dotted name, or whose calls' name, matches a pattern."""
-    for prefix, namespaces in _NAMESPACES.items():
-        if pattern.startswith(f"{prefix}."):
-            for namespace in namespaces:
-                yield from _members(namespace, pattern.removeprefix(f"{prefix}."))
-            return
+    """Yield the torch functions whose dotted Python name matches a pattern."""
     for dotted, namespace in _DOTTED:
         if pattern.startswith(f"{dotted}."):
             yield from _members(namespace, pattern.removeprefix(f"{dotted}."))

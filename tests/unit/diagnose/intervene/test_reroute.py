@@ -95,6 +95,48 @@ def test_a_torch_function_is_rerouted_wherever_it_was_imported() -> None:
     assert reroute.used == 1
 
 
+GELU = ("gelu", "*gelu*", "Functional.gelu", "Functional.gelu.*", "Functional.gelu.3.forward", "/g.lu/", "torch.nn.functional.*gelu",
+        "Functional.gelu.3.forward.output.0", "Functional.gelu.0.*", "Functional.ge*", "torch.nn.functional.gelu")  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", GELU)
+def test_an_operator_is_found_by_the_patterns_of_a_scope(pattern: str) -> None:
+    x = torch.randn(4, 50)
+    with ns.to_cpu(pattern, dtype="float64") as reroute:
+        assert torch.equal(F.gelu(x), F.gelu(x.double()).float())
+        F.silu(x)
+    assert reroute.used == 2  # the second is the test's own
+
+
+@pytest.mark.parametrize(
+    "pattern", ["0.2", "0.?", "Module.0.2.Tanh.forward.0", "Module.0.2.*", "*.Tanh.*", "/^Module.*Tanh/"]
+)
+def test_a_module_is_found_by_the_names_that_a_report_prints(pattern: str) -> None:
+    net, x = model(), torch.randn(5, 6)
+    kinds: dict[str, torch.dtype] = {}
+    for path, module in net.named_modules():
+        module.register_forward_hook(lambda module, args, out, path=path: kinds.update({path: args[0].dtype}))
+    with ns.to_cpu(pattern, dtype="float64"):
+        net(x)
+    assert kinds["0.2"] == torch.float64
+    assert kinds["0"] == torch.float32
+
+
+def test_a_name_that_matches_nothing_is_told_after_one_step_with_the_nearest_names() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with ns.to_cpu(["gleu", "0.2", "1.3"]) as reroute:
+        F.gelu(net(torch.randn(5, 6))).sum().backward()
+        with pytest.warns(RuntimeWarning) as told:
+            optimizer.step()
+        optimizer.step()
+    assert reroute.used == 1
+    assert [str(warning.message) for warning in told] == [
+        "numscope: to_cpu(1.3): nothing of that name was called in the first step; nearest are 1.1, 1.0",
+        "numscope: to_cpu(gleu): nothing of that name was called in the first step; nearest are Functional.gelu",
+    ]
+
+
 def model() -> nn.Sequential:
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Tanh())
