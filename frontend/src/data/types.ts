@@ -29,12 +29,14 @@ export interface Origin {
 }
 
 export interface Report {
-  verdict: 'identical' | 'equivalent' | 'diverged' | 'incomparable';
+  verdict: 'identical' | 'equivalent' | 'diverged' | 'incomplete' | 'incomparable';
   reason: string;
   origin: Origin | null;
   suspects: Origin[];
   prefix: { calls: number; last: string | null };
-  coverage: Record<string, number | Record<string, number>>;
+  coverage: Record<string, number | null | string[] | Record<string, number>>;
+  settings?: { name: string; target: unknown; reference: unknown }[];
+  resolution?: { largest: Numeric; call: string | null; typical: Numeric; sentence: string };
   counts: Record<string, number>;
   details?: Record<string, unknown>;
 }

@@ -19,9 +19,10 @@ const TITLE: Record<Report['verdict'], string> = {
   identical: 'The two runs are identical, to the bit.',
   equivalent: 'The two runs are equivalent: rounding explains every difference.',
   diverged: 'The two runs diverge.',
+  incomplete: 'Nothing diverges in what was compared, but not everything was.',
   incomparable: 'The two runs cannot be compared.',
 };
-const COLOUR = { identical: 'identical', equivalent: 'equivalent', diverged: 'origin', incomparable: 'unmatched' };
+const COLOUR = { identical: 'identical', equivalent: 'equivalent', diverged: 'origin', incomplete: 'unmatched', incomparable: 'unmatched' };
 
 function Compared({ about, report }: { about: Summary; report: Report }) {
   const origin = report.origin;
@@ -35,8 +36,9 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
             {t('.')} {report.prefix.calls > 0 && t('The first {0} calls are identical to the bit.', count(report.prefix.calls))}
           </p>
         ) : (
-          report.reason && <p>{report.reason}</p>
+          report.reason && <p>{report.verdict === 'incomplete' ? headline(report) : report.reason}</p>
         )}
+        <Missing report={report} />
         {about.shown && (
           <p class="small faint" data-testid="cap">
             {t('This file holds {0} of {1} calls and {2} of {3} tensors: those that matter most. `numscope view` shows all.', count(about.shown.calls), count(about.shown.of_calls), count(about.shown.pairs), count(about.shown.of_pairs))}
@@ -47,7 +49,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
         <div class="stack-y">
           {origin && <OriginCard origin={origin} row={about.origin_row} stack={about.stack} />}
           <Suspects report={report} rows={about.suspect_rows} />
-          {report.verdict === 'equivalent' && <Largest />}
+          {(report.verdict === 'equivalent' || report.verdict === 'incomplete') && <Largest />}
           <Beginning about={about} />
         </div>
         <div class="stack-y">
@@ -58,6 +60,26 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
         </div>
       </div>
     </Main>
+  );
+}
+
+function headline(report: Report): string {
+  return String((report.details?.['rest'] as { headline?: string } | undefined)?.headline ?? report.reason);
+}
+
+/** What a run holds, or should hold, and was compared with nothing. */
+function Missing({ report }: { report: Report }) {
+  const missing = (report.coverage['missing'] ?? []) as string[];
+  if (!missing.length) return null;
+  return (
+    <div data-testid="missing">
+      <p class="small quiet">{t('Compared with nothing:')}</p>
+      <ul class="small">
+        {missing.map((item) => (
+          <li key={item}>{item}</li>
+        ))}
+      </ul>
+    </div>
   );
 }
 
@@ -309,6 +331,7 @@ function Coverage({ report }: { report: Report }) {
         <Fact name={t('calls')} value={t('{0} in the target, {1} in the reference', count(value('target')), count(value('reference')))} />
         <Fact name={t('unmatched')} value={t('{0} in the target, {1} in the reference', count(value('unmatched_target')), count(value('unmatched_reference')))} />
         <Fact name={t('tensors')} value={count(value('tensors'))} />
+        {report.coverage['gradients_measured'] != null && <Fact name={t('gradients compared')} value={t('{0} by norm', ratio(value('gradients_measured'), 1))} />}
         {Object.entries(skipped).map(([reason, number]) => (
           <Fact key={reason} name={t('skipped')} value={`${count(number)}: ${reason}`} />
         ))}

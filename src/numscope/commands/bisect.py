@@ -4,7 +4,8 @@
   numscope bisect --target "train.py" --axis compile --out bisect/
   numscope bisect --target "train.py" --axis "env FLAG=1,0" --out bisect/
 
-Goes on where it was interrupted. Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done.
+Goes on where it was interrupted.
+Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done, or not all of it (incomplete).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+
+from numscope.core.report import EXIT_STATUS
 
 HELP = "capture, compare and diagnose two commands, coarse to fine"
 
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
             print(f"  repro      {write_repro(comparison, report, out / 'test_origin.py')}")
         except NumscopeError as why:
             print(f"  repro      {why}")
-    return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[report.verdict]
+    return EXIT_STATUS[report.verdict]
 
 
 def _tell(line: str) -> None:

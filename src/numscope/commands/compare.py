@@ -4,7 +4,7 @@
   numscope compare runs/npu runs/gpu --json report.json --xlsx report.xlsx --html report.html
   numscope compare runs/npu runs/gpu --noise runs/gpu-again --step 0 --only origin
 
-Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done.
+Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done, or not all of it (incomplete).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from numscope.core.errors import MissingExtraError, SettingsError
+from numscope.core.report import EXIT_STATUS
 
 if TYPE_CHECKING:
     from numscope.compare.comparison import Comparison
     from numscope.compare.thresholds import Thresholds
 
 HELP = "the first call at which two runs stop agreeing"
-_VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched")
+_VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched", "unmeasured")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, action="append", metavar="N", help="this step only (may be given again)")
     parser.add_argument("--rank", type=int, action="append", metavar="N", help="this rank only (may be given again)")
+    parser.add_argument(
+        "--allow-incomplete",
+        action="store_true",
+        help="give the verdict of what could be compared, and say what could not",
+    )
     parser.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (default 10)")
     parser.add_argument("--only", choices=_VERDICTS, help="show pairs of this verdict")
     parser.add_argument("--sort", choices=("error", "order", "name"), default="error", help="order of the pairs shown")
@@ -91,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         engine=args.engine,
         progress=_progress(),
         ungrafted=args.ungrafted,
+        allow_incomplete=args.allow_incomplete,
     )
     from numscope.report.terminal.comparison import print_comparison
 
@@ -100,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
         print_alignment(comparison, sys.stdout)
     print_comparison(comparison, sys.stdout, top=args.top, only=args.only, sort=args.sort)
     _write(comparison, args)
-    return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[comparison.verdict]
+    return EXIT_STATUS[comparison.verdict]
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:

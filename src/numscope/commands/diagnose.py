@@ -5,7 +5,7 @@
   numscope diagnose runs/npu runs/gpu --confirm "train.py --device npu"
 
 Needs tensors: capture with --keep tensors, or --tensors PATTERN of the suspects; `numscope bisect` does that by itself.
-Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done.
+Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done, or not all of it (incomplete).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import sys
 from importlib.util import find_spec
 
 from numscope.core.errors import NumscopeError, SettingsError
+from numscope.core.report import EXIT_STATUS
 
 HELP = "why they stop agreeing: replay the suspects"
 
@@ -78,4 +79,4 @@ def run(args: argparse.Namespace) -> int:
         from numscope.diagnose.intervene.confirm import confirm
 
         print(f"\n  confirmed  {confirm(comparison, report, args.confirm, args.dtype)}")
-    return {"identical": 0, "equivalent": 0, "diverged": 1, "incomparable": 2}[report.verdict]
+    return EXIT_STATUS[report.verdict]

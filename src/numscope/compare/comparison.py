@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from numscope.compare.align.map_file import Map
 from numscope.compare.judge import unmeasured as structure
+from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
@@ -44,6 +45,8 @@ class Coverage(TypedDict):
     unmatched_reference: int
     tensors: int
     skipped: dict[str, int]  # how much was left out, by reason
+    gradients_measured: float | None  # the share of the gradients that was compared, by norm; None where there is none
+    missing: list[str]  # what a run holds, or should hold, and was compared with nothing
 
 
 class Engine(Protocol):
@@ -72,6 +75,7 @@ class CompareOptions(TypedDict, total=False):
     engine: str
     progress: Progress | None
     ungrafted: RunLike | None
+    allow_incomplete: bool
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """identical, equivalent, diverged or incomparable."""
+        """identical, equivalent, diverged, incomplete or incomparable."""
         return self.report.verdict
 
     @property
@@ -131,9 +135,12 @@ def compare(
     engine: str = "local",
     progress: Progress | None = None,
     ungrafted: RunLike | None = None,
+    allow_incomplete: bool = False,
 ) -> Comparison:
     """Align, measure and judge two runs; `noise` are runs of the reference that differ from it by rounding alone.
 
+    Where something that a run holds, or should hold, was compared with nothing, the verdict is `incomplete` unless the
+    rest diverges; with `allow_incomplete` it is the verdict of the rest.
     Where the target was captured under a graft, the report says how much of the final error that removed: against
     `ungrafted`, the target without the graft, or the run of the same job that lies beside it.
     """
@@ -143,7 +150,7 @@ def compare(
     thresholds = thresholds or Thresholds()
     pairs_of = _common(runs, steps, ranks)
     if not pairs_of.both:
-        return _nothing(runs, pairs_of, _chosen(steps), _chosen(ranks))
+        return _nothing(runs, pairs_of)
     mapping = None
     if map is not None:
         from numscope.compare.align.map_file import load_map
@@ -151,7 +158,7 @@ def compare(
         mapping = load_map(map)
     job = _engine(engine)
     results = job(runs, quiet, pairs_of.both, mapping, thresholds, progress)
-    found = _assemble(runs, pairs_of, results, thresholds)
+    found = _assemble(runs, pairs_of, results, thresholds, allow_incomplete)
     if not runs[0].manifest.get("grafts"):
         return found
     from numscope.compare import grafted
@@ -159,7 +166,16 @@ def compare(
     without = _run(ungrafted) if ungrafted is not None else grafted.ungrafted_of(*runs)
     baseline = None
     if without is not None:
-        baseline = compare(without, runs[1], map=map, steps=steps, ranks=ranks, thresholds=thresholds, engine=engine)
+        baseline = compare(
+            without,
+            runs[1],
+            map=map,
+            steps=steps,
+            ranks=ranks,
+            thresholds=thresholds,
+            engine=engine,
+            allow_incomplete=True,
+        )
     details = {**found.report.details, "graft": grafted.details(found, baseline)}
     return replace(found, report=replace(found.report, details=details))
 
@@ -184,6 +200,8 @@ def _engine(name: str) -> Engine:
 class _Common:
     both: list[Place]
     skipped: dict[str, int]
+    steps: set[int] | None  # that the user chose
+    ranks: set[int] | None
 
 
 def _chosen(wanted: Chosen) -> set[int] | None:
@@ -204,7 +222,7 @@ def _common(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen) -> _Common:
     for label, run in zip(("target", "reference"), runs):
         for reason, count in run.skipped().items():
             skipped[f"{label}: {reason}"] = count
-    return _Common(sorted(in_target & in_reference), skipped)
+    return _Common(sorted(in_target & in_reference), skipped, only_steps, only_ranks)
 
 
 def _places(run: Run, steps: set[int] | None, ranks: set[int] | None) -> set[Place]:
@@ -214,22 +232,28 @@ def _places(run: Run, steps: set[int] | None, ranks: set[int] | None) -> set[Pla
     return {one for one in there if (steps is None or one.step in steps) and (ranks is None or one.rank in ranks)}
 
 
-def _nothing(runs: tuple[Run, Run], common: _Common, steps: set[int] | None, ranks: set[int] | None) -> Comparison:
+def _nothing(runs: tuple[Run, Run], common: _Common) -> Comparison:
     asked = [
-        f"{what} {', '.join(map(str, sorted(chosen)))}" for what, chosen in (("step", steps), ("rank", ranks)) if chosen
+        f"{what} {', '.join(map(str, sorted(chosen)))}"
+        for what, chosen in (("step", common.steps), ("rank", common.ranks))
+        if chosen
     ]
     reason = f"{' of '.join(asked)} is not in both runs" if asked else "no step of a rank is in both"
     reason += (
         f": the target has steps {list(runs[0].steps)} of ranks {runs[0].ranks}, "
         f"the reference {list(runs[1].steps)} of {runs[1].ranks}"
     )
-    coverage = _coverage([], common, 0)
+    coverage = _coverage([], common, 0, Missing())
     report = Report("incomparable", reason=reason, coverage=dict(coverage), counts=_counts(Rows(CALLS)))
     return Comparison(report, Rows(CALLS), Rows(PAIRS), *runs)
 
 
 def _assemble(
-    runs: tuple[Run, Run], common: _Common, steps: Iterable[StepResult], thresholds: Thresholds
+    runs: tuple[Run, Run],
+    common: _Common,
+    steps: Iterable[StepResult],
+    thresholds: Thresholds,
+    allow_incomplete: bool,
 ) -> Comparison:
     calls, pairs, results = Rows(CALLS), Rows(PAIRS), []
     for result in steps:
@@ -240,7 +264,8 @@ def _assemble(
     calls.end()
     pairs.end()
     suspects = ranked([one for result in results for one in result.origins]) or _beyond(calls, thresholds)
-    counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows)
+    lacking = _missing(runs, common, results)
+    counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows, lacking)
     reason = ""
     details: dict[str, object] = {}
     verdict: Verdict
@@ -262,6 +287,7 @@ def _assemble(
         verdict, reason = "identical", "every matched tensor is the same to the bit"
     else:
         verdict, reason = "equivalent", _equivalence(results, coverage)
+    incomplete = bool(lacking.sentences) and verdict in ("identical", "equivalent")
     if choices := [one.to_dict() for result in results for one in result.choices]:
         details["choices"] = choices[:_MOST_CHOICES]
     if rearranged := told_once([one for result in results for one in result.rearranged]):
@@ -270,6 +296,14 @@ def _assemble(
     if conditions is not None and verdict in ("equivalent", "diverged"):
         details["conditions"] = conditions.details
         reason += f"; {conditions.sentence}" if verdict == "equivalent" else ""
+    if incomplete:
+        whole = [result for result in results if result.step in lacking.whole_steps]
+        same = all(result.identical for result in results) and not any(result.alone for result in whole)
+        word = "identical" if same else "equivalent"
+        rest = "; ".join(one for one in lacking.sentences if one != lacking.first)
+        details["rest"] = {"verdict": verdict, "reason": reason, "headline": lacking.headline(word)}
+        if not allow_incomplete:
+            verdict, reason = "incomplete", "; ".join(part for part in (lacking.headline(word), rest, reason) if part)
     report = Report(
         verdict,
         origin=suspects[0] if suspects and verdict == "diverged" else None,
@@ -324,7 +358,13 @@ def _counts(calls: Rows) -> dict[str, int]:
     return counts
 
 
-def _coverage(results: list[StepResult], common: _Common, tensors: int) -> Coverage:
+def _missing(runs: tuple[Run, Run], common: _Common, results: list[StepResult]) -> Missing:
+    seen = [(Place(result.step, result.rank), result.coverage) for result in results]
+    calls = (sum(result.matched for result in results), sum(result.reference_calls for result in results))
+    return missing(runs, seen, common.steps, common.ranks, calls)
+
+
+def _coverage(results: list[StepResult], common: _Common, tensors: int, lacking: Missing) -> Coverage:
     skipped = dict(common.skipped)
     for result in results:
         for reason, count in result.skipped.items():
@@ -337,6 +377,8 @@ def _coverage(results: list[StepResult], common: _Common, tensors: int) -> Cover
         "unmatched_reference": sum(result.alone_reference for result in results),
         "tensors": tensors,
         "skipped": skipped,
+        "gradients_measured": lacking.gradients,
+        "missing": list(lacking.sentences),
     }
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
+from numscope.compare.coverage import StepCoverage, step_coverage
 from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.findings import History, Weight
 from numscope.compare.judge.origins import origin
@@ -72,9 +73,15 @@ class StepResult:
     scales: tuple[float, float]
     settings: tuple[str, ...]  # of optimizers, that differ
     batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
+    coverage: StepCoverage
     choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding
     rearranged: tuple[Origin, ...] = ()  # calls that do the same in another way: no origins
     structure: StructureDifferences | None = None  # in place of measures, where there are none
+
+    @property
+    def alone(self) -> int:
+        """How many calls one side alone has."""
+        return self.alone_target + self.alone_reference
 
 
 def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
@@ -168,6 +175,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         scales=measured.scales,
         settings=_settings(a, alignment, judgement),
         batch_shapes=judgement.batch_shapes,
+        coverage=step_coverage(a, b, alignment, slots, measures, bool(judgement.batch_shapes)),
         choices=tuple(judgement.choices),
         rearranged=tuple(origin(found, a, b, sources) for found in judgement.rearranged),
         structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,

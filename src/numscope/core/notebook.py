@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 from numscope.core.report import Report
 
-_COLOURS = {"identical": "#6b7078", "equivalent": "#2f7fc1", "diverged": "#d3381f", "incomparable": "#8a5bd0"}
+_COLOURS = {
+    "identical": "#6b7078",
+    "equivalent": "#2f7fc1",
+    "diverged": "#d3381f",
+    "incomplete": "#8a5bd0",
+    "incomparable": "#8a5bd0",
+}
 _GLYPHS = {"identical": "=", "equivalent": "≈", "origin": "✱", "inherited": "↳", "unmatched": "◇"}
 _BOX = "border-left:4px solid {0};padding:6px 14px;margin:6px 0;font-family:system-ui,sans-serif;line-height:1.5"
 _MONO = "font-family:ui-monospace,monospace"

@@ -11,6 +11,7 @@ from numscope.core.json_value import Json, JsonObject
 from numscope.core.words import Mechanism, OriginKind, Phase, Verdict
 
 FORMAT = "numscope.report/1"
+EXIT_STATUS: dict[Verdict, int] = {"identical": 0, "equivalent": 0, "diverged": 1, "incomplete": 2, "incomparable": 2}
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseR
     def paired(step: int, rank: int) -> PairedStep:
         return pair_step(comparison, step, rank)
 
-    if report.verdict == "equivalent":
+    if report.verdict in ("equivalent", "incomplete"):
         return reveal(comparison, paired, lambda pairs, origin: explain_call(pairs, origin, diagnose_inside))
     if report.verdict != "diverged" or report.origin is None:
         return report

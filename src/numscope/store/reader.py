@@ -149,9 +149,14 @@ class Run:
                         total[reason] = total.get(reason, 0) + count
         return total
 
-    def faults(self) -> int:
+    def faults(self, step: int | None = None, rank: int | None = None) -> int:
         """Return how many calls were not recorded, or not wholly, by a fault of numscope's own."""
-        return sum(line.faults for tables in self._ranks.values() for line in tables.lines)
+        return sum(
+            line.faults
+            for number, tables in self._ranks.items()
+            for line in tables.lines
+            if step in (None, line.step) and rank in (None, number)
+        )
 
     def ends(self) -> dict[int, str]:
         """Return how each rank ended: "closed", the class of the exception that ended it, or "" where it was cut off.

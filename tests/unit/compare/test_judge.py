@@ -308,9 +308,13 @@ def test_no_common_step_is_incomparable(tmp_path: Path) -> None:
 
 
 def test_steps_that_only_one_run_has_are_counted(tmp_path: Path) -> None:
-    comparison = compare(chain().write(tmp_path / "a", steps=3), chain().write(tmp_path / "b", steps=1))
-    assert comparison.verdict == "identical"
+    runs = (chain().write(tmp_path / "a", steps=3), chain().write(tmp_path / "b", steps=1))
+    comparison = compare(*runs)
+    assert comparison.verdict == "incomplete"
+    assert comparison.report.reason.startswith("identical in the 1 of 3 steps that both have")
     assert comparison.report.coverage["skipped"] == {"steps that only the target has": 2}
+    assert comparison.report.coverage["missing"] == ["only the target has steps 1, 2"]
+    assert compare(*runs, steps=0).verdict == compare(*runs, allow_incomplete=True).verdict == "identical"
 
 
 def test_the_first_step_that_is_off_has_the_origin(tmp_path: Path, keep: bool) -> None:

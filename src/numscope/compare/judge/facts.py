@@ -239,7 +239,11 @@ class Facts:
     def _inputs(self, pair: int) -> Inputs:
         if is_source(self.a, int(self.alignment.target[pair])) and not self.given(pair):
             return Inputs.NONE
-        return Inputs.UNRECORDED if self.inputs_unrecorded else Inputs.RECORDED
+        if self.inputs_unrecorded:
+            return Inputs.UNRECORDED
+        came_in = np.fmax(self.errors.error_in[pair], self.errors.error_state[pair])
+        unmeasured = not came_in > 0 and not self.measures.compared[self.given(pair)].all()
+        return Inputs.UNMEASURED if unmeasured else Inputs.RECORDED
 
     def _dtypes(self, pair: int) -> Dtypes | None:
         for row in self.made(pair):

@@ -54,6 +54,7 @@ class Inputs(Enum):
     RECORDED = ""
     NONE = "it has no inputs"
     UNRECORDED = "inputs not recorded"
+    UNMEASURED = "inputs not all measured"
 
 
 class Weight(IntEnum):

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from numscope.compare.align.alignment import Alignment
-from numscope.compare.align.slots import SlotPairs
+from numscope.compare.align.slots import OUTPUT, SlotPairs
 from numscope.compare.judge.call_errors import CallErrors
 from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.correspondence import Differences
@@ -133,7 +133,7 @@ class _Walk:
             reasons={},
             wrong_slots=state.wrong_slots(),
             unmeasured=self._unmeasured(),
-            unmeasured_slots=facts.unmeasured,
+            unmeasured_slots=~facts.measures.compared,
             corresponds=state.corresponds & ~blamed,
             batch_shapes=facts.batch_shapes,
             choices=self._choices(),
@@ -282,12 +282,16 @@ class _Walk:
                 row = int(facts.a.calls.parent[row])
 
     def _unmeasured(self) -> Flags:
-        """Return the pairs that show tensors, none of them measured; where the whole step has no measure, all."""
+        """Return the pairs of whose tensors, or results, none was measured; where the whole step has no measure, all."""
         facts, verdict = self.facts, self.state.verdict
         right = (verdict == EQUIVALENT) | (verdict == IDENTICAL)
         if facts.unmeasured.all():
             return np.asarray(right & bool(len(facts.unmeasured)))
-        shows, measured = np.zeros_like(right), np.zeros_like(right)
-        shows[facts.slots.pair] = True
-        measured[facts.slots.pair[~facts.unmeasured]] = True
-        return np.asarray(right & shows & ~measured)
+        compared, made = facts.measures.compared, facts.slots.role == OUTPUT
+        blank = np.zeros_like(right)
+        for chosen in (np.ones_like(made), made):
+            shows, measured = np.zeros_like(right), np.zeros_like(right)
+            shows[facts.slots.pair[chosen]] = True
+            measured[facts.slots.pair[chosen & compared]] = True
+            blank |= shows & ~measured
+        return np.asarray(right & blank)

@@ -106,6 +106,7 @@ class Slots:
     slot: Ints
     tensor: Ints
     start: Ints  # start[c] : start[c + 1] are the slots of call c
+    note: Ints  # why it has no tensor, -1 where it has one
 
 
 @dataclass(frozen=True)
@@ -256,14 +257,15 @@ def _slots(table: pa.Table, order: Ints, tensor_numbers: Ints, book: Codebook) -
     slot = _recode(book.encode(table["slot"]), book, _without_wrappers)
     tensor = _rows_of(tensor_numbers, _ints(table["tensor"]))
     tensor = np.where(_ints(table["tensor"]) < 0, -1, tensor)
+    note = book.encode(table["note"])
     there = call >= 0
     if not there.all():
-        call, slot, tensor = call[there], slot[there], tensor[there]
+        call, slot, tensor, note = call[there], slot[there], tensor[there], note[there]
     if bool((np.diff(call) < 0).any()):
         sort = np.argsort(call, kind="stable")
-        call, slot, tensor = call[sort], slot[sort], tensor[sort]
+        call, slot, tensor, note = call[sort], slot[sort], tensor[sort], note[sort]
     start = np.searchsorted(call, np.arange(len(order) + 1))
-    return Slots(call, slot, tensor, start)
+    return Slots(call, slot, tensor, start, note)
 
 
 def _floats(column: pa.ChunkedArray) -> Floats:

@@ -33,4 +33,4 @@ def without_workspaces(side: Side) -> Side:
     kept = ~(is_bytes & np.isin(slots.tensor, workspaces))
     call = slots.call[kept]
     start = np.searchsorted(call, np.arange(len(side.calls) + 1))
-    return replace(side, slots=Slots(call, slots.slot[kept], slots.tensor[kept], start))
+    return replace(side, slots=Slots(call, slots.slot[kept], slots.tensor[kept], start, slots.note[kept]))

@@ -37,6 +37,11 @@ class Measures:
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
     laid_out: Flags  # brought into the reference's layout, and compared by statistics alone
 
+    @property
+    def compared(self) -> Flags:
+        """Whether anything is known of how far apart the two tensors of each slot pair are."""
+        return np.asarray((self.known | self.unlike_nonfinite)[self.row_of])
+
 
 def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layouts: Layouts | None = None) -> Measures:
     """Return the measures of the tensor pairs (t, r), each distinct pair measured once."""

@@ -102,7 +102,7 @@ class Bisection:
 
     def repeats(self, item: Job) -> str:
         """Return in words whether a command repeats itself, with the first call that does not."""
-        again = compare(self._out / f"{item.name}-again", self._out / item.name)
+        again = compare(self._out / f"{item.name}-again", self._out / item.name, allow_incomplete=True)
         moved = again.calls.filter(pc.greater(pc.fill_null(again.calls["error_out"], 0.0), 0.0))
         if again.verdict == "identical" or not moved.num_rows:
             return f"the {item.name} repeats itself to the bit"

@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import Graft, sentence
 from numscope.compare.spool import Rows
-from numscope.core.report import Origin
+from numscope.core.report import Origin, Report
 from numscope.store.schema import TableRow
 
-_COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
+_COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomplete": "33", "incomparable": "33"}
 _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
 
 
@@ -65,10 +65,13 @@ def lines(
 ) -> list[str]:
     """Return the lines of the answer."""
     report = comparison.report
-    badge = paint(f" {report.verdict.upper()} ", f"{_COLOURS[report.verdict]};7;1")
-    shown = [_headline(report.origin, badge, paint) if report.origin else f"{badge} {''}".rstrip()]
+    badge = verdict_badge(report, paint)
+    shown = [_headline(report.origin, badge, paint) if report.origin else badge.rstrip()]
     shown += [""]
-    shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
+    if report.verdict == "incomplete":
+        shown += _missing(report, paint, width)
+    else:
+        shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
     if report.origin:
         shown += _source(report.origin, paint, width)
         shown += ["", *_story(comparison, paint, width)]
@@ -86,6 +89,26 @@ def lines(
     if any(_estimated(row) for row in table.to_pylist()):
         shown.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
     return shown
+
+
+def verdict_badge(report: Report, paint: Paint) -> str:
+    """Return the verdict as the first line begins with it; of an incomplete comparison that is the whole line."""
+    colour = f"{_COLOURS[report.verdict]};7;1"
+    if report.verdict == "incomplete":
+        return f"{paint(' INCOMPLETE:', colour)} {report.details['rest']['headline']}"
+    return paint(f" {report.verdict.upper()} ", colour)
+
+
+def _missing(report: Report, paint: Paint, width: int) -> list[str]:
+    """Return what was compared with nothing, a line each, and what the rest is."""
+    told: list[str] = []
+    said = report.details["rest"]["headline"]
+    for lack in [one for one in report.coverage["missing"] if not said.startswith(one)][:6]:
+        first, *others = textwrap.wrap(lack, width - 13, break_long_words=False)
+        told += [f"  {paint('missing', '33')}    {first}", *(f"             {line}" for line in others)]
+    first, *others = textwrap.wrap(report.details["rest"]["reason"], width - 13, break_long_words=False)[:4]
+    told += [f"  the rest   {first}", *(f"             {line}" for line in others)]
+    return [*told, "", _cut("  --allow-incomplete gives the verdict of the rest; --step and --rank choose", width)]
 
 
 def _headline(origin: Origin, badge: str, paint: Paint) -> str:
@@ -160,7 +183,7 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
     for row in rows:
         mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
-        verdict = paint(f"{row['verdict'] or '':<10}", _CALL_COLOURS.get(row["verdict"], ""))
+        verdict = paint(f"{row['verdict'] or 'unmeasured':<10}", _CALL_COLOURS.get(row["verdict"], ""))
         at = f" step {row['step']}" + (f", rank {row['rank']}" if row["rank"] else "") if len(places) > 1 else ""
         told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}{at}")
     return told
@@ -190,6 +213,7 @@ def chosen_pairs(pairs: Rows, top: int, only: str | None = None, sort: str = "er
     begin = 0
     for part in pairs.batches(["verdict", column]):
         chosen = pc.equal(part["verdict"], only) if only else pc.not_equal(part["verdict"], "identical")
+        chosen = pc.is_null(part["verdict"]) if only == "unmeasured" else chosen
         rows = np.flatnonzero(pc.fill_null(chosen, False).to_numpy())
         keys = rows + begin
         if sort == "error":
@@ -211,6 +235,8 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
         text += f" ({coverage['unmatched_target']} only in the target, {coverage['unmatched_reference']} only in the reference)"
     skipped = "; ".join(f"{count} {reason}" for reason, count in coverage["skipped"].items())
     shown = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
+    if comparison.verdict != "incomplete" and (lacking := coverage["missing"]):
+        skipped = "; ".join([*lacking, *([skipped] if skipped else [])])
     if skipped:
         shown.append(_cut(f"  not compared: {skipped}", width))
     if comparison.origin is not None and "conditions" in comparison.report.details:

@@ -25,7 +25,7 @@ from typing import TextIO
 
 from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Report
-from numscope.report.terminal.comparison import Paint
+from numscope.report.terminal.comparison import Paint, verdict_badge
 
 MEANING = {
     "semantic": "the two compute different things, in any precision",
@@ -42,7 +42,6 @@ _SHOWS = {
     "order": "shrinks with the precision: rounding",
 }
 _NOTHING_TO_REPAIR = ("device", "order")  # in the program
-_COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomparable": "33"}
 _LABEL = 11
 _BAR = 32  # the longest bar
 
@@ -58,7 +57,7 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
     """Return the lines of a diagnosis."""
     paint = paint or Paint(None, colour=False)
     origin = report.origin
-    badge = paint(f" {report.verdict.upper()} ", f"{_COLOURS[report.verdict]};7;1")
+    badge = verdict_badge(report, paint)
     if origin is None:
         return [badge, "", *_wrapped("", report.reason, width)]
     where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
