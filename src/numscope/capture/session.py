@@ -28,6 +28,7 @@ from numscope.core.description import FILE as MODULES
 from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
+from numscope.store.checksums import sealed
 from numscope.store.files import place
 from numscope.store.rundir import CLOSED
 from numscope.store.writer import QUEUE_BYTES, RunWriter
@@ -344,7 +345,7 @@ class Capture:
         if document is not None:
             writer = self._recorder.writer
             run = rundir.located(self.path, self._home)
-            place(run / f"rank{writer.rank}" / MODULES, json.dumps(document).encode(), replace=True)
+            place(run / f"rank{writer.rank}" / MODULES, json.dumps(sealed(document)).encode(), replace=True)
 
     def _is_ours(self) -> bool:
         """Tell whether this process writes a rank; abandon the capture where it does not."""

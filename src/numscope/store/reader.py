@@ -23,7 +23,7 @@ from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.remote import fetch_shard, is_url, local_copy
-from numscope.store.rundir import rank_directories, read_end, read_manifest
+from numscope.store.rundir import rank_directories, read_manifest, read_rank
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables
@@ -53,7 +53,8 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self._ranks = {rank: RankTables(directory) for rank, directory in rank_directories(path).items()}
+        checked = str(self.manifest.get("id")) if self.manifest.get("checksums") is True else None
+        self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}
 
     def __repr__(self) -> str:
@@ -165,7 +166,7 @@ class Run:
         """
         if self.manifest.get("ends") is not True:
             return {}
-        return {rank: read_end(tables.directory) for rank, tables in self._ranks.items()}
+        return {rank: str(read_rank(tables.directory).get("end", "")) for rank, tables in self._ranks.items()}
 
     def step_seconds(self, step: int, rank: int) -> float | None:
         """Return how long a complete step took in the job, capture included."""
@@ -184,7 +185,7 @@ class Run:
                 )
             file = self._rank(rank).directory / shard
             fetch_shard(self.path, file)
-            opened = self._shards[rank, shard] = Shard(file)
+            opened = self._shards[rank, shard] = Shard(file, self.manifest.get("checksums") is True)
         return opened.array(key, dtype, shape)
 
     def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> AnyArray:

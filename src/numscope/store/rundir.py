@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
+from numscope.store.checksums import CURE, is_intact, sealed
 from numscope.store.files import place
 from numscope.store.remote import is_url
 from numscope.store.schema import FORMAT
@@ -110,36 +112,49 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields
             written_now = manifest.get("job") and job_of(entry) == manifest["job"]
             if stale >= int(manifest.get("world_size") or 1) and not written_now:
                 shutil.rmtree(entry, ignore_errors=True)
-    content = json.dumps({"format": FORMAT, **manifest}, indent=1, ensure_ascii=False, default=str).encode()
-    place(path / MANIFEST, content, replace=(overwrite and rank == 0) or taken_over)
+    document = sealed({"format": FORMAT, **manifest, "id": secrets.token_hex(8), "checksums": True})
+    content = json.dumps(document, indent=1, ensure_ascii=False).encode()
+    ours = place(path / MANIFEST, content, replace=(overwrite and rank == 0) or taken_over)
     directory.mkdir()
     facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
-    facts["yields"] = yields
-    place(directory / RANK, json.dumps(facts, default=str).encode())
+    facts |= {"yields": yields, "id": secrets.token_hex(8)}
+    if rank == 0 and ours:  # the manifest of a run of many ranks may be any rank's
+        facts["run"] = document["id"]
+    place(directory / RANK, json.dumps(sealed(facts)).encode())
     return directory
 
 
-def write_end(directory: Path, end: str) -> None:
-    """Write down how a rank ended: CLOSED, the class of an exception, or "" while it goes on."""
-    content = {**json.loads((directory / RANK).read_bytes()), "end": end}
+def write_end(directory: Path, end: str, steps: int) -> None:
+    """Write down how a rank ended, CLOSED, the class of an exception, or "" while it goes on, after how many steps."""
+    content = sealed({**json.loads((directory / RANK).read_bytes()), "end": end, "steps": steps})
     place(directory / RANK, json.dumps(content).encode(), replace=True)
 
 
-def read_end(directory: Path) -> str:
-    """Return how a rank ended; "" where it was cut off or still runs."""
+def read_rank(directory: Path) -> JsonObject:
+    """Return the facts about a rank; nothing where it was killed before they were written."""
     path = directory / RANK
     try:
-        return str(json.loads(path.read_bytes()).get("end", ""))
+        facts = json.loads(path.read_bytes())
+        if is_intact(facts):
+            return dict(facts)
     except FileNotFoundError:
-        return ""  # killed before it was written
-    except (OSError, ValueError, AttributeError) as error:
-        raise RunError(f"{path} is damaged: copy it again from where the run was made, or capture again") from error
+        if (directory / STEPS).exists():  # which is made later
+            raise RunError(f"{path} is missing: {CURE}") from None
+        return {}
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error}): {CURE}") from error
+    raise RunError(f"{path} is damaged (its checksum is another): {CURE}")
+
+
+def id_of(directory: Path) -> str:
+    """Return the id of a rank, which its files carry."""
+    return str(read_rank(directory).get("id", ""))
 
 
 def add_to_manifest(path: Path, facts: JsonObject) -> None:
     """Add facts to a run's manifest that were not known when the run began."""
-    content = {**json.loads((path / MANIFEST).read_bytes()), **facts}
-    place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False, default=str).encode(), replace=True)
+    content = sealed({**json.loads((path / MANIFEST).read_bytes()), **facts})
+    place(path / MANIFEST, json.dumps(content, indent=1, ensure_ascii=False).encode(), replace=True)
 
 
 class Holder(NamedTuple):
@@ -192,6 +207,8 @@ def read_manifest(path: Path) -> JsonObject:
         raise RunError(
             f"{path} is in the format {written}, this numscope reads {FORMAT}: upgrade numscope, or capture again"
         )
+    if not is_intact(manifest):
+        raise RunError(f"{path / MANIFEST} is damaged (its checksum is another): {CURE}")
     return dict(manifest)
 
 

@@ -1,6 +1,7 @@
 """A segment: the tables of several steps, as Arrow streams while it is open and as Parquet when it is closed.
 
     000000.calls.arrows …   open: every write appends one record batch, handed to the system in one call
+    000000.checksums        … and then a line with the checksums of all streams
     000000.tmp/             being closed: readers ignore it
     000000/calls.parquet …  closed: appears by one rename; only then are the streams deleted
 
@@ -9,6 +10,7 @@ Readers use the directory if it exists, and the streams otherwise, so each of th
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from numscope.store.checksums import StreamChecksums, footer_crc, sealed
 from numscope.store.files import write_all
 from numscope.store.schema import TABLES
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from numscope.store.writing.messages import Message
 
 SEGMENT_BYTES = 128 << 20
+CHECKSUMS = "checksums.json"  # of a closed segment
 _ROW_GROUP = 1 << 15  # rows: small enough to read one step of many, large enough to compress
 _END_OF_STREAM = memoryview(b"\xff\xff\xff\xff\x00\x00\x00\x00")
 
@@ -39,11 +43,18 @@ def parquet_path(directory: Path, segment: int, table: str) -> Path:
     return directory / f"{segment:06d}" / f"{table}.parquet"
 
 
-class SegmentWriter:
-    """The open segment of one rank."""
+def checksums_path(directory: Path, segment: int) -> Path:
+    """Return the path of the checksums of an open segment's streams."""
+    return directory / f"{segment:06d}.checksums"
 
-    def __init__(self, directory: Path, segment: int) -> None:
+
+class SegmentWriter:
+    """The open segment of one rank; `of` is the rank's id."""
+
+    def __init__(self, directory: Path, segment: int, of: str = "") -> None:
         self.segment = segment
+        self._of = of
+        self._checksums: StreamChecksums | None = None
         self.rows = dict.fromkeys(TABLES, 0)
         self.bytes = 0
         self._directory = directory
@@ -54,13 +65,22 @@ class SegmentWriter:
         if not message.rows:
             return
         buffers = [message.content]
+        if self._checksums is None:  # before the first stream: where there is a stream, there are checksums
+            self._checksums = StreamChecksums(checksums_path(self._directory, self.segment), self._of)
         if table not in self._files:
             path = stream_path(self._directory, self.segment, table)
             self._files[table] = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
             buffers.insert(0, memoryview(TABLES[table].serialize()))
         write_all(self._files[table], buffers)
+        for buffer in buffers:
+            self._checksums.add(table, buffer)
         self.rows[table] += message.rows
         self.bytes += len(message.content)
+
+    def commit(self) -> None:
+        """Say that the rows appended so far are whole; readers take no others."""
+        if self._checksums is not None:
+            self._checksums.commit()
 
     def close(self) -> None:
         """Turn the streams into Parquet."""
@@ -75,18 +95,24 @@ class SegmentWriter:
             waiting.mkdir()
             for table in tables:
                 _to_parquet(stream_path(self._directory, self.segment, table), waiting / f"{table}.parquet")
+            footers = {table: footer_crc(waiting / f"{table}.parquet") for table in tables}
+            (waiting / CHECKSUMS).write_text(json.dumps(sealed(footers, f"{self._of}/{self.segment}")))
             waiting.rename(self._directory / f"{self.segment:06d}")
         except BaseException:
             shutil.rmtree(waiting, ignore_errors=True)  # the streams still hold everything
             raise
         for table in tables:
             stream_path(self._directory, self.segment, table).unlink()
+        checksums_path(self._directory, self.segment).unlink()
 
     def let_go(self) -> None:
         """Close the streams as they are."""
         while self._files:
             _, fd = self._files.popitem()
             os.close(fd)
+        if self._checksums is not None:
+            self._checksums.close()
+            self._checksums = None
 
 
 def _to_parquet(stream: Path, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import mmap
 from collections.abc import Iterable
@@ -12,7 +13,11 @@ import numpy as np
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError, describe
+from numscope.store.checksums import content_hash
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
+
+SAMPLE = "s"  # at the end of the key of a sample, whose own bytes it is the digest of
+UNKNOWN = "u"  # … of what was not in the host's memory when its key was made, and of which it is another's hash
 
 
 class _Entry(TypedDict):
@@ -52,10 +57,15 @@ def _elements(flat: AnyArray, key: str, shape: tuple[int, ...]) -> AnyArray | No
 
 
 class Shard:
-    """A shard opened for reading; arrays are read-only views of the file, or copies where they are not aligned."""
+    """A shard opened for reading; arrays are read-only views of the file, or copies where they are not aligned.
 
-    def __init__(self, path: Path) -> None:
+    `checked` says that the keys are the hashes of what is stored under them; each is verified when it is first read.
+    """
+
+    def __init__(self, path: Path, checked: bool = False) -> None:
         self.path = path
+        self._unverified = checked
+        self._verified: set[str] = set()
         try:
             with path.open("rb") as file:
                 self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -81,6 +91,7 @@ class Shard:
         start, end = entry["data_offsets"]
         if self._start + end > len(self._data):
             raise self._damaged(f"{self._start + end - len(self._data)} bytes are cut off its end")
+        self._verify(entry_of(key), start, end)
         kind = numpy_dtype(dtype)
         if kind is None or kind.itemsize == 0:
             kind, stored = np.dtype(np.uint8), entry["shape"]
@@ -103,6 +114,16 @@ class Shard:
         if part is None:
             raise self._damaged(f"its {count} elements are not those that the tables name by {key}")
         return part
+
+    def _verify(self, key: str, start: int, end: int) -> None:
+        if not self._unverified or key in self._verified:
+            return
+        raw = np.frombuffer(self._data, np.uint8, end - start, self._start + start)
+        expected = int(key[:16], 16) if len(key) >= 16 else None
+        is_known = UNKNOWN in key or (SAMPLE not in key and expected == content_hash(raw))
+        if not is_known and expected != int.from_bytes(hashlib.blake2b(raw.data, digest_size=8).digest(), "little"):
+            raise self._damaged(f"entry {key} is not what was stored")
+        self._verified.add(key)
 
     def keys(self) -> list[str]:
         """Return the keys of the entries."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import mmap
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -13,12 +15,13 @@ import pyarrow.parquet as pq
 
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
+from numscope.store.checksums import CURE, MEMBER, Checked, footer_crc, is_intact, read_stream_checksums
+from numscope.store.rundir import STEPS, read_rank
 from numscope.store.schema import TABLES
-from numscope.store.segments import parquet_path, stream_path
+from numscope.store.segments import CHECKSUMS, checksums_path, parquet_path, stream_path
 
 _REMEMBERED = 4  # row groups, at most, that are kept in memory for the next read
 _UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
-_CURE = "copy it again from where the run was made, or capture again"
 
 
 class RowRange(NamedTuple):
@@ -42,13 +45,23 @@ class StepLine:
 
 
 class RankTables:
-    """The tables of one rank, read when asked for; its steps are those that were complete when it was opened."""
+    """The tables of one rank, read when asked for; its steps are those that were complete when it was opened.
 
-    def __init__(self, directory: Path) -> None:
+    `run` is the id of the run that it should belong to; a run of 0.1.0 has none, and no checksums either.
+    """
+
+    def __init__(self, directory: Path, run: str | None = None) -> None:
         self.directory = directory
+        self.facts = read_rank(directory)
+        self._id = str(self.facts.get("id", "")) if run is not None else None
+        if self.facts.get("run", run) != run:
+            raise RunError(f"{directory} belongs to another run than {directory.parent / 'manifest.json'}: {CURE}")
         # Segments before lines: a segment that begins in between is then known from the lines of its complete steps.
         segments = _list_segments(directory)
-        self.lines = _read_lines(directory / "steps.jsonl")
+        self.lines = _read_lines(directory / STEPS, self._id)
+        expected = int(self.facts.get("steps", 0)) if self.facts.get("end") else 0
+        if len(self.lines) < expected:
+            raise RunError(f"{directory / STEPS} is damaged ({len(self.lines)} of {expected} lines are there): {CURE}")
         self._segments = sorted(segments | {line.segment for line in self.lines})
         self._open: dict[int, dict[str, _Parquet | _Stream]] = {}
 
@@ -131,18 +144,51 @@ class RankTables:
     def _find(self, segment: int, table: str) -> _Parquet | _Stream | None:
         closed, stream = parquet_path(self.directory, segment, table), stream_path(self.directory, segment, table)
         if not closed.parent.exists():
+            checked = None if self._id is None else self._checked(segment)
             try:
-                return _Stream(stream)
-            except FileNotFoundError:
-                pass  # not begun, or closed since the check above
-        return _Parquet(closed) if closed.exists() else None
+                return _Stream(stream, None if checked is None else checked.get(table, Checked(0, 0)))
+            except FileNotFoundError:  # not begun, or closed since the check above
+                if not closed.parent.exists() and checked and table in checked:
+                    raise RunError(f"{stream} is missing: {CURE}") from None
+        if not closed.parent.exists():
+            return None
+        footers = None if self._id is None else self._footers(segment)
+        if not closed.exists():
+            if footers and table in footers:
+                raise RunError(f"{closed} is missing: {CURE}")
+            return None
+        return _Parquet(closed, None if footers is None else footers.get(table, Checked(0, 0)))
+
+    def _checked(self, segment: int) -> dict[str, Checked]:
+        """Return how much of each stream of an open segment is whole."""
+        path = checksums_path(self.directory, segment)
+        try:
+            return read_stream_checksums(path, self._id or "")
+        except FileNotFoundError:
+            closed = parquet_path(self.directory, segment, "calls").parent
+            if any(self.directory.glob(f"{segment:06d}.*.arrows")) and not closed.exists():
+                raise RunError(f"{path} is missing: {CURE}") from None
+            return {}
+
+    def _footers(self, segment: int) -> dict[str, Checked]:
+        """Return the size and the CRC of the footer of each table of a closed segment."""
+        path = parquet_path(self.directory, segment, "calls").with_name(CHECKSUMS)
+        try:
+            footers = json.loads(path.read_bytes())
+            if is_intact(footers, f"{self._id}/{segment}", needed=True):
+                return {table: Checked(*map(int, value)) for table, value in footers.items() if table != MEMBER}
+        except FileNotFoundError:
+            raise RunError(f"{path} is missing: {CURE}") from None
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            raise RunError(f"{path} is damaged ({error}): {CURE}") from error
+        raise RunError(f"{path} is damaged, or another run's (its checksum is another): {CURE}")
 
     def _short(self, segment: int, table: str, rows: int, expected: int) -> RunError:
         path = parquet_path(self.directory, segment, table)
         if not path.parent.exists():
             path = stream_path(self.directory, segment, table)
         what = "is damaged" if path.exists() else "is missing"
-        return RunError(f"{path} {what} ({rows} of {expected} rows are there): {_CURE}")
+        return RunError(f"{path} {what} ({rows} of {expected} rows are there): {CURE}")
 
 
 class _RowGroups(NamedTuple):
@@ -156,10 +202,12 @@ class _RowGroups(NamedTuple):
 class _Parquet:
     """A table of a closed segment."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, footer: Checked | None) -> None:
         self._path = path
         self._cached: _RowGroups | None = None
         try:
+            if footer is not None and footer_crc(path) != footer:
+                raise ValueError("its size or the checksum of its footer is another")
             self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             _conform(self._file.schema_arrow.empty_table(), path.stem)
             counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
@@ -194,25 +242,32 @@ class _Parquet:
     def _damaged(self, error: Exception) -> RunError:
         if isinstance(error, PermissionError):
             return RunError(f"{self._path} cannot be read (Permission denied): check its permissions")
-        return RunError(f"{self._path} is damaged ({str(error).splitlines()[0][:200]}): {_CURE}")
+        return RunError(f"{self._path} is damaged ({str(error).splitlines()[0][:200]}): {CURE}")
 
 
 class _Stream:
     """An Arrow stream up to its last complete batch: the rest is not written yet, or was cut off."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, checked: Checked | None) -> None:
         batches: list[pa.RecordBatch] = []
         schema = None
-        with pa.memory_map(str(path)) as source:
-            try:
-                reader = pa.ipc.open_stream(source)
-                schema = reader.schema
-                for batch in reader:
-                    batch.validate()
-                    batches.append(batch)
-            except _UNREADABLE:
-                pass
         _, table, _ = path.name.split(".")
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b"")
+        if checked is not None:
+            content = content[: checked.size]
+            if size < checked.size or zlib.crc32(content) != checked.crc:
+                what = f"{checked.size - size} bytes are cut off" if size < checked.size else "its checksum is another"
+                raise RunError(f"{path} is damaged ({what}): {CURE}")
+        try:
+            reader = pa.ipc.open_stream(pa.py_buffer(content))
+            schema = reader.schema
+            for batch in reader:
+                batch.validate()
+                batches.append(batch)
+        except _UNREADABLE:
+            pass
         self._table = _conform(pa.Table.from_batches(batches, schema or TABLES[table]), table)
         self.rows = self._table.num_rows
 
@@ -242,18 +297,23 @@ def _list_segments(directory: Path) -> set[int]:
     return {int(number) for number, _, rest in names if number.isdecimal() and (not rest or rest.endswith(".arrows"))}
 
 
-def _read_lines(path: Path) -> list[StepLine]:
+def _read_lines(path: Path, of: str | None) -> list[StepLine]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
+        if of and _list_segments(path.parent):
+            raise RunError(f"{path} is missing: {CURE}") from None
         return []
     complete = content[: content.rfind(b"\n") + 1]  # a line without its end was cut off
     lines = []
     for number, line in enumerate(complete.splitlines(), 1):
         try:
-            lines.append(_parse_line(json.loads(line)))
+            document = json.loads(line)
+            if of is not None and not is_intact(document, of, needed=True):
+                raise ValueError(MEMBER)
+            lines.append(_parse_line(document))
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{path} is damaged (line {number}): {_CURE}") from error
+            raise RunError(f"{path} is damaged (line {number}): {CURE}") from error
     return lines
 
 

@@ -10,7 +10,7 @@ import pytest
 import numscope.commands.compare
 import numscope.commands.diagnose  # noqa: F401
 from numscope.__main__ import main
-from tests.unit.store.batches import write_run
+from tests.unit.store.batches import cut_off, write_run
 
 
 @pytest.fixture
@@ -93,6 +93,6 @@ def test_what_is_missing_is_said_before_the_work(
 
 
 def test_steps_that_were_cut_off_are_exported_as_they_are_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("run/rank0/steps.jsonl").write_text("")
+    cut_off(Path("run"))
     assert main(["export", "run", "out", "--format", "npy"]) == 0
     assert len(list(Path("out/step0/rank0").glob("*.npy"))) > 0

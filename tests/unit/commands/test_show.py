@@ -24,7 +24,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_the_overview_tells_what_a_run_holds(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, path)
-    for text in ("torch", "level='mix'", "0-1", "24   24 api", "24 distinct in 48 slots, 24 kept", "in 8 files"):
+    for text in ("torch", "level='mix'", "0-1", "24   24 api", "24 distinct in 48 slots, 24 kept", "in 9 files"):
         assert text in out
     assert "skipped" in out
     assert "2   a reason" in out

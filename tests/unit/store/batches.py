@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from numscope.store.rundir import write_end
 from numscope.store.writer import Batch, RunWriter, Sample
 
 
@@ -80,6 +81,12 @@ def write_run(path: Path, steps: int = 3, calls: int = 4, keep: bool = True, ran
         for step in range(steps):
             writer.write(batch_of(step, arrays_of(step, calls), keep))
             writer.end_step(step, {"a reason": 1})
+
+
+def cut_off(path: Path) -> None:
+    """Make of a run that has ended one that was killed in its first step."""
+    (path / "rank0/steps.jsonl").write_text("")
+    write_end(path / "rank0", "", 0)
 
 
 def arrays_of(step: int, calls: int = 4) -> list[np.ndarray[Any, Any]]:

@@ -194,18 +194,27 @@ def test_a_harmed_stream_is_named_where_a_complete_step_needs_it(tmp_path: Path,
     writer.close()
     harm(tmp_path / "copy/rank0/000000.slots.arrows")
     run = open_run(tmp_path / "copy")
-    with pytest.raises(RunError, match=r"000000.slots.arrows is (damaged|missing) \(\d+ of 24 rows are there\)"):
+    with pytest.raises(RunError, match=r"000000.slots.arrows is (damaged \(\d+ bytes are cut off\)|missing)"):
         _ = run.tensors
 
 
-def test_a_cut_line_of_steps_is_an_incomplete_step_and_a_harmed_one_is_named(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
+def test_a_cut_line_of_steps_is_an_incomplete_step_where_the_job_was_killed(tmp_path: Path) -> None:
+    assert start(HALF, str(tmp_path / "run")).wait(60) == -signal.SIGKILL
     path = tmp_path / "run/rank0/steps.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
     run = open_run(tmp_path / "run")
     assert run.steps == [0, 1]
-    assert run.incomplete == [(0, 2)]
-    path.write_bytes(path.read_bytes().replace(b'"segment"', b'"sogment"', 1))
+    assert run.incomplete == [(0, 2), (0, 3)]
+
+
+def test_a_harmed_line_of_steps_is_named(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    path = tmp_path / "run/rank0/steps.jsonl"
+    content = path.read_bytes()
+    path.write_bytes(content[:-5])
+    with pytest.raises(RunError, match=r"steps.jsonl is damaged \(2 of 3 lines are there\)"):
+        open_run(tmp_path / "run")
+    path.write_bytes(content.replace(b'"segment"', b'"sogment"', 1))
     with pytest.raises(RunError, match=r"steps.jsonl is damaged \(line 1\)"):
         open_run(tmp_path / "run")
 

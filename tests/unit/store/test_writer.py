@@ -31,6 +31,7 @@ def test_a_one_step_run_is_a_handful_of_files(tmp_path: Path) -> None:
         "rank0/rank.json",
         "rank0/steps.jsonl",
         "rank0/000000.safetensors",
+        "rank0/000000/checksums.json",
         "rank0/000000/calls.parquet",
         "rank0/000000/slots.parquet",
         "rank0/000000/tensors.parquet",

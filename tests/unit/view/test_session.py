@@ -20,7 +20,7 @@ from numscope.store.formats.foreign import write_run as import_dump
 from numscope.store.writer import RunWriter
 from numscope.view import one_run, tree
 from numscope.view.session import Session
-from tests.unit.store.batches import write_run
+from tests.unit.store.batches import cut_off, write_run
 
 ORIGIN = "Functional.leaky_relu.1.forward"
 
@@ -180,7 +180,7 @@ def test_what_is_another_in_every_job_is_no_difference_at_the_start(tmp_path: Pa
 
 def test_a_run_that_was_killed_in_its_first_step_shows_what_was_written(tmp_path: Path) -> None:
     write_run(tmp_path / "run", steps=1)
-    (tmp_path / "run" / "rank0" / "steps.jsonl").write_text("")
+    cut_off(tmp_path / "run")
     run = ns.open_run(tmp_path / "run")
     assert run.steps == []
     session = Session.of_run(run)

@@ -20,6 +20,7 @@ from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.replay.calls import operator_errors
 from numscope.diagnose.replay.job_code import CodeOrigin, JobCode
+from numscope.store.checksums import is_intact
 from numscope.store.reader import Run
 
 T = TypeVar("T")
@@ -40,6 +41,8 @@ class RecordedModules:
             document = json.loads((Path(run.path) / f"rank{rank}" / FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise CannotReplay("the run does not say what its modules are made of") from error
+        if not is_intact(document):
+            raise CannotReplay(f"{FILE} is damaged: its checksum is another")
         if document.get("format") != FORMAT:
             raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
         self.modules: dict[str, ModuleEntry] = document["modules"]

@@ -20,7 +20,10 @@ FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
 # Facts that differ between any two jobs.
 _TIMES = ("created", "started", "finished", "ended", "time")
-_IGNORED = (*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files")
+_IGNORED = (
+    *(*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files"),
+    "checksum",
+)
 
 
 def about(run: Run | None, name: str = "") -> JsonObject:

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from numscope.core.dtypes import AnyArray
 from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
+from numscope.store.checksums import sealed
 from numscope.store.files import write_all
-from numscope.store.rundir import write_end
+from numscope.store.rundir import id_of, write_end
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SegmentWriter
 from numscope.store.shards import key_of_view
@@ -57,7 +58,9 @@ class RankFiles:
     def __init__(self, directory: Path, segment_bytes: int, shard_bytes: int) -> None:
         self._directory = directory
         self._segment_bytes = segment_bytes
-        self._segment = SegmentWriter(directory, 0)
+        self._id = id_of(directory)
+        self._lines = 0  # of complete steps
+        self._segment = SegmentWriter(directory, 0, self._id)
         self._shards = ShardWriter(directory, shard_bytes)
         self._messages = {name: Messages(name) for name in _ORDER}
         self._begun = 0  # batches that are not finished
@@ -95,6 +98,7 @@ class RankFiles:
         self._check_ours()
         for name, message in begun.tables.items():
             self._segment.append(name, message)
+        self._segment.commit()
         self._begun -= 1
 
     def _keep(self, batch: Batch, tensors: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Job]]:
@@ -136,7 +140,9 @@ class RankFiles:
             "time": round(end.time, 3),
             "seconds": round(end.seconds, 6),
         }
-        write_all(self._steps, [memoryview(json.dumps(line, ensure_ascii=False).encode() + b"\n")])
+        text = json.dumps(sealed(line, self._id), ensure_ascii=False)
+        write_all(self._steps, [memoryview(text.encode() + b"\n")])
+        self._lines += 1
         self._begin = dict(self._segment.rows)
         if self._segment.bytes >= self._segment_bytes:
             self.next_segment()
@@ -146,13 +152,13 @@ class RankFiles:
         if self._segment.bytes and self._segment.rows == self._begin:
             self._check_ours()
             self._segment.close()
-            self._segment = SegmentWriter(self._directory, self._segment.segment + 1)
+            self._segment = SegmentWriter(self._directory, self._segment.segment + 1, self._id)
             self._begin = dict(self._segment.rows)
 
     def write_end(self, end: str) -> None:
         """Write down how the rank ended, or that it goes on after all; of a run that was removed nothing."""
         if end != self._end and self._is_ours():
-            write_end(self._directory, end)
+            write_end(self._directory, end, self._lines)
             self._end = end
 
     def close(self, end: str) -> None:

@@ -28,6 +28,7 @@ from numscope.store.batch import OnDevice
 from numscope.store.dtypes import SAFETENSORS
 from numscope.store.files import write_all
 from numscope.store.schema import FORMAT
+from numscope.store.shards import SAMPLE, UNKNOWN
 from numscope.store.writing.lanes import LANES, Job, Lane
 
 SHARD_BYTES = 1 << 30
@@ -99,7 +100,7 @@ class ShardWriter:
             identity = _Identity(content, item.dtype, size, item.sampled)
             place = self._places.get(identity)
             if place is None:
-                key = f"{content:016x}"
+                key = _key(item, content, buffer)
                 if key in self._keys:
                     key = f"{key}.{len(self._keys)}"
                 if growing is None or growing.size >= _RUN:
@@ -187,6 +188,15 @@ class _Growing:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _key(item: Kept, content: int, buffer: Bytes) -> str:
+    """Return the key of a content: the hash of the bytes that are stored, by which a reader verifies them."""
+    if not item.sampled or item.hash is None:
+        return f"{content:016x}"
+    if isinstance(buffer, OnDevice):
+        return f"{content:016x}{UNKNOWN}"  # the whole tensor's, as the sample's is not known yet
+    return f"{int.from_bytes(hashlib.blake2b(buffer, digest_size=8).digest(), 'little'):016x}{SAMPLE}"
 
 
 def _closing(fd: int) -> Callable[[], None]:
