@@ -20,10 +20,9 @@ import torch.nn.functional as F
 
 import numscope as ns
 from numscope.capture.torch import native
-from numscope.capture.torch.autograd import backward
-from numscope.capture.torch.identity import tensors
 from numscope.capture.torch.identity.carried_over import CarriedTensor
-from numscope.capture.torch.levels import api, aten, modules
+from numscope.capture.torch.identity.tensors import Tensors
+from numscope.capture.torch.levels import api, modules
 from numscope.core import compiling
 from tests.integration.models import CASES
 from tests.integration.test_api_usual import Net, program, tables
@@ -140,11 +139,11 @@ def test_usual_calls_do_not_come_to_pythons_functions(tmp_path: Path, monkeypatc
 
 def test_python_stands_in_again_without(tmp_path: Path) -> None:
     assert native.adopt()
-    places = ((tensors.Tensors, "look_up"), (backward.NodeHook, "__call__"), (aten.AtenMode, "__torch_dispatch__"))
+    methods = [(method.owner, method.name) for method in native._METHODS]
     with native.without():
         assert not native.adopt()
-        assert all(hasattr(vars(owner)[name], "__code__") for owner, name in places)
-    assert not any(hasattr(vars(owner)[name], "__code__") for owner, name in places)
+        assert all(hasattr(vars(owner)[name], "__code__") for owner, name in methods)
+    assert not any(hasattr(vars(owner)[name], "__code__") for owner, name in methods)
 
 
 def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +157,7 @@ def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeyp
         with ns.capture(tmp_path / level, None, level=level) as capture:
             (x * 2).sum().backward()
             capture.step()
-            monkeypatch.setattr(tensors.Tensors, "layout", failing)
+            monkeypatch.setattr(Tensors, "layout", failing)
             with pytest.warns(UserWarning, match="could not record a call.*ours"):
                 y = torch.sin(torch.ones(5, 7))  # a form that is not known
             monkeypatch.undo()
@@ -167,7 +166,7 @@ def test_a_fault_of_ours_is_counted_and_training_goes_on(tmp_path: Path, monkeyp
             capture.step()
         assert any("ours" in why for why in ns.open_run(tmp_path / level).skipped())
         with ns.capture(tmp_path / f"{level}-raise", None, level=level, on_error="raise"):
-            monkeypatch.setattr(tensors.Tensors, "layout", failing)
+            monkeypatch.setattr(Tensors, "layout", failing)
             with pytest.raises(ZeroDivisionError, match="ours"):
                 torch.sin(torch.ones(5, 7))
             monkeypatch.undo()

@@ -1,20 +1,20 @@
-"""What the recorder has buffered, as columns: made in the writer's thread, from numbers."""
+"""The columns of a run's tables, made in the writer's thread from the rows of numbers that the recorder has buffered."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
 
 from numscope.capture.interned import Shapes, Strings, nullable
+from numscope.capture.rows import CallRow, Column, SlotRow, TensorRow
 from numscope.fingerprint.columns import Fingerprints
 
-AGAIN = (
-    -2
-)  # in the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less
+# In the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less.
+AGAIN = -2
 _Numbers = np.ndarray[Any, np.dtype[np.int32]]
 _PARTS = 6  # batches of a step are known to the next one up to this; those that follow have one place
 _Maker = Callable[[_Numbers], Any]
@@ -38,12 +38,19 @@ class Lasting:
     row: int
 
 
+class _Made(NamedTuple):
+    """A column of a table: the field of a row that it is made of, and how."""
+
+    field: str
+    make: _Maker
+
+
 class _Repeated:
     """The columns of one table. Steps mostly repeat each other: what is as in the step before is not made again."""
 
-    def __init__(self, width: int, makers: Mapping[str, tuple[int, _Maker]], sort: bool = False) -> None:
-        self._makers = makers  # column → which of a row's numbers it is made of, and how
-        self._width = width
+    def __init__(self, fields: tuple[str, ...], makers: Mapping[str, _Made], sort: bool = False) -> None:
+        self._makers = {name: (fields.index(column.field), column.make) for name, column in makers.items()}
+        self._width = len(fields)
         self._sort = sort  # by the first number
         # By the place of the batch in its step: its rows, as they came and as columns of numbers, and what was made of them.
         self._last: dict[int, tuple[Sequence[int], _Numbers, dict[str, Any]]] = {}
@@ -72,38 +79,19 @@ class Tables:
 
     def __init__(self, strings: Strings, shapes: Shapes) -> None:
         text = strings.column
-        self._calls = _Repeated(
-            13,
-            {
-                "order": (0, pa.array),
-                "name": (1, text),
-                "kind": (2, text),
-                "module": (3, text),
-                "module_class": (4, text),
-                "phase": (5, text),
-                "parent": (6, nullable),
-                "forward": (7, nullable),
-                "arguments": (8, text),
-                "stack": (9, nullable),
-                "recompute": (10, lambda flags: pa.array(flags.astype(bool))),
-                "error": (11, text),
-                "thread": (12, pa.array),
-            },
-            sort=True,
-        )
-        self._slots = _Repeated(
-            4, {"call": (0, pa.array), "slot": (1, text), "tensor": (2, nullable), "note": (3, text)}
-        )
+        makers = {Column.NUMBER: pa.array, Column.NULLABLE: nullable, Column.TEXT: text, Column.FLAG: _flags}
+        self._calls = _Repeated(CallRow._fields, _by_kind(CallRow, makers), sort=True)
+        self._slots = _Repeated(SlotRow._fields, _by_kind(SlotRow, makers))
         self._tensors = _Repeated(
-            6,
+            TensorRow._fields,
             {
-                "tensor": (0, np.asarray),
-                "dtype": (1, text),
-                "shape": (2, shapes.column),
-                "elements": (2, shapes.elements),
-                "device": (3, text),
-                "row": (4, np.asarray),
-                "placement": (5, text),
+                "tensor": _Made("tensor", np.asarray),
+                "dtype": _Made("dtype", text),
+                "shape": _Made("shape", shapes.column),
+                "elements": _Made("shape", shapes.elements),
+                "device": _Made("device", text),
+                "row": _Made("row", np.asarray),
+                "placement": _Made("placement", text),
             },
         )
 
@@ -136,6 +124,18 @@ class Tables:
             columns[name] = words[:, at].view(dtype)
         columns["sketch"] = sketches
         return columns
+
+
+def _by_kind(row: type[NamedTuple], makers: Mapping[Column, _Maker]) -> dict[str, _Made]:
+    """Return the columns of rows whose fields are annotated with their kinds."""
+    hints = get_type_hints(row, include_extras=True)
+    return {
+        name: _Made(name, makers[kind]) for name, hint in hints.items() for kind in get_args(hint) if kind in makers
+    }
+
+
+def _flags(numbers: _Numbers) -> pa.Array:
+    return pa.array(numbers.astype(bool), mask=numbers < 0 if len(numbers) and numbers.min() < 0 else None)
 
 
 def _of_step(step: int, columns: Mapping[str, Any], key: str) -> dict[str, Any]:

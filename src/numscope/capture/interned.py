@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,14 @@ class Shapes:
         return pa.array(self._sizes[ids])
 
 
+class Numbering(NamedTuple):
+    """The numbers of one step's calls of one thing."""
+
+    epoch: int  # of the step
+    numbers: Iterator[int]  # the next ones
+    given_back: list[int]  # which come first
+
+
 class Series:
     """The names of the successive calls of one thing: `Functional.linear.0.forward`, `….1.forward` …"""
 
@@ -89,23 +98,23 @@ class Series:
         self._strings = strings
         self._template = template  # "{head}.{n}.{phase}" or "{head}.{phase}.{n}"
         self._lock = threading.Lock()  # threads that begin the same call at once have a number each
-        self.now: tuple[int, Iterator[int], list[int]] = (-1, itertools.count(), [])  # step, numbers, those given back
+        self.now = Numbering(-1, itertools.count(), [])
         self.forward: list[int] = []  # interned names by number, as far as they were asked for
         self.backward: list[int] = []
 
     def next(self, epoch: int) -> int:
-        """Return the next number in this step. The hot path asks `now` itself where the step has begun."""
+        """Return the next number in this step."""
         now = self.now
-        if now[0] != epoch:
+        if now.epoch != epoch:
             with self._lock:
-                if self.now[0] != epoch:
-                    self.now = (epoch, itertools.count(), [])
+                if self.now.epoch != epoch:
+                    self.now = Numbering(epoch, itertools.count(), [])
                 now = self.now
-        return now[2].pop() if now[2] else next(now[1])
+        return now.given_back.pop() if now.given_back else next(now.numbers)
 
     def give_back(self, number: int) -> None:
         """Give a number back that no call will have."""
-        self.now[2].append(number)
+        self.now.given_back.append(number)
 
     def name(self, number: int, phase: str = "forward") -> int:
         """Return the interned name of the call of that number."""

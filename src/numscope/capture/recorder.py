@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ import numpy as np
 from numscope.capture.collector import make_room
 from numscope.capture.columns import AGAIN, Lasting, Tables
 from numscope.capture.interned import Shapes, Strings
+from numscope.capture.rows import SLOT_WIDTH, CallRow, MeasuredAt, SlotRow, TensorRow, highest_tensor
 from numscope.capture.sites import Sites
 from numscope.core.errors import CaptureError
 from numscope.fingerprint.columns import Batch as FingerprintBatch
@@ -26,18 +27,20 @@ from numscope.store.writer import Batch, OnDevice, RunWriter, Sample, View
 
 FLUSH_SLOTS = 8_000
 UNWANTED = -3  # in the place of a tensor's number: this slot is not recorded
-_NOWHERE = (-1, -1)  # batch and row of what was not measured
 FLUSH_BYTES = 64 << 20
 _OBJECTS = 4  # of Python's for a tensor of the running step
 
 
+_NOWHERE = MeasuredAt(-1, -1)
+
+
 class Form(Protocol):
-    """What tensors of one kind have in common, and where such tensors were measured."""
+    """The properties that tensors of one kind share, and where such tensors were measured."""
 
     dtype: int
     shape: int
     device: int
-    rows: dict[int, tuple[int, int]]  # where one lies → batch and row
+    rows: dict[int, MeasuredAt]  # by where one lies
 
 
 class NewTensor(NamedTuple):
@@ -64,11 +67,41 @@ class Recorder:
 
     # Python is quick at the attributes and methods of an object only if that has slots, or less than 30 attributes.
     __slots__ = (
-        "__weakref__", "_add_alike", "_again", "_batch", "_data", "_data_bytes", "_due", "_flushed", "_handed_over",
-        "_handing_over", "_lasting", "_lock", "_measure", "_open_writer", "_parts", "_tables", "_tensors", "_to_numpy",
-        "_writer", "call_rows", "direct", "epoch", "faults", "full", "orders", "shape", "shares", "sites", "skipped",
-        "slot_rows", "step", "strings", "takes_many", "tensor_numbers",
-    )  # fmt: skip
+        "__weakref__",
+        "_add_alike",
+        "_again",
+        "_batch",
+        "_data",
+        "_data_bytes",
+        "_due",
+        "_flushed",
+        "_handed_over",
+        "_handing_over",
+        "_lasting",
+        "_lock",
+        "_measure",
+        "_open_writer",
+        "_parts",
+        "_tables",
+        "_tensors",
+        "_to_numpy",
+        "_writer",
+        "call_rows",
+        "direct",
+        "epoch",
+        "faults",
+        "full",
+        "orders",
+        "shape",
+        "shares",
+        "sites",
+        "skipped",
+        "slot_rows",
+        "step",
+        "strings",
+        "takes_many",
+        "tensor_numbers",
+    )
 
     stores = True  # what is kept goes to a writer: it may be a view of what is kept already, and still on its device
 
@@ -96,11 +129,11 @@ class Recorder:
         self.tensor_numbers = itertools.count()
         # Rows one after the other: numbers only, nothing that Python's collector would have to walk.
         # The hot path adds to them itself where `direct` says so; every flush puts new lists in their place.
-        self.call_rows: list[int] = []  # thirteen numbers each, as `call` takes them
-        self.slot_rows: list[int] = []  # order, slot, tensor, note
-        self.full = 4 * FLUSH_SLOTS  # numbers in the list of slots
+        self.call_rows: list[int] = []  # see `CallRow`
+        self.slot_rows: list[int] = []  # see `SlotRow`
+        self.full = SLOT_WIDTH * FLUSH_SLOTS  # numbers in the list of slots
         self._due = False  # what is buffered has lain there for too long
-        self._tensors: list[int] = []
+        self._tensors: list[int] = []  # see `TensorRow`
         self._batch = 0  # of fingerprints; their rows are numbered anew in each
         self._again: list[Lasting] = []  # of tensors that were measured in an earlier step
         self._lasting: list[tuple[int, Lasting]] = []  # tensor number → what a later step may refer to
@@ -126,60 +159,29 @@ class Recorder:
         """Return the place of a call that begins now."""
         return next(self.orders)
 
-    def call(
-        self,
-        order: int,
-        name: int,
-        kind: int,
-        module: int,
-        module_class: int,
-        phase: int,
-        parent: int,
-        forward: int,
-        arguments: int,
-        stack: int,
-        recompute: bool,
-        error: int,
-        thread: int,
-    ) -> None:
-        """Record a call; a negative number is null."""
-        self.call_rows.extend(
-            (
-                order,
-                name,
-                kind,
-                module,
-                module_class,
-                phase,
-                parent,
-                forward,
-                arguments,
-                stack,
-                recompute,
-                error,
-                thread,
-            )
-        )
+    def call(self, row: CallRow) -> None:
+        """Record a call."""
+        self.call_rows.extend(row)
 
-    def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
+    def slot(self, row: SlotRow) -> None:
         """Record that a call shows a tensor in a slot."""
-        self.slot_rows.extend((order, slot, tensor, note))
+        self.slot_rows.extend(row)
 
-    def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
-        """Record the slots of a call: (slot, tensor, note) each; one that is not wanted is left out."""
-        for slot, tensor, note in rows:
-            if tensor != UNWANTED:
-                self.slot(order, slot, tensor, note)
+    def slots(self, rows: Iterable[SlotRow]) -> None:
+        """Record slots; one that is not wanted is left out."""
+        for row in rows:
+            if row.tensor != UNWANTED:
+                self.slot(row)
 
     def tensor(self, tensor: Any, dtype: int, shape: int, device: int, placement: int = -1) -> int:
         """Measure a tensor not seen before, and return its number; dtype, shape and device are numbers themselves."""
         number = next(self.tensor_numbers)
         if self._measure is None:
-            self._tensors.extend((number, dtype, shape, device, -1, placement))
+            self._tensors.extend(TensorRow(number, dtype, shape, device, placement=placement))
             return number
         with self._lock:  # the row is one of the batch that the next flush ends
             row = self._measure.add(tensor)
-            self._tensors.extend((number, dtype, shape, device, row, placement))
+            self._tensors.extend(TensorRow(number, dtype, shape, device, row, placement))
         return number
 
     def view(self, form: Form, place: int, tensor: Any, address: int, placement: int) -> int:
@@ -197,8 +199,8 @@ class Recorder:
             if batch != self._batch:
                 row = add(tensor, form, address)  # type: ignore[misc]
                 if place >= 0:
-                    rows[place] = self._batch, row
-            self._tensors.extend((number, form.dtype, form.shape, form.device, row, placement))
+                    rows[place] = MeasuredAt(self._batch, row)
+            self._tensors.extend(TensorRow(number, form.dtype, form.shape, form.device, row, placement))
         finally:
             lock.release()
         return number
@@ -209,7 +211,7 @@ class Recorder:
         with self._lock:
             row = AGAIN - len(self._again)
             self._again.append(lasting)
-            self._tensors.extend((number, dtype, shape, device, row, -1))
+            self._tensors.extend(TensorRow(number, dtype, shape, device, row))
         return number
 
     def many(self, new: Sequence[NewTensor]) -> None:
@@ -226,8 +228,8 @@ class Recorder:
                     if measured != batch:
                         row = self._add_alike(tensor, form, address)
                         if place >= 0:
-                            form.rows[place] = batch, row
-                rows += (number, form.dtype, form.shape, form.device, row, -1)
+                            form.rows[place] = MeasuredAt(batch, row)
+                rows += TensorRow(number, form.dtype, form.shape, form.device, row)
 
     def lasting(self, numbers: Sequence[int]) -> list[Lasting | None]:
         """Return what a later step can refer to for the fingerprints of tensors, or None where it is too late for that."""
@@ -282,7 +284,7 @@ class Recorder:
         """Tell whether a flush is due; there may be so many times the usual number of slots."""
         if self._due and times == 1:
             return True
-        return len(self.slot_rows) > times * 4 * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
+        return len(self.slot_rows) > times * SLOT_WIDTH * FLUSH_SLOTS or self._data_bytes > FLUSH_BYTES
 
     # Handing over -----------------------------------------------------------------------------------------------
 
@@ -315,7 +317,7 @@ class Recorder:
 
     def _flush(self) -> None:
         with self._lock:
-            self._due, self.full = False, 4 * FLUSH_SLOTS
+            self._due, self.full = False, SLOT_WIDTH * FLUSH_SLOTS
             calls, self.call_rows = self.call_rows, []
             slots, self.slot_rows = self.slot_rows, []
             tensors, self._tensors = self._tensors, []
@@ -324,11 +326,12 @@ class Recorder:
             lasting, self._lasting = self._lasting, []
             data, self._data = self._data, {}
             if tensors:
-                self._handed_over = 1 + max(tensors[::6])
+                self._handed_over = 1 + highest_tensor(tensors)
                 make_room(_OBJECTS * self._handed_over)
             prints = _end(self._measure) if self._measure is not None and tensors else None
             # A number is an object and a place in a list; a fingerprint's row is 592 bytes, before it becomes columns.
-            size = 24 * (len(calls) + len(slots) + len(tensors)) + (700 * len(tensors) // 6 if prints else 0)
+            size = 24 * (len(calls) + len(slots) + len(tensors))
+            size += 700 * len(tensors) // len(TensorRow._fields) if prints else 0
             size += self._data_bytes
             self._data_bytes = 0
         stacks = self.sites.take_new()

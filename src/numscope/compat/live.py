@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from numscope.capture import ranks, session
 from numscope.capture.recorder import Recorder
+from numscope.capture.rows import CallRow, SlotRow
 from numscope.capture.sites import Frame
 from numscope.capture.torch.frontend import TorchFrontend
 from numscope.capture.torch.identity.subclasses import to_numpy
@@ -114,47 +115,32 @@ class LiveRecorder(Recorder):
         self._task = -1  # torch's number of the backward whose end is waited for
         self.watch: Watch
 
-    def call(
-        self,
-        order: int,
-        name: int,
-        kind: int,
-        module: int,
-        module_class: int,
-        phase: int,
-        parent: int,
-        forward: int,
-        arguments: int,
-        stack: int,
-        recompute: bool,
-        error: int,
-        thread: int,
-    ) -> None:
+    def call(self, row: CallRow) -> None:
         """Note a call."""
         text = self.strings
-        self._open[order] = LiveCall(
-            order=order,
-            name=text[name],
-            kind=text[kind],
-            module=text[module],
-            module_class=text[module_class],
-            phase=text[phase],
-            parent=parent,
-            forward=forward,
-            arguments=json.loads(text[arguments]) if arguments >= 0 else {},
-            frames=self.sites.frames(stack) if stack >= 0 else [],
-            recompute=recompute,
+        self._open[row.order] = LiveCall(
+            order=row.order,
+            name=text[row.name],
+            kind=text[row.kind],
+            module=text[row.module],
+            module_class=text[row.module_class],
+            phase=text[row.phase],
+            parent=row.parent,
+            forward=row.forward,
+            arguments=json.loads(text[row.arguments]) if row.arguments >= 0 else {},
+            frames=self.sites.frames(row.stack) if row.stack >= 0 else [],
+            recompute=bool(row.recompute),
         )
 
-    def slot(self, order: int, slot: int, tensor: int, note: int = -1) -> None:
+    def slot(self, row: SlotRow) -> None:
         """Put a tensor in its call's slot."""
-        call = self._open.get(order)
-        held = self._held.get(tensor) or self._held_before.get(tensor)
+        call = self._open.get(row.call)
+        held = self._held.get(row.tensor) or self._held_before.get(row.tensor)
         if call is None or held is None:
             return
-        name = self.strings[slot]
-        if name.startswith("output.") and call.phase != "backward" and order not in self._complete:
-            self._complete.append(order)
+        name = self.strings[row.slot]
+        if name.startswith("output.") and call.phase != "backward" and row.call not in self._complete:
+            self._complete.append(row.call)
         call.slots[name] = held
 
     def tensor(self, tensor: torch.Tensor, dtype: int, shape: int, device: int, placement: int = -1) -> int:

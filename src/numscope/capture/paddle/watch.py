@@ -17,6 +17,7 @@ from numscope.capture.arguments import describe, key_of
 from numscope.capture.interned import Series
 from numscope.capture.paddle.tensors import Tensors
 from numscope.capture.recorder import Recorder
+from numscope.capture.rows import CallRow, SlotRow
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.columns import Unmeasured
@@ -146,21 +147,22 @@ class Watch:
         error: int = -1,
     ) -> None:
         """Record a call; -1 stands for a text or call that there is none of."""
-        self.recorder.call(
-            order=order,
-            name=name,
-            kind=self._kinds[kind],
-            module=place.module,
-            module_class=place.module_class,
-            phase=self._phases[phase],
-            parent=parent,
-            forward=forward,
-            arguments=arguments,
+        row = CallRow(
+            order,
+            name,
+            self._kinds[kind],
+            place.module,
+            place.module_class,
+            self._phases[phase],
+            parent,
+            forward,
+            arguments,
             stack=site,
             recompute=recompute,
             error=error,
             thread=self.thread_number(),
         )
+        self.recorder.call(row)
 
     def in_scope(self, name: int, place: Place, kind: str, phase: str = "forward") -> bool:
         """Tell whether a call of this name, in this layer, is recorded."""
@@ -276,8 +278,7 @@ class Watch:
 
     def slots(self, order: int, rows: list[MeasuredSlot]) -> None:
         """Record the slots of a call."""
-        for slot, number, note in rows:
-            self.recorder.slot(order, slot, number, note)
+        self.recorder.slots(SlotRow(order, slot, number, note) for slot, number, note in rows)
 
     def flush_if_full(self) -> None:
         """Hand the buffers over to the writer where they are full."""

@@ -6,13 +6,16 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from numscope.capture.recorder import Recorder
+from numscope.capture.rows import CallRow
 from numscope.capture.torch import native, numerics
+from numscope.capture.torch.autograd.backward import BackwardCall
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.identity.uninitialized import Reallocations
@@ -32,6 +35,7 @@ from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
 from numscope.capture.torch.levels.pipelines import PipelineShapes
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
+from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
@@ -89,7 +93,7 @@ class TorchFrontend(Installed):
         """Do the work before the next call that is no optimizer's is recorded."""
         self.watch.before_call = work
 
-    def tick(self, stepped: Callable[[Any], None]) -> Undo:
+    def tick(self, stepped: Callable[[torch.optim.Optimizer], None]) -> Undo:
         """Call back after each optimizer's step, watched or not; return what ends that."""
         return register_optimizer_step_post_hook(lambda optimizer, args, kwargs: stepped(optimizer)).remove
 
@@ -101,14 +105,14 @@ class TorchFrontend(Installed):
         """Record no further forward call until stop."""
         self.watch.forward_on = False
 
-    def save(self, name: str, value: Any, grad: bool) -> None:
+    def save(self, name: str, value: object, grad: bool) -> None:
         """Record a value of the user's own as a call of kind `save`."""
         watch = self.watch
         if not watch.thread.here.busy:
             with OwnCode(watch, "save"):
                 self._save(name, value, grad, sys._getframe(2))
 
-    def _save(self, name: str, value: Any, grad: bool, frame: Any) -> None:
+    def _save(self, name: str, value: object, grad: bool, frame: FrameType) -> None:
         watch = self.watch
         recorder = watch.recorder
         series = watch.series(f"Save.{name}")
@@ -116,29 +120,32 @@ class TorchFrontend(Installed):
         call = series.name(number)
         outputs = watch.flatten_output(value)
         stack = watch.thread.here.stack
+        parent = stack[-1] if stack else watch.outside
         order = recorder.order()
-        module = stack[-1].module if stack else watch.no_text
-        recorder.call(
-            order, call, watch.kinds["save"], module, stack[-1].module_class if stack else watch.no_text,
-            watch.phases["forward"], stack[-1].order if stack else -1, -1, -1, watch.site(frame), False, -1,
-            watch.thread_number(),
-        )  # fmt: skip
+        row = watch.call_row(
+            order,
+            call,
+            watch.kinds["save"],
+            parent.module,
+            parent.module_class,
+            watch.forward_phase,
+            parent=parent.order,
+            stack=watch.site(frame),
+        )
+        recorder.call(row)
         watch.record(order, outputs, call)
         if grad:
             self._save_gradients(series.name(number, "backward"), order, outputs)
 
-    def _save_gradients(self, name: int, forward: int, outputs: list[tuple[int, torch.Tensor]]) -> None:
-        from numscope.capture.torch.autograd.backward import BackwardCall
-
+    def _save_gradients(self, name: int, forward: int, outputs: list[Slot]) -> None:
         watch = self.watch
-        row = (forward, name, watch.kinds["save"], watch.no_text, watch.no_text, -1, -1, -1, -1, -1, False, -1, -1)
-        call = BackwardCall(watch, name, row, forward, None)
+        nowhere = CallRow(forward, name, watch.kinds["save"], watch.no_text, watch.no_text, watch.forward_phase)
+        call = BackwardCall(watch, name, nowhere, forward, None)
         for slot, tensor in outputs:
             if not tensor.requires_grad:
                 continue
-            tail = watch.recorder.strings[slot].partition(".")[2]
 
-            def seen(gradient: torch.Tensor, slot: int = watch.slot_id("input", tail)) -> None:
+            def seen(gradient: torch.Tensor, slot: int = watch.incoming_slot(slot)) -> None:
                 if watch.on and not watch.thread.here.busy:
                     with OwnComputation(watch, "save"):
                         call.record(slot, gradient)

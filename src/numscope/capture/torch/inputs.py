@@ -1,74 +1,62 @@
-"""A call's inputs in one loop: their rows, its other arguments, and where the gradients of its inputs will go."""
+"""A call's inputs: their rows, its other arguments, and where the gradients of its inputs will go."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable
 
 import torch
 
-from numscope.capture.torch.slots import SIMPLE, Place, Slot
-from numscope.capture.torch.watch import LIST, Watch
-from numscope.fingerprint.columns import Unmeasured
+from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot
+from numscope.capture.torch.watch import Watch
+
+_grad_is_on = torch.is_grad_enabled
+
 
 # Where the gradients of a call's inputs will go. The slot of a gradient is found by the node of its edge, with the output
 # number if it is not 0, or by the address of a leaf; it is a list of slots where a tensor is there twice, and later what
 # `lead` makes of it.
-Targets = dict[Any, Any]
+Targets = dict[Hashable, object]
 LEAVES = "leaves"  # is among the keys if the address of a leaf is
 
-_Tensor = torch.Tensor
-_Parameter = torch.nn.Parameter
 
+class Inputs:
+    """A call's inputs as they are before the call."""
 
-def take(
-    watch: Watch, order: int, group: str, values: Iterable[Any], places: Iterable[Place], others: list[tuple[str, Any]],
-    rows: list[int], targets: Targets | None,
-) -> None:  # fmt: skip
-    """Add the rows of the tensors among a call's values, its other values, and where the gradients of the tensors will go.
+    __slots__ = ("named", "positional", "rows", "slots", "targets")
 
-    To be asked only where `Watch.calm` says so, of a call that does not write to its inputs, and before it: it may change
-    where gradients go. No targets: gradients are not recorded.
-    """
-    tensors = watch.tensors
-    value: Any
-    for value, (slot, out, name) in zip(values, places):
-        kind = type(value)
-        if kind is _Tensor or kind is _Parameter:
-            note = -1
-            try:
-                number = tensors.number(value)
-            except Unmeasured as why:
-                number, note = -1, watch.unmeasured(why)
-            rows += (order, slot, number, note)
-            if targets is None:
-                continue
-            key = value.grad_fn  # from here on as in `aim`, without a call of it for each
-            if key is None:
-                if not value.requires_grad:
-                    continue
-                targets[LEAVES] = True
-                key = id(value)
-            elif place := value.output_nr:
-                key = key, place
-            if key in targets:
-                aim_again(targets, key, out)
-            else:
-                targets[key] = out
-        elif kind in SIMPLE:
-            others.append((name, value))
-        else:
-            found = watch.flatten_one(group, name, value, others)
-            if found:
-                rows += watch.rows(order, found)
-                if targets is not None:
-                    aim(watch, targets, found)
+    def __init__(self, watch: Watch) -> None:
+        self.positional: list[Argument] = []  # arguments that are no tensors
+        self.named: list[Argument] = []
+        self.slots: list[Slot] = []  # the tensors
+        self.rows: list[int] = []  # of their slots
+        self.targets: Targets | None = {} if watch.record_backward and _grad_is_on() else None  # None: no gradients
+
+    def take(self, watch: Watch, order: int, args: Arguments, kwargs: Keywords) -> None:
+        """Find and measure the inputs of a call that does not write to them.
+
+        The compiled form leaves `slots` empty where nothing but the rows is asked for, see `Watch.calm`.
+        """
+        self.find(watch, args, kwargs)
+        self.measure(watch, order)
+
+    def find(self, watch: Watch, args: Arguments, kwargs: Keywords) -> None:
+        """Find the tensors and the other arguments."""
+        self.slots = watch.flatten("input", args, self.positional)
+        if kwargs:
+            self.slots += watch.flatten_named("kwargs", kwargs, self.named)
+
+    def measure(self, watch: Watch, order: int, overwritten: bool = False) -> None:
+        """Measure the tensors, and note where their gradients will go; the call itself may change that."""
+        if watch.record_forward:
+            self.rows = watch.rows(order, self.slots, overwritten)
+        if self.targets is not None:
+            aim(watch, self.targets, self.slots)
 
 
 def aim(watch: Watch, targets: Targets, slots: list[Slot]) -> None:
     """Add where the gradients of a call's inputs will go."""
     for slot, tensor in slots:
-        key: Any = tensor.grad_fn
+        key: Hashable = tensor.grad_fn
         if key is None:
             if not tensor.requires_grad:
                 continue
@@ -83,25 +71,7 @@ def aim(watch: Watch, targets: Targets, slots: list[Slot]) -> None:
             targets[key] = out
 
 
-def aim_again(targets: Targets, key: Any, out: int) -> None:
+def aim_again(targets: Targets, key: Hashable, out: int) -> None:
+    """Add a slot for the gradient of a tensor that is there twice."""
     known = targets[key]
-    targets[key] = [*known, out] if type(known) is list else [known, out]
-
-
-def take_state(
-    watch: Watch, order: int, tensors: Mapping[str, torch.Tensor | None], slots: dict[str, int], rows: list[int]
-) -> None:
-    """Add the rows of a module's own tensors to those of its inputs; to be asked only where `Watch.calm` says so."""
-    if len(tensors) > LIST:
-        held = [
-            (slots.get(name) or watch.state_slot(slots, name), one) for name, one in tensors.items() if one is not None
-        ]
-        rows += watch.rows(order, held)
-        return
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            slot = slots.get(name) or watch.state_slot(slots, name)
-            try:
-                rows += (order, slot, watch.tensors.number(tensor), -1)
-            except Unmeasured as why:
-                rows += (order, slot, -1, watch.unmeasured(why))
+    targets[key] = [*known, out] if isinstance(known, list) else [known, out]

@@ -1,13 +1,14 @@
-"""What capture and guard have in common: both install themselves in torch, and take themselves away again."""
+"""The installation in torch that capture and guard share, and its undoing."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from numscope.capture.collector import rarer_walks
@@ -26,12 +27,28 @@ def _is_in_group() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
+Mode = TorchFunctionMode | TorchDispatchMode
+
+
+class Part(Protocol):
+    """Something else that is installed in torch."""
+
+    def install(self) -> Undo:
+        """Install it; return what undoes that."""
+
+
 class Installed:
     """Something that watches torch while it is installed: through a mode, if it has one, and through its parts."""
 
     name = "torch"
 
-    def __init__(self, watch: Watch, models: dict[str, torch.nn.Module], modules: Modules, mode: Any) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        models: dict[str, torch.nn.Module],
+        modules: Modules,
+        mode: TorchFunctionMode | TorchDispatchMode | None,
+    ) -> None:
         self.watch = watch
         self.models = models
         self.modules = modules
@@ -39,7 +56,7 @@ class Installed:
         self._undo: list[Undo] = []
         self._in_group = False
 
-    def install(self, *parts: Any) -> None:
+    def install(self, *parts: Part) -> None:
         """Install modules, the parts and the mode, in this order."""
         self._in_group = _is_in_group()
         self._undo = [
@@ -75,7 +92,7 @@ class Installed:
 
     def _enter_mode(self) -> None:
         assert self._mode is not None
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         self.watch.thread.here.entered = True
 
     def _leave_mode(self) -> None:

@@ -3,41 +3,66 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from numscope.capture.arguments import describe, key_of
 from numscope.capture.interned import Strings
 
-Slot = tuple[int, torch.Tensor]  # interned slot name, tensor
-Place = tuple[
-    int, int, str
-]  # of a value among a call's arguments: its slot, that of its gradient in backward, its name
+Arguments: TypeAlias = Sequence[object]  # of a function of the user's or torch's: values of any kind
+Keywords: TypeAlias = Mapping[str, object]
+Argument: TypeAlias = tuple[str, object]  # name or index, value
+
+
+class Slot(NamedTuple):
+    """A tensor in a slot of a call."""
+
+    name: int  # interned
+    tensor: torch.Tensor
+
+
+class Place(NamedTuple):
+    """The place of a value among a call's arguments."""
+
+    slot: int
+    gradient: int  # the slot of its gradient in the call's backward
+    name: str
 
 
 class Values:
     """Finds and names the values of calls; what it has learned of names it keeps."""
 
     __slots__ = (
-        "_argument_ids", "_keywords", "_list_ids", "_positions", "_slot_ids", "_strings", "buffer_slots", "first_gradient",
-        "first_output", "gradient_in", "gradient_out", "inputs", "parameter_slots", "places",
-    )  # fmt: skip
+        "_argument_ids",
+        "_keywords",
+        "_list_ids",
+        "_positions",
+        "_slot_ids",
+        "_strings",
+        "buffer_slots",
+        "first_gradient",
+        "first_output",
+        "gradient_in",
+        "gradient_out",
+        "parameter_slots",
+        "places",
+    )
 
     def __init__(self, strings: Strings) -> None:
         self._strings = strings
         self._slot_ids: dict[tuple[str, int | str], int] = {}
         self._list_ids: dict[str, list[int]] = {}  # the slots of what a list holds, by the list's own
         self._positions: dict[str, list[int]] = {}  # the first of these
-        self._argument_ids: dict[Any, int] = {}
+        self._argument_ids: dict[Hashable, int] = {}
         self.parameter_slots: dict[str, int] = {}
         self.buffer_slots: dict[str, int] = {}
         self.gradient_in: dict[int, int] = {}
         self.gradient_out: dict[int, int] = {}
         self.first_output = self.slot_id("output", 0)
         self.first_gradient = self.incoming_slot(self.first_output)
-        self.inputs = self._learn_positions("input")  # the slots of the first positional arguments
-        self.places = [self._place("input", name) for name in NUMBERS]  # … and all that is known of them
+        self.places = [self._place("input", name) for name in NUMBERS]  # of the first positional arguments
         self._keywords: dict[tuple[str, ...], list[Place]] = {}
 
     def slot_id(self, group: str, index: int | str) -> int:
@@ -48,7 +73,7 @@ class Values:
             found = self._slot_ids[key] = self._strings.id(f"{group}.{index}")
         return found
 
-    def flatten(self, group: str, values: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+    def flatten(self, group: str, values: Arguments, others: list[Argument]) -> list[Slot]:
         """Return the tensors among positional values with their slots; what is no tensor goes to `others`."""
         found: list[Slot] = []
         ids = self._positions.get(group) or self._learn_positions(group)
@@ -57,15 +82,16 @@ class Values:
             index += 1
             kind = type(value)
             if kind in _PLAIN:
-                found.append((ids[index] if index < POSITIONS else self.slot_id(group, index), value))
+                assert isinstance(value, torch.Tensor)
+                found.append(Slot(ids[index] if index < POSITIONS else self.slot_id(group, index), value))
             elif kind in SIMPLE:
                 others.append((NUMBERS[index] if index < POSITIONS else str(index), value))
             else:
                 found += self.flatten_one(group, index, value, others)
         return found
 
-    def keywords(self, values: dict[str, Any]) -> list[Place]:
-        """Return the places of keyword arguments."""
+    def keywords(self, values: Keywords) -> list[Place]:
+        """Return the places of keyword arguments; for the compiled functions."""
         names = tuple(values)
         found = self._keywords.get(names)
         if found is None:
@@ -74,12 +100,12 @@ class Values:
 
     def _place(self, group: str, name: str) -> Place:
         slot = self.slot_id(group, name)
-        return slot, self.gradient_slot(slot), name
+        return Place(slot, self.gradient_slot(slot), name)
 
-    def flatten_one(self, group: str, index: int | str, value: Any, others: list[tuple[str, Any]]) -> list[Slot]:
+    def flatten_one(self, group: str, index: int | str, value: object, others: list[Argument]) -> list[Slot]:
         """Return the tensors in one of these values."""
         if isinstance(value, torch.Tensor):
-            return [(self.slot_id(group, index), value)]
+            return [Slot(self.slot_id(group, index), value)]
         if isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
             return self._nested(f"{group}.{index}", value, others, 0)
         others.append((str(index), value))
@@ -88,38 +114,39 @@ class Values:
     def _learn_positions(self, group: str) -> list[int]:
         return self._positions.setdefault(group, [self.slot_id(group, index) for index in range(POSITIONS)])
 
-    def flatten_named(self, group: str, values: dict[str, Any], others: list[tuple[str, Any]]) -> list[Slot]:
+    def flatten_named(self, group: str, values: Keywords, others: list[Argument]) -> list[Slot]:
         """Return the tensors among keyword values with their slots."""
         found: list[Slot] = []
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
-                found.append((self.slot_id(group, name), value))
+                found.append(Slot(self.slot_id(group, name), value))
             elif isinstance(value, (list, tuple, dict)) and _holds_tensor(value):
                 found += self._nested(f"{group}.{name}", value, others, 0)
             else:
                 others.append((name, value))
         return found
 
-    def _nested(self, path: str, value: Any, others: list[tuple[str, Any]], depth: int) -> list[Slot]:
+    def _nested(self, path: str, value: Nested, others: list[Argument], depth: int) -> list[Slot]:
         if isinstance(value, (list, tuple)) and _PLAIN.issuperset(map(type, value)):  # an optimizer's are long
             ids = self._list_ids.get(path, [])
             if len(ids) < len(value):
                 ids = self._list_ids[path] = [self.slot_id(path, index) for index in range(len(value))]
-            return list(zip(ids, value))
+            return list(map(Slot, ids, value))
         found: list[Slot] = []
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(item, torch.Tensor):
-                found.append((self.slot_id(path, key), item))
+                found.append(Slot(self.slot_id(path, key), item))
             elif isinstance(item, (list, tuple, dict)) and depth < 8 and _holds_tensor(item):
                 found += self._nested(f"{path}.{key}", item, others, depth + 1)
             else:  # beside a tensor, as the slices of an index: without it the call can't be replayed
-                others.append((f"{path}.{key}".partition(".")[2], item))
+                _, _, place = f"{path}.{key}".partition(".")
+                others.append((place, item))
         return found
 
-    def flatten_output(self, value: Any) -> list[Slot]:
+    def flatten_output(self, value: object) -> list[Slot]:
         """Return the tensors of a result with their slots."""
-        if type(value) in _PLAIN or isinstance(value, torch.Tensor):
-            return [(self.first_output, value)]
+        if isinstance(value, torch.Tensor):
+            return [Slot(self.first_output, value)]
         if value is None:
             return []
         if isinstance(value, (list, tuple)):
@@ -130,26 +157,17 @@ class Values:
             return self.flatten_named("output", dict(vars(value)), [])
         return []
 
-    def arguments(self, positional: list[tuple[str, Any]], named: list[tuple[str, Any]]) -> int:
+    def arguments(self, positional: list[Argument], named: list[Argument]) -> int:
         """Return the interned JSON of a call's non-tensor arguments, or -1."""
         if not positional and not named:
             return -1
-        if len(positional) == 1 and not named:  # most calls have one at the most
-            name, value = positional[0]
-            kind = type(value)
-            if kind in EXACT or (kind is float and value and value == value):
-                known = self._argument_ids.get((name, kind, value))
-                if known is not None:
-                    return known
-        parts: list[Any] = [len(positional)]
+        parts: list[object] = [len(positional)]
         try:
             for name, value in positional + named if named else positional:
                 kind = type(value)
                 # 0.0 and -0.0 are equal, and NaN is not: all other floats are told apart by themselves.
-                if kind in EXACT or (kind is float and value and value == value):
-                    parts += (name, kind, value)
-                else:
-                    parts += (name, kind, key_of(value))
+                exact = kind in EXACT or (kind is float and value and value == value)
+                parts += (name, kind, value if exact else key_of(value))
             key = tuple(parts)
             found = self._argument_ids.get(key)
         except Exception:
@@ -160,8 +178,6 @@ class Values:
                 **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
             }
             found = self._argument_ids[key] = self._strings.id(json.dumps(shape))
-            if len(key) == 4 and positional:
-                self._argument_ids[key[1:]] = found  # what is not told apart by itself is no value that is asked for so
         return found
 
     def state_slot(self, slots: dict[str, int], name: str) -> int:
@@ -171,13 +187,13 @@ class Values:
 
     def gradient_slots(self, slots: list[Slot]) -> list[Slot]:
         """Return the outputs of a call with the slots that their gradients have in its backward: `input`."""
-        return [(self.incoming_slot(slot), tensor) for slot, tensor in slots]
+        return [Slot(self.incoming_slot(slot), tensor) for slot, tensor in slots]
 
     def incoming_slot(self, slot: int) -> int:
         """Return the slot that the gradient of an output has in the call's backward: `input`."""
         known = self.gradient_in.get(slot)
         if known is None:
-            tail = self._strings[slot].partition(".")[2]
+            _, _, tail = self._strings[slot].partition(".")
             known = self.gradient_in[slot] = self.slot_id("input", tail)
         return known
 
@@ -193,20 +209,16 @@ class Values:
 
 _PLAIN = {torch.Tensor, torch.nn.Parameter}
 SIMPLE = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
-EXACT = {
-    int,
-    bool,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.memory_format,
-}  # equal values are described alike
+# Equal values of these are described alike.
+EXACT = {int, bool, str, type(None), torch.dtype, torch.device, torch.memory_format}
 POSITIONS = 16
 NUMBERS = [str(index) for index in range(POSITIONS)]
 
 
-def _holds_tensor(value: Any, depth: int = 0) -> bool:
+Nested: TypeAlias = list[Any] | tuple[Any, ...] | dict[Any, Any]  # of values of any kind
+
+
+def _holds_tensor(value: Nested, depth: int = 0) -> bool:
     items = value.values() if isinstance(value, dict) else value
     for item in items:
         if isinstance(item, torch.Tensor):

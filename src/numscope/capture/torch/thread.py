@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 Undo = Callable[[], None]
+
+
+class Backward(Protocol):
+    """The backward part of an open call."""
+
+    def begin(self, state: State | None = None) -> int:
+        """Return its order, recording it where it is not yet; `state`: of this thread."""
 
 
 class Open:
@@ -17,7 +24,7 @@ class Open:
     __slots__ = ("backward", "module", "module_class", "op", "order", "path", "site")
 
     def __init__(
-        self, order: int, module: int, module_class: int, path: str, site: int, op: str, backward: Any
+        self, order: int, module: int, module_class: int, path: str, site: int, op: str, backward: Backward | None
     ) -> None:
         self.order = order
         self.module = module
@@ -29,7 +36,7 @@ class Open:
 
 
 class State:
-    """What is open in one thread."""
+    """The open calls of one thread, and which code runs in it."""
 
     # Slots: each of these is asked at each call, and a dictionary takes several times as long.
     __slots__ = (
@@ -46,7 +53,7 @@ class State:
         "quiet",
         "stack",
         "switches",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.stack: list[Open] = []

@@ -12,6 +12,7 @@ import torch
 
 from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
+from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
 from numscope.capture.torch.identity.tensors import Tensors
@@ -27,13 +28,51 @@ class Watch(Values):
 
     # Python is quick at the methods of an object only if that has slots, or less than 30 attributes.
     __slots__ = (
-        "__weakref__", "_ahead", "_before_call", "_caps", "_counts", "_data_wanted", "_in_scope", "_keep_all", "_keeps",
-        "_restricted", "_samples", "_series", "_slot_wanted", "_threads", "_warned", "api_kind", "asks", "backward_phase",
-        "calm", "executions", "forward_on", "forward_phase", "intern", "keeps_some", "kinds", "module_kind", "no_text",
-        "not_waited", "on", "outside", "phase_names", "phases", "record_backward", "record_forward", "recorder",
-        "records_modules", "restless", "scope", "settings", "stacks", "tensors", "thread", "uninitialized",
+        "__weakref__",
+        "_ahead",
+        "_before_call",
+        "_caps",
+        "_counts",
+        "_data_wanted",
+        "_in_scope",
+        "_keep_all",
+        "_keeps",
+        "_restricted",
+        "_samples",
+        "_series",
+        "_slot_wanted",
+        "_threads",
+        "_warned",
+        "api_kind",
+        "asks",
+        "backward_phase",
+        "calm",
+        "executions",
+        "forward_on",
+        "forward_phase",
+        "intern",
+        "keeps_some",
+        "kinds",
+        "module_kind",
+        "no_text",
+        "not_waited",
+        "on",
+        "outside",
+        "phase_names",
+        "phases",
+        "record_backward",
+        "record_forward",
+        "recorder",
+        "records_modules",
+        "restless",
+        "scope",
+        "settings",
+        "stacks",
+        "tensors",
+        "thread",
+        "uninitialized",
         "unversioned_writes",
-    )  # fmt: skip
+    )
 
     def __init__(self, recorder: Recorder, settings: CaptureSettings) -> None:
         super().__init__(recorder.strings)
@@ -119,7 +158,7 @@ class Watch(Values):
 
     @property
     def before_call(self) -> Callable[[], None] | None:
-        """What is to be done once, before the next call is recorded."""
+        """Work to do once, before the next call is recorded."""
         return self._before_call
 
     @before_call.setter
@@ -156,13 +195,17 @@ class Watch(Values):
     def empty(self, order: int, slots: list[Slot], note: int = -1) -> None:
         """Record slots whose tensors hold nothing yet."""
         note = note if note >= 0 else self.uninitialized
-        self.add([number for slot, _ in slots for number in (order, slot, -1, note)])
+        self.add([number for slot, _ in slots for number in SlotRow(order, slot, -1, note)])
 
     def rows(
-        self, order: int, slots: list[Slot], overwritten: bool = False, backward: bool = False,
+        self,
+        order: int,
+        slots: list[Slot],
+        overwritten: bool = False,
+        backward: bool = False,
         base: torch.Tensor | None = None,
-    ) -> list[int]:  # fmt: skip
-        """Measure the tensors of a call; return a row of each, one after the other: order, slot, tensor, note.
+    ) -> list[int]:
+        """Measure the tensors of a call; return a `SlotRow` of each, one after the other.
 
         A tensor that can't be measured has a note in its place. `overwritten`: the call writes to its first tensor; if
         that holds nothing yet, nothing is measured. `base`: what they are new views of, see `Tensors.look_up`.
@@ -173,19 +216,11 @@ class Watch(Values):
                 if base is None and not (self._restricted or (overwritten and self.tensors.uninitialized)):
                     names, many = zip(*slots)
                     numbers = self.tensors.numbers(many, self.thread.here.known_tensors)
-                    rows = list(chain.from_iterable(zip(repeat(order), names, numbers, repeat(-1))))
+                    rows = list(chain.from_iterable(map(SlotRow, repeat(order), names, numbers)))
                     slots, overwritten = slots[len(numbers) :], False
                 self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
-        if overwritten or self._restricted or base is not None:
-            self._add_rows(rows, order, slots, overwritten, backward, base)
-            return rows
-        number = self.tensors.number
-        try:
-            for slot, tensor in slots:
-                rows += (order, slot, number(tensor), -1)
-        except Unmeasured:
-            self._add_rows(rows, order, slots[len(rows) // 4 :], False, backward)
+        self._add_rows(rows, order, slots, overwritten, backward, base)
         return rows
 
     def unmeasured(self, why: Unmeasured) -> int:
@@ -194,22 +229,27 @@ class Watch(Values):
         return self.recorder.strings.id(str(why))
 
     def _add_rows(
-        self, rows: list[int], order: int, slots: list[Slot], overwritten: bool, backward: bool,
-        base: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        rows: list[int],
+        order: int,
+        slots: list[Slot],
+        overwritten: bool,
+        backward: bool,
+        base: torch.Tensor | None,
+    ) -> None:
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
-                rows += (order, slot, UNWANTED, -1)
+                rows += SlotRow(order, slot, UNWANTED)
                 continue
             if overwritten and self.tensors.is_uninitialized(tensor):
-                rows += (order, slot, -1, self.uninitialized)
+                rows += SlotRow(order, slot, -1, self.uninitialized)
                 continue
             overwritten = False
             try:
                 number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
-                rows += (order, slot, number, -1)
+                rows += SlotRow(order, slot, number)
             except Unmeasured as why:
-                rows += (order, slot, -1, self.unmeasured(why))
+                rows += SlotRow(order, slot, -1, self.unmeasured(why))
 
     def measure_ahead(self, model: torch.nn.Module) -> None:
         """Measure a model's parameters together, once a step, before its modules ask for them one by one."""
@@ -220,25 +260,47 @@ class Watch(Values):
         first = next(model.parameters(), None)
         if first is not None and first.is_cuda:  # elsewhere it gains nothing
             with self.recorder.together():
-                self.rows(0, [(0, parameter) for parameter in model.parameters()])
+                self.rows(0, [Slot(0, parameter) for parameter in model.parameters()])
 
-    def call_row(self, row: tuple[int, ...]) -> None:
-        """Record a call from the thirteen numbers that `Recorder.call` takes."""
-        recorder = self.recorder
-        if recorder.direct:
-            recorder.call_rows.extend(row)
-        else:
-            recorder.call(*row)  # type: ignore[arg-type]
+    def call_row(
+        self,
+        order: int,
+        name: int,
+        kind: int,
+        module: int,
+        module_class: int,
+        phase: int,
+        *,
+        parent: int = -1,
+        forward: int = -1,
+        arguments: int = -1,
+        stack: int = -1,
+        recompute: bool = False,
+    ) -> CallRow:
+        """Return the row of a call that begins now, in this thread."""
+        return CallRow(
+            order,
+            name,
+            kind,
+            module,
+            module_class,
+            phase,
+            parent,
+            forward,
+            arguments,
+            stack,
+            recompute,
+            thread=self.thread_number(),
+        )
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
         recorder = self.recorder
         if recorder.direct and not self._restricted:
             recorder.slot_rows.extend(rows)
-            return
-        for place in range(0, len(rows), 4):
-            if rows[place + 2] != UNWANTED:
-                recorder.slot(*rows[place : place + 4])
+        else:
+            columns = iter(rows)
+            recorder.slots(map(SlotRow, *[columns] * SLOT_WIDTH))
 
     def record(
         self, order: int, slots: list[Slot], name: int, backward: bool = False, base: torch.Tensor | None = None
@@ -252,11 +314,6 @@ class Watch(Values):
             self.keep(slots, rows, name)
         self.add(rows)
         return rows
-
-    def measure(self, slots: list[Slot]) -> list[tuple[int, int, int]]:
-        """Return (slot, tensor number, note) of each; a tensor that can't be measured has a note in its place."""
-        rows = self.rows(0, slots)
-        return list(zip(rows[1::4], rows[2::4], rows[3::4]))
 
     def _wants_slot(self, slot: int, backward: bool) -> bool:
         wanted = self._slot_wanted.get(slot)
@@ -276,7 +333,7 @@ class Watch(Values):
     def keep(self, slots: list[Slot], rows: list[int], name: int) -> None:
         """Keep the data of those tensors of a call that are wanted."""
         with OwnComputation(self):
-            for place, (slot, tensor) in zip(range(2, len(rows), 4), slots):
+            for place, (slot, tensor) in zip(range(TENSOR_OF_SLOT, len(rows), SLOT_WIDTH), slots):
                 if (number := rows[place]) < 0:
                     continue
                 if self._wants_data(name, slot):
@@ -294,24 +351,17 @@ class Watch(Values):
             found = self._keeps[key] = self._data_wanted(f"{strings[name]}.{strings[slot]}")
         return found
 
-    def slots(self, order: int, rows: list[tuple[int, int, int]]) -> None:
-        """Record the slots of a call."""
-        self.recorder.slots(order, rows)
-
     def show(
-        self, order: int, slot: int, tensor: torch.Tensor, name: int, backward: bool = True,
+        self,
+        order: int,
+        slot: int,
+        tensor: torch.Tensor,
+        name: int,
+        backward: bool = True,
         base: torch.Tensor | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Record one tensor in its slot of a call: a gradient, unless told otherwise; for `base` see `record`."""
-        if self.restless:
-            self.record(order, [(slot, tensor)], name, backward, base)
-            return
-        note = -1
-        try:
-            number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
-        except Unmeasured as why:
-            number, note = -1, self.unmeasured(why)
-        self.recorder.slot_rows.extend((order, slot, number, note))
+        self.record(order, [Slot(slot, tensor)], name, backward, base)
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full.

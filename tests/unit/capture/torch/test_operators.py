@@ -33,4 +33,3 @@ def test_what_an_operator_is_can_be_read_from_its_schema():
         aten._conj.default,
     ]
     assert not any(Operator(func).ordinary for func in others)
-    assert Operator(aten.stack.default).shows == [True, False]

@@ -7,20 +7,31 @@ changed. What a hook needs hangs on the node itself and goes when the graph goes
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
+from numscope.capture.rows import CallRow
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
-from numscope.capture.torch.thread import Open, State
+from numscope.capture.torch.thread import Backward, Open, State
 from numscope.capture.torch.watch import Watch
 
 KEY = "numscope"  # of a node's hook in the node's metadata
 
 Node: TypeAlias = Any  # of the autograd graph: torch's stubs lack `_sequence_nr` and the `variable` of a leaf's node
-Exit = tuple[Node | None, int, Node, int]  # node (None: the hook's own), edge, the node it leads to, its output number
 Gradients = tuple[torch.Tensor | None, ...]
-FlatEdges: TypeAlias = tuple[Any, ...]  # three entries for each edge, in one tuple: see NodeHook
+FlatEdges: TypeAlias = tuple[Any, ...]  # EDGE_ENTRIES for each edge, in one tuple: see NodeHook
+EDGE_ENTRIES = 3
+
+
+class Exit(NamedTuple):
+    """An edge of the graph that leaves a call."""
+
+    node: Node | None  # that it starts from; None: the hook's own
+    edge: int
+    following: Node  # that it leads to
+    number: int  # the output of that node whose gradient it carries
 
 
 class BackwardCall:
@@ -32,13 +43,11 @@ class BackwardCall:
     _order: int  # both are there as soon as the call has begun
     _seen: tuple[int, ...]
 
-    def __init__(
-        self, watch: Watch, name: int, row: tuple[int, ...], forward: int, parent: BackwardCall | None
-    ) -> None:
+    def __init__(self, watch: Watch, name: int, row: CallRow, forward: int, parent: Backward | None) -> None:
         self._watch = watch
         self._epoch = -1
         self.name = name
-        self.row = row  # of the forward call, as `Recorder.call` takes it
+        self.row = row  # of the forward call
         self.forward = forward  # its order, where it is recorded
         self.parent = parent
         self.attached = False  # the graph of its forward call will tell it of gradients: asked of modules
@@ -52,36 +61,27 @@ class BackwardCall:
         if self._epoch == epoch:
             return self._order
         outer = self.parent
-        parent = -1 if outer is None else outer._order if outer._epoch == epoch else outer.begin(state)
+        parent = -1 if outer is None else outer.begin(state)
         if not self.wanted:
             return parent
         forward = self.forward if self._epoch < 0 else -1  # of the same step
         self._epoch = epoch
         self._order = order = next(recorder.orders)
         self._seen = ()
-        thread = (watch.thread.here if state is None else state).number
-        if thread < 0:
-            thread = watch.thread_number()
-        _, _, kind, module, module_class, _, _, _, _, site, _, _, _ = self.row
-        row = (
-            order,
-            self.name,
-            kind,
-            module,
-            module_class,
-            watch.backward_phase,
-            parent,
-            forward,
-            -1,
-            site,
-            False,
-            -1,
-            thread,
+        row = self.row
+        recorder.call(
+            watch.call_row(
+                order,
+                self.name,
+                row.kind,
+                row.module,
+                row.module_class,
+                watch.backward_phase,
+                parent=parent,
+                forward=forward,
+                stack=row.stack,
+            )
         )
-        if recorder.direct:  # as in `watch.call_row`
-            recorder.call_rows.extend(row)
-        else:
-            recorder.call(*row)
         return order
 
     def show(self, slot: int) -> int:
@@ -156,26 +156,40 @@ class NodeHook:
 
     def lead(self, edge: int, call: BackwardCall, slot: int) -> bool:
         """Lead the gradient of an edge to a slot of a call; return false where the edge leads to that call already."""
-        outgoing = self.outgoing
-        place = len(outgoing) - 3
-        while place >= 0 and outgoing[place] != edge:
-            place -= 3
-        if place < 0:
-            self.outgoing = (*outgoing, edge, call, slot)
+        after = -1  # the place after the last entries of this edge
+        last: Any = None
+        for place, known, goal in self._outgoing():
+            if known == edge:
+                after, last = place + EDGE_ENTRIES, goal
+        if after < 0:
+            self.outgoing += (edge, call, slot)
             return True
-        last = outgoing[place + 1]
         if last is call or (type(last) is Sink and last.call is call):
             return False
-        self.outgoing = (*outgoing[: place + 3], edge, call, slot, *outgoing[place + 3 :])
+        self.outgoing = (*self.outgoing[:after], edge, call, slot, *self.outgoing[after:])
         return True
 
     def gather(self, edge: int, call: BackwardCall, sink: Sink) -> None:
         """Lead the gradient of an edge to a sink instead of the call itself."""
-        outgoing = self.outgoing
-        for place in range(0, len(outgoing), 3):
-            if outgoing[place] == edge and outgoing[place + 1] is call:
-                self.outgoing = (*outgoing[: place + 1], sink, -1, *outgoing[place + 3 :])
+        for place, known, goal in self._outgoing():
+            if known == edge and goal is call:
+                after = place + EDGE_ENTRIES
+                self.outgoing = (*self.outgoing[:place], edge, sink, -1, *self.outgoing[after:])
                 return
+
+    def _outgoing(self) -> Iterator[tuple[int, int, object]]:
+        """Return the place of each outgoing edge's entries, the edge, and the call or sink that it leads to."""
+        for place in range(0, len(self.outgoing), EDGE_ENTRIES):
+            edge, goal, _ = self.outgoing[place : place + EDGE_ENTRIES]
+            yield place, edge, goal
+
+
+class Led(NamedTuple):
+    """The edge by which the gradient of an input leaves a call."""
+
+    hook: NodeHook  # on the node of the edge
+    edge: int
+    slot: int  # of the gradient
 
 
 def running(watch: Watch) -> Open:
@@ -184,6 +198,6 @@ def running(watch: Watch) -> Open:
     hook = node.metadata.get(KEY) if node is not None else None
     if hook is None or not hook.incoming:
         return watch.outside
-    call = hook.incoming[1]
-    row = call.row
-    return Open(call.begin(), row[3], row[4], "", row[9], "", None)
+    _, call, *_ = hook.incoming
+    row: CallRow = call.row
+    return Open(call.begin(), row.module, row.module_class, "", row.stack, "", None)

@@ -24,13 +24,6 @@ Hooks = OrderedDict[int, Hook]
 Register = Callable[[Hooks | None, Hook], tuple[Hooks, object]]
 
 
-def registered(register: Register, hooks: Hooks | None, hook: Hook) -> tuple[Hooks, object]:
-    """Return the hooks of a node with one more, and its handle; `register`: torch's own function."""
-    if hooks is not None or type(hook) is not NodeHook:
-        return register(hooks, hook)
-    return OrderedDict({_OURS: hook}), None
-
-
 class WithoutHandles:
     """Makes our own hooks cheaper to register."""
 
@@ -40,4 +33,10 @@ class WithoutHandles:
         original = vars(owner).get("_register_hook") if owner is not None else None
         if not isinstance(original, staticmethod):  # another torch, which registers hooks in another way
             return lambda: None
-        return replace(owner, "_register_hook", staticmethod(partial(registered, original.__func__)))
+        return replace(owner, "_register_hook", staticmethod(partial(self.registered, original.__func__)))
+
+    def registered(self, register: Register, hooks: Hooks | None, hook: Hook) -> tuple[Hooks, object]:
+        """Return the hooks of a node with one more, and its handle; `register`: torch's own function."""
+        if hooks is not None or type(hook) is not NodeHook:
+            return register(hooks, hook)
+        return OrderedDict({_OURS: hook}), None

@@ -6,17 +6,25 @@ by its inputs, which are the very tensors of the first time; the calls after it 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Any, NamedTuple
 
 import torch
 
-
-def is_recomputing() -> bool:
-    """Tell whether a forward call that runs now is a recomputation: the engine runs, and gradients are recorded."""
-    return int(torch._C._current_graph_task_id()) != -1 and torch.is_grad_enabled()
+from numscope.capture.rows import tensors_of
 
 
-_LENGTH = 5  # of an entry of the log
+class Execution(NamedTuple):
+    """The first execution of a forward call, or of a forward operator."""
+
+    series: object  # of its names: a `Series`, or an operator's `Names`
+    number: int  # in the series; an operator's name
+    order: int
+    length: int  # how many of the numbers in `inputs` are rows of its inputs' slots; -1: they are the tensors' numbers
+    inputs: list[int]
+
+
+_LENGTH = len(Execution._fields)
 
 
 class Executions:
@@ -25,19 +33,17 @@ class Executions:
     __slots__ = ("_by_inputs", "_cursor", "_indexed", "_task", "log")
 
     def __init__(self) -> None:
-        # series, number, order, the numbers of its inputs; and so on. Of operators: their names, and the name. Where the rows
-        # of the inputs stay as they are, the numbers are left in them: how many numbers the rows are, else -1, and the rows.
-        self.log: list[Any] = []
-        self._by_inputs: dict[Any, int] = {}  # made when the first recomputation is seen: most jobs have none
+        self.log: list[Any] = []  # an `Execution` after the other, in one list, which Python's collector is quick at
+        self._by_inputs: dict[Hashable, int] = {}  # made when the first recomputation is seen: most jobs have none
         self._indexed = 0
         self._cursor = -1
         self._task = -1
 
-    def note(self, series: Any, number: int, order: int, inputs: list[int]) -> None:
+    def note(self, series: object, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
-        self.log += (series, number, order, -1, inputs)
+        self.log += Execution(series, number, order, -1, inputs)
 
-    def find(self, series: Any, inputs: list[int]) -> tuple[int, int] | None:
+    def find(self, series: object, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""
         task = int(torch._C._current_graph_task_id())
         if task != self._task:
@@ -47,22 +53,22 @@ class Executions:
         place: int | None = self._cursor
         follows = 0 <= self._cursor < len(log) and log[self._cursor] is series
         # What follows in order comes first: many calls may have the same inputs, such as the cosines of all layers.
-        if not follows or self._inputs(self._cursor) != inputs:
+        if not follows or _tensors(self._at(self._cursor)) != inputs:
             place = self._by_inputs.get((series, tuple(inputs)), self._cursor if follows else None)
         if place is None:
             return None
         self._cursor = place + _LENGTH
-        return log[place + 1], log[place + 2]
+        execution = self._at(place)
+        return execution.number, execution.order
 
-    def _inputs(self, place: int) -> list[int]:
-        count, rows = self.log[place + 3 : place + _LENGTH]
-        return rows if count < 0 else rows[2:count:4]  # type: ignore[no-any-return]
+    def _at(self, place: int) -> Execution:
+        return Execution._make(self.log[place : place + _LENGTH])
 
     def _index(self) -> None:
-        log = self.log
-        for place in range(self._indexed, len(log), _LENGTH):
-            self._by_inputs[log[place], tuple(self._inputs(place))] = place
-        self._indexed = len(log)
+        for place in range(self._indexed, len(self.log), _LENGTH):
+            execution = self._at(place)
+            self._by_inputs[execution.series, tuple(_tensors(execution))] = place
+        self._indexed = len(self.log)
 
     def forget(self) -> None:
         """Forget all: a new step begins."""
@@ -70,3 +76,8 @@ class Executions:
         self._indexed = 0
         self._by_inputs.clear()
         self._cursor = -1
+
+
+def _tensors(execution: Execution) -> list[int]:
+    inputs, length = execution.inputs, execution.length
+    return inputs if length < 0 else tensors_of(inputs[:length])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,9 +13,8 @@ from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.guard.guarded_job import GuardedJob
 from numscope.capture.torch.guard.on_cpu import live_tensor
 from numscope.capture.torch.guard.tracking import LiveTensor
-from numscope.capture.torch.levels.collectives import Collectives
-from numscope.capture.torch.own_code import OwnComputation
-from numscope.capture.torch.slots import Slot
+from numscope.capture.torch.levels.collectives import CollectiveCalls
+from numscope.capture.torch.slots import Arguments, Slot
 
 Tensor = torch.Tensor
 
@@ -29,29 +28,25 @@ class _Begun(NamedTuple):
     ranks: int  # in its group
 
 
-class GuardCollectives(Collectives):
+class GuardCollectives(CollectiveCalls[_Begun]):
     """Looks at what this rank gives and gets."""
 
     def __init__(self, job: GuardedJob) -> None:
         super().__init__(job.watch)
         self._job = job
-        self._begun: dict[int, _Begun] = {}
-        self._count = 0
 
-    def _before(self, name: str, group: Any, args: Any, kwargs: Any, reads: tuple[int, ...]) -> tuple[int, int] | None:
+    def _before(self, name: str, group: Any, args: Arguments, reads: tuple[int, ...], frame: FrameType) -> _Begun:
         job = self._job
         watch = job.watch
         series = watch.series(f"Distributed.{name}")
         stack = watch.thread.here.stack
         parent = stack[-1] if stack else None
-        site = watch.site(sys._getframe(4))
-        call = LiveCall(series, series.next(job.recorder.epoch), "collective", name, parent, site)
+        call = LiveCall(series, series.next(job.recorder.epoch), "collective", name, parent, watch.site(frame))
         slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
         phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-        self._count += 1
-        self._begun[self._count] = _Begun(call, phase, self._tensors(slots), group.size())
+        begun = _Begun(call, phase, self._tensors(slots), group.size())
         job.late.launch()  # the backend writes without telling autograd's version counter
-        return self._count, 0
+        return begun
 
     def _tensors(self, slots: list[Slot], fresh: bool = False) -> list[LiveTensor]:
         job = self._job
@@ -66,17 +61,11 @@ class GuardCollectives(Collectives):
                 look.tensor = None
         return tensors
 
-    def _after(self, order: int, name: int, written: list[Any]) -> None:
+    def _after(self, begun: _Begun, written: list[object]) -> None:
         job = self._job
-        call, phase, given, ranks = self._begun.pop(order)
         outputs = job.watch.flatten("output", written, [])
         late = any(job.is_late(tensor) for _, tensor in outputs)
         if late or not all(is_finite(tensor) for _, tensor in outputs):
             made = self._tensors(outputs, fresh=True)
             submit = job.judge_later if late else job.judge
-            submit(job.tracker.collective, call, phase, given, made, alone=ranks == 1)
-
-    def _guarded(self, work: Any, where: str) -> Any:
-        with OwnComputation(self._job.watch, where):
-            return work()
-        return None
+            submit(job.tracker.collective, begun.call, begun.phase, begun.given, made, alone=begun.ranks == 1)

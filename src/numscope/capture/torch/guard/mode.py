@@ -8,7 +8,7 @@ down. Results on the CPU are looked at on the spot (on_cpu.py); those of other d
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -28,13 +28,11 @@ from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.function_names import Api, Function, is_cast
 from numscope.capture.torch.levels.modules import Module, Modules
 from numscope.capture.torch.own_code import OwnCode
-from numscope.capture.torch.slots import Slot
+from numscope.capture.torch.slots import Arguments, Keywords, Slot
 from numscope.capture.torch.thread import Open, State
 from numscope.capture.torch.watch import Watch
 
 Tensor = torch.Tensor
-Arguments = Sequence[Any]  # of a function of the user's or torch's: values of any kind, handed on as they are
-Keywords = dict[str, Any]
 _sequence = torch._C._autograd._get_sequence_nr
 _task = torch._C._current_graph_task_id
 _transform = torch._C._functorch.peek_interpreter_stack  # vmap, grad …: their results are looked at, not their inside

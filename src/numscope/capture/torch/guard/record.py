@@ -12,11 +12,13 @@ from itertools import groupby
 import torch
 
 from numscope.capture.recorder import Recorder
+from numscope.capture.rows import CallRow, SlotRow, tensors_of
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.guard.calls import HeldTensor, LiveCall, resolve
 from numscope.capture.torch.guard.device_log import Look, Window
 from numscope.capture.torch.guard.tracking import LiveOrigin, LiveTensor
 from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.watch import Watch
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.torch_form import TorchBatch
@@ -224,21 +226,16 @@ def _write_call(watch: Watch, entry: RingEntry, keep: bool) -> int:
     order = recorder.order()
     phase = "input" if call.kind == "data" and entry.phase != "backward" else entry.phase
     name = call.name(phase if phase in ("backward", "input") else "forward")
-    recorder.call(
+    row = CallRow(
         order,
         name,
         watch.kinds[call.kind],
         parent.module,
         parent.module_class,
         watch.phases["optimizer" if call.kind == "optimizer" else phase],
-        -1,
-        -1,
-        -1,
-        call.site,
-        False,
-        -1,
-        0,
+        stack=call.site,
     )
+    recorder.call(row)
     missing = 0
     for group in ("input", "output"):
         for slot, tensor, version in entry.held(group):
@@ -257,10 +254,10 @@ def _write_slot(
         why = "overwritten before it was recorded"
     if tensor is None or why:
         recorder.skip(why)
-        recorder.slot(order, slot, -1, recorder.strings.id(why))
+        recorder.slot(SlotRow(order, slot, -1, recorder.strings.id(why)))
         return
-    rows = watch.measure([(slot, tensor)])
-    watch.slots(order, rows)
-    for _, number, _ in rows:
+    rows = watch.rows(order, [Slot(slot, tensor)])
+    watch.add(rows)
+    for number in tensors_of(rows):
         if keep and number >= 0:
             watch.tensors.keep(number, tensor)

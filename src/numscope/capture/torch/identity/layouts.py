@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from numscope.capture.rows import MeasuredAt
+
 VERSION_SHIFT = 64  # the bit of a content key at which the version begins
 _STORAGE = (1 << VERSION_SHIFT) - 1  # the bits below
 
@@ -50,7 +52,7 @@ class Layout:
         dtype: int,
         shape: int,
         device: int,
-        rows: dict[int, tuple[int, int]],
+        rows: dict[int, MeasuredAt],
         *,
         is_complex: bool,
         may_be_lazy: bool,

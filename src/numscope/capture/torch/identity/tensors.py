@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import torch
 
-from numscope.capture.arguments import LONGEST
 from numscope.capture.columns import Lasting
 from numscope.capture.recorder import NewTensor, Recorder
+from numscope.capture.rows import MeasuredAt
 from numscope.capture.torch.device_to_host import fetched_later
 from numscope.capture.torch.identity.kept_views import KeptBases
 from numscope.capture.torch.identity.known_tensors import KnownTensor
@@ -23,7 +23,6 @@ from numscope.capture.torch.identity.layouts import (
     ElementOrder,
     Layout,
     LayoutKey,
-    View,
     content_key,
     element_order,
     layout_key,
@@ -61,7 +60,7 @@ class Tensors(Storages):
         self._layouts: dict[LayoutKey, Layout] = {}
         self.compiled_layouts: object = None  # the table of the compiled functions
         # The rows that layouts which differ in shape alone share.
-        self._rows_by_order: dict[tuple[ElementOrder, torch.dtype, torch.device, int], dict[int, tuple[int, int]]] = {}
+        self._rows_by_order: dict[tuple[ElementOrder, torch.dtype, torch.device, int], dict[int, MeasuredAt]] = {}
         self._kept: set[int] = set()
         self._kept_bases = KeptBases()
         self._sampled: set[int] = set()
@@ -108,38 +107,6 @@ class Tensors(Storages):
             layout.numbers[content] = number
         if trusted and not wrapped:
             self._cache(tensor, known, version, content, number)
-        return number
-
-    def look_up_view(self, tensor: torch.Tensor, base: torch.Tensor, known: KnownTensor | None, how: int) -> int:
-        """Return the number of a new view of `base`; `known`: the base's entry; `how`: the operation that made the view.
-
-        Views that the same operation makes of tensors of one layout have one layout, which torch is asked for once. The
-        address is asked for each view.
-        """
-        known = known or self.cached.get(id(base))
-        if known is None or known.tensor() is not base:
-            return self.look_up(tensor, base)
-        view = known.layout.views.get(how)
-        if view is None:
-            return self._learn_view(tensor, base, known, how)
-        address = data_ptr(tensor)
-        if address != known.data_ptr + view.distance:
-            return self.look_up(tensor, base)
-        layout, content = view.layout, known.content
-        number = layout.numbers.get(content)
-        if number is None:
-            number = layout.numbers[content] = self._measure(tensor, layout, content, address, -1)
-        own = KnownTensor(_ref(tensor), address, known.storage, layout)
-        self._cache(tensor, own, known.version, content, number)
-        return number
-
-    def _learn_view(self, tensor: torch.Tensor, base: torch.Tensor, known: KnownTensor, how: int) -> int:
-        layout, content, address = known.layout, known.content, known.data_ptr
-        number = self.look_up(tensor, base)
-        own = self.cached.get(id(tensor))
-        # Without data there is no distance. `how` does not tell apart views that differ in a later dimension.
-        if own is not None and own.content == content and address and tensor.dim() <= LONGEST:
-            layout.views[how] = View(own.layout, own.data_ptr - address)
         return number
 
     def numbers(self, tensors: Sequence[torch.Tensor], asked: KnownById | None = None) -> list[int]:

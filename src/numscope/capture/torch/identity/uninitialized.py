@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT
 from numscope.capture.torch.identity.storages import address_of
 from numscope.capture.torch.levels.function_names import Api
 from numscope.capture.torch.patching import replace
@@ -28,13 +29,13 @@ def drop_uninitialized(
     """
     output_addresses = {address_of(tensor) for _, tensor in outputs}
     any_blanked = False
-    for (_, tensor), version, index in zip(inputs, versions, range(2, len(rows), 4)):
+    for (_, tensor), version, index in zip(inputs, versions, range(TENSOR_OF_SLOT, len(rows), SLOT_WIDTH)):
         if (
             rows[index] >= 0
             and watch.tensors.was_uninitialized(tensor, version)
             and address_of(tensor) in output_addresses
         ):
-            rows[index : index + 2] = -1, watch.uninitialized
+            rows[index : index + 2] = -1, watch.uninitialized  # the note follows
             any_blanked = True
     if not any_blanked:
         return outputs
@@ -42,7 +43,7 @@ def drop_uninitialized(
         return []
     if api.fills_a_part:
         whole = max(tensor.numel() for _, tensor in outputs)
-        return [(slot, tensor) for slot, tensor in outputs if tensor.numel() < whole]
+        return [output for output in outputs if output.tensor.numel() < whole]
     for _, tensor in outputs:
         watch.tensors.note_write(tensor)
     return outputs
@@ -66,8 +67,8 @@ def record_results(
     watch.add(rows)
     watch.record(order, measured, name, base=base)
     if measured is not outputs:
-        holding = {slot for slot, _ in measured}
-        watch.empty(order, [item for item in outputs if item[0] not in holding])
+        holding = {output.name for output in measured}
+        watch.empty(order, [output for output in outputs if output.name not in holding])
 
 
 class Reallocations:

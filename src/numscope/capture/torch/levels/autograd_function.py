@@ -32,7 +32,7 @@ class Functions:
         original = torch.autograd.Function.__dict__["apply"]
         plain = original.__func__
 
-        def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        def apply(cls: Any, /, *args: object, **kwargs: object) -> Any:
             watch = self._watch
             thread = watch.thread
             off = thread.here.busy or thread.here.quiet or not (watch.on and watch.forward_on)

@@ -8,49 +8,81 @@ operators and are seen as such.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from numscope.capture.torch.own_code import OwnComputation
-from numscope.capture.torch.slots import Slot
+from numscope.capture.torch.slots import Argument, Arguments, Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
-# Method of ProcessGroup → the function users know, positions of what is read, positions of what is written.
-METHODS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
-    "allreduce": ("all_reduce", (0,), (0,)),
-    "allreduce_coalesced": ("all_reduce_coalesced", (0,), (0,)),
-    "broadcast": ("broadcast", (0,), (0,)),
-    "reduce": ("reduce", (0,), (0,)),
-    "allgather": ("all_gather", (1,), (0,)),
-    "allgather_coalesced": ("all_gather_coalesced", (1,), (0,)),
-    "_allgather_base": ("all_gather_into_tensor", (1,), (0,)),
-    "all_gather_single": ("all_gather_into_tensor", (1,), (0,)),
-    "allgather_into_tensor_coalesced": ("all_gather_into_tensor_coalesced", (1,), (0,)),
-    "gather": ("gather", (1,), (0,)),
-    "scatter": ("scatter", (1,), (0,)),
-    "reduce_scatter": ("reduce_scatter", (1,), (0,)),
-    "_reduce_scatter_base": ("reduce_scatter_tensor", (1,), (0,)),
-    "reduce_scatter_single": ("reduce_scatter_tensor", (1,), (0,)),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter_tensor_coalesced", (1,), (0,)),
-    "alltoall": ("all_to_all", (1,), (0,)),
-    "alltoall_base": ("all_to_all_single", (1,), (0,)),
-    "all_to_all_single": ("all_to_all_single", (1,), (0,)),
-    "send": ("send", (0,), ()),
-    "recv": ("recv", (), (0,)),
-    "recv_anysource": ("recv", (), (0,)),
+Function = Callable[..., Any]
+
+
+class Method(NamedTuple):
+    """A method of ProcessGroup."""
+
+    name: str  # of the function that users know
+    reads: tuple[int, ...]  # positions of the arguments that it reads
+    writes: tuple[int, ...]  # of those that it writes to
+
+
+METHODS = {
+    "allreduce": Method("all_reduce", (0,), (0,)),
+    "allreduce_coalesced": Method("all_reduce_coalesced", (0,), (0,)),
+    "broadcast": Method("broadcast", (0,), (0,)),
+    "reduce": Method("reduce", (0,), (0,)),
+    "allgather": Method("all_gather", (1,), (0,)),
+    "allgather_coalesced": Method("all_gather_coalesced", (1,), (0,)),
+    "_allgather_base": Method("all_gather_into_tensor", (1,), (0,)),
+    "all_gather_single": Method("all_gather_into_tensor", (1,), (0,)),
+    "allgather_into_tensor_coalesced": Method("all_gather_into_tensor_coalesced", (1,), (0,)),
+    "gather": Method("gather", (1,), (0,)),
+    "scatter": Method("scatter", (1,), (0,)),
+    "reduce_scatter": Method("reduce_scatter", (1,), (0,)),
+    "_reduce_scatter_base": Method("reduce_scatter_tensor", (1,), (0,)),
+    "reduce_scatter_single": Method("reduce_scatter_tensor", (1,), (0,)),
+    "reduce_scatter_tensor_coalesced": Method("reduce_scatter_tensor_coalesced", (1,), (0,)),
+    "alltoall": Method("all_to_all", (1,), (0,)),
+    "alltoall_base": Method("all_to_all_single", (1,), (0,)),
+    "all_to_all_single": Method("all_to_all_single", (1,), (0,)),
+    "send": Method("send", (0,), ()),
+    "recv": Method("recv", (), (0,)),
+    "recv_anysource": Method("recv", (), (0,)),
 }
 
 
-class Collectives:
-    """Records collectives through the process group's methods."""
+Begun = TypeVar("Begun")
+
+
+@dataclass(frozen=True)
+class Pending(Generic[Begun]):
+    """A collective whose result is waited for."""
+
+    work: object  # torch's `Work`
+    begun: Begun
+    written: list[object]  # the arguments that it writes to
+
+
+class CollectiveCalls(ABC, Generic[Begun]):
+    """Sees collectives through the process group's methods."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._waiting: dict[
-            int, tuple[Any, int, int, Any]
-        ] = {}  # id of a Work → the Work, order, name, tensors written
+        self._waiting: dict[int, Pending[Begun]] = {}  # by the id of the Work
+
+    @abstractmethod
+    def _before(self, name: str, group: Any, args: Arguments, reads: tuple[int, ...], frame: FrameType) -> Begun | None:
+        """Look at what a collective of this name is given; None where that is not wanted."""
+
+    @abstractmethod
+    def _after(self, begun: Begun, written: list[object]) -> None:
+        """Look at what it has written to."""
 
     def install(self) -> Undo:
         """Replace the methods; return what puts them back."""
@@ -72,55 +104,76 @@ class Collectives:
 
         return undo
 
-    def _recorded(self, method: str, original: Any) -> Any:
+    def _recorded(self, method: str, original: Function) -> Function:
         name, reads, writes = METHODS[method]
 
-        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(group: Any, *args: object, **kwargs: object) -> object:
             watch = self._watch
             if not watch.on or watch.thread.here.busy:
                 return original(group, *args, **kwargs)
-            opened = self._guarded(lambda: self._before(name, group, args, kwargs, reads), name)
+            begun: Begun | None = None
+            written = [args[place] for place in writes if place < len(args)]
+            with OwnComputation(watch, f"collective {name}"):
+                begun = self._before(name, group, args, reads, sys._getframe(1))
             if watch.tensors.carries_over:
-                self._guarded(lambda: self._unsettle([args[place] for place in writes if place < len(args)]), name)
+                with OwnComputation(watch, f"collective {name}"):
+                    self._unsettle(written)
             watch.thread.here.collective = True
             try:
                 result = original(group, *args, **kwargs)
             finally:
                 watch.thread.here.collective = False
-            if opened is not None:
-                order, call_name = opened
-                written = [args[place] for place in writes if place < len(args)]
+            if begun is not None:
                 if result is None:
-                    self._guarded(lambda: self._after(order, call_name, written), name)
+                    with OwnComputation(watch, f"collective {name}"):
+                        self._after(begun, written)
                 else:
-                    self._waiting[id(result)] = (result, order, call_name, written)
+                    self._waiting[id(result)] = Pending(result, begun, written)
             return result
 
         return call
 
-    def _waited(self, original: Any) -> Any:
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+    def _waited(self, original: Function) -> Function:
+        def wait(work: object, *args: object, **kwargs: object) -> object:
             result = original(work, *args, **kwargs)
-            found = self._waiting.pop(id(work), None)
-            if found is not None and found[0] is work and self._watch.on and not self._watch.thread.here.busy:
-                self._guarded(lambda: self._after(*found[1:]), "wait")
+            pending = self._waiting.pop(id(work), None)
+            if pending is not None and pending.work is work and self._watch.on and not self._watch.thread.here.busy:
+                with OwnComputation(self._watch, "collective wait"):
+                    self._after(pending.begun, pending.written)
             return result
 
         return wait
 
-    def _before(self, name: str, group: Any, args: Any, kwargs: Any, reads: tuple[int, ...]) -> tuple[int, int] | None:
+    def _unsettle(self, written: list[object]) -> None:
+        """Measure anew, in the next step, what is written to: it may be waited for where we don't see it."""
+        for _, tensor in self._watch.flatten("output", written, []):
+            self._watch.tensors.drop_carried_over(tensor)
+
+
+class BegunCollective(NamedTuple):
+    """A collective that has begun."""
+
+    order: int
+    name: int
+
+
+class Collectives(CollectiveCalls[BegunCollective]):
+    """Records collectives."""
+
+    def _before(
+        self, name: str, group: Any, args: Arguments, reads: tuple[int, ...], frame: FrameType
+    ) -> BegunCollective | None:
         watch = self._watch
         recorder = watch.recorder
         watch.do_first()
         series = watch.series(f"Distributed.{name}")
         call = series.name(series.next(recorder.epoch))
         stack = watch.thread.here.stack
-        parent = stack[-1] if stack else None
-        if not watch.in_scope(call, parent, "collective"):
+        if not watch.in_scope(call, stack[-1] if stack else None, "collective"):
             return None
         slots: list[Slot] = watch.flatten("input", [args[place] for place in reads if place < len(args)], [])
         options = next((item for item in args if hasattr(item, "reduceOp")), None)
-        facts: list[tuple[str, Any]] = [("group_size", group.size()), ("group_rank", group.rank())]
+        facts: list[Argument] = [("group_size", group.size()), ("group_rank", group.rank())]
         if group.size() < torch.distributed.get_world_size():
             facts.append(("ranks", torch.distributed.get_process_group_ranks(group)))
         if options is not None:
@@ -130,35 +183,32 @@ class Collectives:
             facts.append(("root", root))
         facts += [(str(place), item) for place, item in enumerate(args) if isinstance(item, int)]
         order = recorder.order()
-        phase = "forward" if torch._C._current_graph_task_id() == -1 else "backward"
-        recorder.call(
-            order, call, watch.kinds["collective"],
-            parent.module if parent else watch.no_text, parent.module_class if parent else watch.no_text,
-            watch.phases[phase], parent.order if parent else -1, -1, watch.arguments([], facts),
-            watch.site(sys._getframe(4)), False, -1, watch.thread_number(),
-        )  # fmt: skip
+        parent = stack[-1] if stack else watch.outside
+        phase = watch.forward_phase if torch._C._current_graph_task_id() == -1 else watch.backward_phase
+        row = watch.call_row(
+            order,
+            call,
+            watch.kinds["collective"],
+            parent.module,
+            parent.module_class,
+            phase,
+            parent=parent.order,
+            arguments=watch.arguments([], facts),
+            stack=watch.site(frame),
+        )
+        recorder.call(row)
         watch.record(order, slots, call)
-        return order, call
+        return BegunCollective(order, call)
 
-    def _unsettle(self, written: list[Any]) -> None:
-        """Measure anew, in the next step, what is written to: it may be waited for where we don't see it."""
-        for _, tensor in self._watch.flatten("output", written, []):
-            self._watch.tensors.drop_carried_over(tensor)
-
-    def _after(self, order: int, name: int, written: list[Any]) -> None:
+    def _after(self, begun: BegunCollective, written: list[object]) -> None:
         watch = self._watch
         outputs = watch.flatten("output", written, [])
         for _, tensor in outputs:
             watch.tensors.mark_unversioned(tensor)  # the backend writes without telling autograd's version counter
-        watch.record(order, outputs, name)
-
-    def _guarded(self, work: Any, where: str) -> Any:
-        with OwnComputation(self._watch, f"collective {where}"):
-            return work()
-        return None
+        watch.record(begun.order, outputs, begun.name)
 
 
-def _operation(operation: Any) -> str:
+def _operation(operation: object) -> str:
     """Return the name of a reduction; its own text holds an address."""
     kinds = torch.distributed.ReduceOp.RedOpType.__members__
     return next((name for name, kind in kinds.items() if operation == kind), "unknown")

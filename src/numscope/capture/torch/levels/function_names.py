@@ -1,14 +1,15 @@
-"""What each torch function is called: `Functional.linear`, `Tensor.permute`, `Torch.exp`, `Linalg.norm`, `Ops.ns.op`."""
+"""The names of torch's functions as users know them: `Functional.linear`, `Tensor.permute`, `Linalg.norm`, `Ops.ns.op`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from numscope.capture.interned import Series
+from numscope.capture.torch.slots import Arguments, Keywords
 from numscope.core.operators import NONE, Trait, operator, writes_in_place
 
 Function = Callable[..., Any]
@@ -21,8 +22,13 @@ _FOREIGN = ("Function", "Ops", "Custom")  # prefixes of what is not torch's own
 TRANSPARENT = {"backward"}
 
 
+class _Name(NamedTuple):
+    prefix: str  # of the namespace: Functional, Tensor, Torch …
+    op: str
+
+
 class Api:
-    """What numscope knows of one torch function."""
+    """The properties of one torch function that capture depends on."""
 
     __slots__ = (
         "aside",
@@ -62,7 +68,8 @@ class Api:
         self.pending = prefix == "Distributed" and op != "wait_tensor"  # its result is not there when it returns
         self.overwrites = writes_in_place(op)
         self.views = Trait.VIEW in traits and not self.overwrites
-        self.fills_a_part = Trait.FILLS_PART in operator(op.rpartition(".")[2]).traits
+        _, _, bare = op.rpartition(".")
+        self.fills_a_part = Trait.FILLS_PART in operator(bare).traits
         self.transmits = Trait.TRANSMITS in traits and not self.overwrites
         self.transparent = op in TRANSPARENT
         self.exposes = Trait.EXPOSES in traits
@@ -90,23 +97,23 @@ class Api:
         self.usual = not (self.asks_versions or self.composite or self.aside)
 
 
-def is_cast(api: Api, args: Any, kwargs: Any) -> bool:
+def is_cast(api: Api, args: Arguments, kwargs: Keywords) -> bool:
     """Tell whether a call of `type` gives a tensor of another dtype, instead of saying which it is."""
     return api.casts and (len(args) > 1 or bool(kwargs))
 
 
-class _LiveGlobals(dict[str, Any]):
+class _LiveGlobals(dict[str, object]):
     """The globals of a module with a few names replaced; all others are looked up live."""
 
-    def __init__(self, module: dict[str, Any], replaced: dict[str, Any]) -> None:
+    def __init__(self, module: dict[str, object], replaced: dict[str, object]) -> None:
         super().__init__(replaced)
         self._module = module
 
-    def __missing__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> object:
         return self._module[name]
 
 
-def _never(*_: Any, **__: Any) -> bool:
+def _never(*_: object, **__: object) -> bool:
     return False
 
 
@@ -120,7 +127,7 @@ def _twin(function: FunctionType) -> Function | None:
     asked = [name for name in function.__code__.co_names if name.startswith("has_torch_function")]
     if not asked:
         return None
-    replaced = dict.fromkeys(asked, _never)
+    replaced: dict[str, object] = dict.fromkeys(asked, _never)
     replaced["__builtins__"] = function.__globals__["__builtins__"]
     scope = _LiveGlobals(function.__globals__, replaced)
     twin = FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
@@ -133,7 +140,7 @@ class ApiTable:
 
     def __init__(self) -> None:
         self.known: dict[Function, Api] = {}
-        self._places: dict[Any, tuple[str, str]] | None = None
+        self._places: dict[object, _Name] | None = None
 
     def __getitem__(self, function: Function) -> Api:
         found = self.known.get(function)
@@ -154,7 +161,7 @@ class ApiTable:
         self.known[function] = api
         return api
 
-    def _place(self, function: Function) -> tuple[str, str]:
+    def _place(self, function: Function) -> _Name:
         assert self._places is not None
         try:
             if function in self._places:
@@ -165,15 +172,15 @@ class ApiTable:
             packet = function.overloadpacket if isinstance(function, torch._ops.OpOverload) else function
             namespace, _, op = packet._qualified_op_name.partition("::")
             if namespace.startswith("_c10d_functional"):
-                return "Distributed", op
-            return ("Aten", op) if namespace == "aten" else ("Ops", f"{namespace}.{op}")
+                return _Name("Distributed", op)
+            return _Name("Aten", op) if namespace == "aten" else _Name("Ops", f"{namespace}.{op}")
         name = getattr(function, "__name__", type(function).__name__)
         if getattr(function, "__objclass__", None) is not None:
-            return "Tensor", name
+            return _Name("Tensor", name)
         module = str(getattr(function, "__module__", "") or "")
         if module.startswith("torch") or module == "":
-            return "Torch", name
-        return "Custom", f"{module.replace('.', '_')}.{name}"
+            return _Name("Torch", name)
+        return _Name("Custom", f"{module.replace('.', '_')}.{name}")
 
 
 def _is_collective(function: Function) -> bool:
@@ -181,9 +188,9 @@ def _is_collective(function: Function) -> bool:
     return getattr(function, "__module__", "") == "torch.distributed.distributed_c10d"
 
 
-def _places() -> dict[Any, tuple[str, str]]:
+def _places() -> dict[object, _Name]:
     """Map every torch function to the name its users know; the more specific namespace wins."""
-    places: dict[Any, tuple[str, str]] = {}
+    places: dict[object, _Name] = {}
     namespaces: list[tuple[str, Any]] = [
         ("Functional", torch.nn.functional),
         ("Functional", torch._C._nn),
@@ -205,9 +212,9 @@ def _places() -> dict[Any, tuple[str, str]]:
             if not callable(value) or isinstance(value, type):
                 continue
             try:
-                known = places.setdefault(value, (prefix, name))
+                known = places.setdefault(value, _Name(prefix, name))
             except TypeError:
                 continue
-            if known[0] == prefix and name == _ALIASES.get(known[1]):
-                places[value] = (prefix, name)
+            if known.prefix == prefix and name == _ALIASES.get(known.op):
+                places[value] = _Name(prefix, name)
     return places

@@ -1,4 +1,4 @@
-"""What a module has of its own: its parameters with the gradients that come to them, and its buffers."""
+"""A module's own tensors: its parameters with the gradients that come to them, and its buffers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.watch import Watch
-from numscope.fingerprint.columns import Unmeasured
 
 _NormBase = torch.nn.modules.batchnorm._NormBase
 Tensors = Mapping[str, torch.Tensor | None]
@@ -21,7 +20,7 @@ Tensors = Mapping[str, torch.Tensor | None]
 def state_of(watch: Watch, parameters: Tensors, buffers: Tensors) -> list[Slot]:
     """Return a module's own parameters and buffers with their slots."""
     return [
-        (slots.get(name) or watch.state_slot(slots, name), tensor)
+        Slot(slots.get(name) or watch.state_slot(slots, name), tensor)
         for slots, tensors in ((watch.parameter_slots, parameters), (watch.buffer_slots, buffers))
         for name, tensor in tensors.items()
         if tensor is not None
@@ -37,7 +36,7 @@ def written_by(watch: Watch, module: torch.nn.Module, versions: dict[str, int | 
         if buffer is not None and (statistics or version_of(buffer) != versions.get(name)):
             if statistics:
                 watch.tensors.mark_unversioned(buffer)
-            written.append((watch.slot_id("output.buffers", name), buffer))
+            written.append(Slot(watch.slot_id("output.buffers", name), buffer))
     return written
 
 
@@ -62,16 +61,7 @@ class GradientHook:
             return
         with OwnCode(watch, "parameters_grad"):
             if (gradient := tensor.grad) is not None:
-                recorder = watch.recorder
-                order = call._order if call._epoch == recorder.epoch else call.begin(state)
-                if watch.restless:
-                    watch.show(order, self._slot, gradient, call.name)
-                    return
-                try:
-                    number = watch.tensors.look_up(gradient)  # its object is a new one, which tells nothing
-                    recorder.slot_rows.extend((order, self._slot, number, -1))
-                except Unmeasured:
-                    watch.show(order, self._slot, gradient, call.name)
+                watch.show(call.begin(state), self._slot, gradient, call.name)
 
 
 def watch_gradient(

@@ -1,9 +1,8 @@
-"""What is known of an operator from its name and its schema: what it reads, what it writes to, where its tensors are."""
+"""Operators by name and schema: the arguments that one reads, those that it writes to, the names of its calls."""
 
 from __future__ import annotations
 
 import threading
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -11,18 +10,13 @@ import torch
 from numscope.capture.interned import Series
 from numscope.capture.torch.levels.collectives import METHODS
 from numscope.capture.torch.levels.function_names import Api
-from numscope.capture.torch.slots import NUMBERS, POSITIONS
+from numscope.capture.torch.slots import POSITIONS, Arguments, Keywords
 from numscope.core.operators import Trait, operator
 
 _NO_MODEL = {"profiler", "prim", "prims"}  # namespaces that hold no operators of a model
-ABSENT = object()  # stands for a tensor that was not given
 _NONE: set[int] = set()
 _called: Any = getattr(torch._ops.OpOverload.__call__, "__code__", None)
 _STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an operator is to call this, no more
-
-
-def _place(item: tuple[str, Any]) -> int:
-    return int(item[0].partition(".")[0])
 
 
 class Names:
@@ -53,12 +47,23 @@ class Names:
 
 
 class Operator(Api):
-    """What numscope knows of one operator, from its name and its schema."""
+    """The properties of one operator that capture depends on, read from its name and its schema."""
 
     __slots__ = (
-        "_in_order", "_order", "aliases", "backward", "call", "forward", "func", "in_group", "in_order", "key", "kind",
-        "ordinary", "out", "reads", "scaled", "shows", "slots", "tensors", "texts", "writes",
-    )  # fmt: skip
+        "aliases",
+        "backward",
+        "call",
+        "forward",
+        "func",
+        "in_group",
+        "key",
+        "kind",
+        "ordinary",
+        "out",
+        "reads",
+        "scaled",
+        "writes",
+    )
 
     def __init__(self, func: Any) -> None:
         self.func = func  # whose id it is known by
@@ -82,16 +87,17 @@ class Operator(Api):
         self.reads: tuple[int, ...] | None = None  # positions, where they are not all but `out`
         self.writes = [(place, item.name) for place, item in arguments if item.alias_info and item.alias_info.is_write]
         if self.in_group and op.rstrip("_") in METHODS:
-            _, self.reads, written = METHODS[op.rstrip("_")]
-            self.writes = [(place, "") for place in written]
+            method = METHODS[op.rstrip("_")]
+            self.reads = method.reads
+            self.writes = [(place, "") for place in method.writes]
         self.writes_unversioned = self.writes_unversioned and not (self.writes or op.startswith("_fused_"))
         # A fused optimizer writes to the gradients only where it is given a scale to divide them by.
         self.scaled = (
             [place for place, item in arguments if item.name == "grads"] if op.startswith("_fused_ada") else []
         )
 
-        # Torch's own, writes to nothing, fills what it returns; `shows`: which of its arguments are tensors, or lists of them.
-        self.shows = ["Tensor" in str(item.type) for _, item in arguments]
+        shows = ["Tensor" in str(item.type) for _, item in arguments]  # a tensor, or a list of them
+        # Torch's own, writes to nothing, fills what it returns: the compiled functions record such.
         self.ordinary = (
             namespace == "aten"
             and not silent
@@ -99,32 +105,11 @@ class Operator(Api):
                 self.writes or self.writes_unversioned or self.uninitialized or self.overwrites or self.fills_a_part
             )
             and len(arguments) <= POSITIONS
-            and (
-                not self.aliases
-                or (self.shows[0] and sum(self.shows) == 1 and Trait.LAZY_VIEW not in operator(op).traits)
-            )
+            and (not self.aliases or (shows[0] and sum(shows) == 1 and Trait.LAZY_VIEW not in operator(op).traits))
         )
         self.key = 0  # which one it is, with room for the number of its arguments
-        self.slots: list[int] = []  # of the positional arguments that it shows
-        self.in_order = self.shows == sorted(self.shows, reverse=True)  # those come first
-        self._order = sorted(range(len(self.shows)), key=lambda place: not self.shows[place])
-        self._in_order: Any = None if self.in_order else itemgetter(*self._order)
-        self.tensors = 0  # how many of them there are
-        self.texts: dict[bytes, int] = {}  # its other arguments as bytes → their interned text
 
-    def arranged(self, args: Any) -> Any:
-        """Return the arguments, first those that it shows, each of which has a place."""
-        count, shows = len(args), self.shows
-        if count == len(shows):
-            return self._in_order(args)
-        return [args[place] if place < count else ABSENT for place in self._order if place < count or shows[place]]
-
-    def others(self, args: Any, found: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-        """Return the positional arguments that are no tensors, in their order; `found`: where there could be some."""
-        values = [(place, value) for value, shown, place in zip(args, self.shows, NUMBERS) if not shown]
-        return sorted(values + found, key=_place) if found else values
-
-    def inputs(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def inputs(self, args: Arguments, kwargs: Keywords) -> tuple[Arguments, Keywords]:
         """Return those arguments that the operator reads."""
         if self.reads is not None:
             args = [args[place] for place in self.reads if place < len(args)]
@@ -132,12 +117,13 @@ class Operator(Api):
             kwargs = {name: value for name, value in kwargs.items() if name not in self.out}
         return args, kwargs
 
-    def written(self, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    def written(self, args: Arguments, kwargs: Keywords) -> list[object]:
         """Return those arguments that the operator may write to."""
         return [args[place] if place < len(args) else kwargs.get(name) for place, name in self.writes]
 
-    def spared(self, args: Any, kwargs: dict[str, Any]) -> set[int]:
+    def spared(self, args: Arguments, kwargs: Keywords) -> set[int]:
         """Return the ids of those tensors among them that it has only read."""
         if not self.scaled or kwargs.get("grad_scale") is not None:
             return _NONE
-        return {id(tensor) for place in self.scaled if place < len(args) for tensor in args[place]}
+        lists = [args[place] for place in self.scaled if place < len(args)]
+        return {id(tensor) for one in lists if isinstance(one, (list, tuple)) for tensor in one}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, compress, repeat
-from operator import attrgetter, is_, itemgetter
+from operator import attrgetter, is_
+from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
@@ -13,28 +14,44 @@ from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _pre_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from numscope.capture.rows import tensors_of
 from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.capture.torch.own_code import OwnComputation
-from numscope.capture.torch.slots import Slot
+from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.nonfinite.rule import SKIPPED_STEP
 
-_tensor = itemgetter(1)  # of a slot
 _version = attrgetter("_version")
 _gradient = attrgetter("grad")
 _requires_grad = attrgetter("requires_grad")
 
 
 class _Names(NamedTuple):
-    """What an optimizer's parameters are called: their labels, and their slots before the step and after it."""
+    """The names of an optimizer's parameters: their labels, and their slots before the step and after it."""
 
     labels: Sequence[str]
     parameters: Sequence[int]
     gradients: Sequence[int]
     outputs: Sequence[int]
+
+
+class _KnownNames(NamedTuple):
+    """Names that were made once, and hold for the same parameters."""
+
+    ids: list[list[int]]  # of the parameters, in their groups
+    named: int  # how many parameters had names then
+    names: _Names
+
+
+class BegunStep(NamedTuple):
+    """A step that has begun."""
+
+    order: int
+    name: int
+    versions: dict[int, int]  # of the parameters, by their ids
 
 
 class Optimizers:
@@ -43,12 +60,11 @@ class Optimizers:
     def __init__(self, watch: Watch, modules: Modules) -> None:
         self._watch = watch
         self._modules = modules
-        self._open: dict[int, tuple[int, int, dict[int, int]]] = {}  # id of the optimizer → order, name, versions
+        self._open: dict[int, BegunStep] = {}  # by the optimizer's id
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
-        # id of the optimizer → the ids of its parameters, how many parameters had names then, and the names of its own
-        self._names: dict[int, tuple[list[list[int]], int, _Names]] = {}
+        self._names: dict[int, _KnownNames] = {}  # by the optimizer's id
         self._stepped = False
-        self._running: dict[int, Any] = {}  # id of the optimizer → the frame of the step that it is in
+        self._running: dict[int, FrameType] = {}  # id of the optimizer → the frame of the step that it is in
 
     def install(self) -> Undo:
         """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
@@ -56,7 +72,7 @@ class Optimizers:
         step = kind.step
         undo_hooks = around_steps(self._before, self._after)
 
-        def stepped(scaler: Any, *args: Any, **kwargs: Any) -> Any:
+        def stepped(scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> object:
             self._stepped = False
             result = step(scaler, *args, **kwargs)
             if not self._stepped and scaler.is_enabled() and self._watch.on:
@@ -71,7 +87,7 @@ class Optimizers:
         kind.step = stepped
         return undo
 
-    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: torch.optim.Optimizer, args: Arguments, kwargs: Keywords) -> None:
         self._stepped = True
         watch = self._watch
         if watch.thread.here.busy or self._is_inner(optimizer, sys._getframe(1)):
@@ -92,9 +108,10 @@ class Optimizers:
         watch.thread.here.begin_quiet()
         watch.thread.here.optimizer_step = stepping
 
-    def _is_inner(self, optimizer: torch.optim.Optimizer, frame: Any) -> bool:
+    def _is_inner(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
         """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
-        around, outer = self._running.get(id(optimizer)), frame
+        around = self._running.get(id(optimizer))
+        outer: FrameType | None = frame
         while around is not None and outer is not None:
             if outer.f_back is around:
                 return True
@@ -120,14 +137,21 @@ class Optimizers:
         if not wanted:
             return
         order = recorder.order()
-        groups = [
+        groups: list[Argument] = [
             (str(index), {key: value for key, value in group.items() if key != "params"})
             for index, group in enumerate(optimizer.param_groups)
         ]
-        recorder.call(
-            order, name, watch.kinds["optimizer"], watch.no_text, watch.no_text, watch.phases["optimizer"], -1, -1,
-            watch.arguments([], groups), watch.site(outside_torch(sys._getframe(2))), False, -1, watch.thread_number(),
-        )  # fmt: skip
+        row = watch.call_row(
+            order,
+            name,
+            watch.kinds["optimizer"],
+            watch.no_text,
+            watch.no_text,
+            watch.phases["optimizer"],
+            arguments=watch.arguments([], groups),
+            stack=watch.site(outside_torch(sys._getframe(2))),
+        )
+        recorder.call(row)
         # The state that a step starts from is what the step before has left; only the first one must be looked at.
         with_state = self._followed.get(id(optimizer)) != recorder.step - 1
         self._followed[id(optimizer)] = recorder.step
@@ -137,28 +161,28 @@ class Optimizers:
             before = list(self._with_state(optimizer, names, parameters))
         rows = self._show(order, before, name)
         if stepping is not None and self._is_last(optimizer):
-            watch.tensors.trust_measured(list(map(_tensor, before)), rows[2::4])
+            watch.tensors.trust_measured([tensor for _, tensor in before], tensors_of(rows))
         versions = dict(zip(map(id, parameters), map(_version, parameters)))
-        self._open[id(optimizer)] = (order, name, versions)
+        self._open[id(optimizer)] = BegunStep(order, name, versions)
 
     def _with_state(
         self, optimizer: torch.optim.Optimizer, names: _Names, parameters: Sequence[torch.Tensor]
     ) -> Iterator[Slot]:
         """Return parameters and gradients with their slots, each with the state that the optimizer has of it."""
         for label, slot, gradient_slot, _, parameter in zip(*names, parameters):
-            yield slot, parameter
+            yield Slot(slot, parameter)
             if (gradient := parameter.grad) is not None:
-                yield gradient_slot, gradient
+                yield Slot(gradient_slot, gradient)
             for key, value in optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
-                    yield self._watch.slot_id(f"state.{label}", key), value
+                    yield Slot(self._watch.slot_id(f"state.{label}", key), value)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> tuple[_Names, Sequence[torch.Tensor]]:
         """Return the parameters that a step may write to, with their names, which are made once."""
         groups = [group["params"] for group in optimizer.param_groups]
         ids = [list(map(id, group)) for group in groups]
         known = self._names.get(id(optimizer))
-        if known is None or known[0] != ids or known[1] != self._modules.named:
+        if known is None or known.ids != ids or known.named != self._modules.named:
             slot = self._watch.slot_id
             labels = [
                 self._modules.parameter_name(parameter) or f"group{group_index}.{index}"
@@ -167,8 +191,8 @@ class Optimizers:
             ]
             kinds = ("parameters", "parameters_grad", "output")
             names = _Names(labels, *([slot(kind, label) for label in labels] for kind in kinds))
-            known = self._names[id(optimizer)] = ids, self._modules.named, names
-        names, parameters = known[2], list(chain.from_iterable(groups))
+            known = self._names[id(optimizer)] = _KnownNames(ids, self._modules.named, names)
+        names, parameters = known.names, list(chain.from_iterable(groups))
         if not all(map(_requires_grad, parameters)):
             wanted = [one.requires_grad or one.grad is not None for one in parameters]
             names = _Names._make(list(compress(column, wanted)) for column in names)
@@ -180,14 +204,14 @@ class Optimizers:
         with self._watch.recorder.together():
             return self._watch.record(order, slots, name)
 
-    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _after(self, optimizer: torch.optim.Optimizer, args: Arguments, kwargs: Keywords) -> None:
         watch = self._watch
         if self._running.get(id(optimizer), frame := sys._getframe(1)) is not frame:
             return
         self._running.pop(id(optimizer), None)
         stepping, asked = watch.thread.here.optimizer_step, watch.thread.here.known_tensors
         watch.thread.here.end_quiet()
-        opened = self._open.pop(id(optimizer), None)
+        begun = self._open.pop(id(optimizer), None)
         if not watch.on or watch.thread.here.busy:
             return
         with OwnComputation(watch, "optimizer"):
@@ -197,10 +221,11 @@ class Optimizers:
                 stepping.go_on(self._is_first(optimizer))
             if watch.thread.here.known_tensors is None:
                 watch.thread.here.known_tensors = {}
-            if opened is not None:
-                self._record_results(optimizer, *opened)
+            if begun is not None:
+                self._record_results(optimizer, begun)
             else:
-                tensors.note_possible_writes(self._parameters(optimizer)[1])
+                _, parameters = self._parameters(optimizer)
+                tensors.note_possible_writes(parameters)
             state = _state(optimizer)
             if tensors.has_optimizer_writes:
                 numbers = tensors.numbers_after_optimizer(state, watch.thread.here.known_tensors)
@@ -214,27 +239,24 @@ class Optimizers:
             watch.flush_if_full()
             watch.thread.here.known_tensors = None
 
-    def _record_results(
-        self, optimizer: torch.optim.Optimizer, order: int, name: int, versions: dict[int, int]
-    ) -> None:
+    def _record_results(self, optimizer: torch.optim.Optimizer, begun: BegunStep) -> None:
         watch = self._watch
         tensors = watch.tensors
         names, parameters = self._parameters(optimizer)
         # Fused kernels write without telling: measure anew.
-        before = list(map(versions.get, map(id, parameters)))
+        before = list(map(begun.versions.get, map(id, parameters)))
         now = list(map(_version, parameters))
         untold = parameters
         if before != now:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.mark_all_unversioned(tensors.not_written_by_optimizer(untold))
-        rows = self._show(order, list(zip(names.outputs, parameters)), name)
+        rows = self._show(begun.order, list(map(Slot, names.outputs, parameters)), begun.name)
         sees_writes = (
             watch.thread.here.entered if watch.unversioned_writes is None else watch.unversioned_writes.sees_all
         )
         if sees_writes and watch.recorder.measures:
-            tensors.carry_over(
-                parameters, rows[2::4], watch.thread.here.known_tensors
-            )  # what writes to it from here on is seen
+            # What writes to them from here on is seen.
+            tensors.carry_over(parameters, tensors_of(rows), watch.thread.here.known_tensors)
 
     def _is_last(self, optimizer: torch.optim.Optimizer) -> bool:
         """Tell whether no code of the user's runs before the step's first operator: no hook of theirs."""
@@ -245,7 +267,7 @@ class Optimizers:
         return not optimizer._optimizer_step_post_hooks and _is_next_to(self._after, iter(_post_hooks.values()))
 
 
-def _is_next_to(ours: Any, hooks: Iterator[Any]) -> bool:
+def _is_next_to(ours: object, hooks: Iterator[object]) -> bool:
     """Tell whether none but our own hooks come before this one."""
     for hook in hooks:
         if hook == ours:
@@ -260,8 +282,8 @@ def _before_step(names: _Names, parameters: Sequence[torch.Tensor]) -> list[Slot
     gradients = list(map(_gradient, parameters))
     slots = chain.from_iterable(zip(zip(names.parameters, parameters), zip(names.gradients, gradients)))
     if any(map(is_, gradients, repeat(None))):
-        return [slot for slot in slots if slot[1] is not None]
-    return list(slots)
+        return [Slot(name, tensor) for name, tensor in slots if tensor is not None]
+    return list(map(Slot._make, slots))
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
@@ -283,7 +305,8 @@ def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Und
     return undo
 
 
-def outside_torch(frame: Any) -> Any:
+def outside_torch(frame: FrameType | None) -> FrameType | None:
+    """Return the innermost frame that is not torch's own."""
     while frame is not None and "torch" in frame.f_globals.get("__name__", "").split(".")[:1]:
         frame = frame.f_back
     return frame

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from types import CodeType
-from typing import Any
+from types import CodeType, FrameType
 
 import torch
 
@@ -35,7 +34,7 @@ class OptimizerStep:
         self._rising: list[torch.Tensor] = []  # whose versions may rise when the mode has returned
         self._versions: list[int] = []  # and what they are before
 
-    def covers(self, frame: Any) -> bool:
+    def covers(self, frame: FrameType | None) -> bool:
         """Tell whether an operator that this frame calls is one of the step's; if not, nothing is known any more."""
         while frame is not None and frame.f_code is not self._code:
             if not frame.f_globals.get("__name__", "").startswith("torch."):

@@ -1,8 +1,9 @@
-"""The compiled functions of capture: what is done at each call, each gradient and each tensor of a job, in C++.
+"""The compiled methods of capture: the work at each call, each gradient and each tensor of a job, in C++.
 
-Each stands in for one Python function, works on the same objects, and leaves to that function what is not usual; the Python
-functions say what is to be done, and do all of it where there is no compiler. So either may be used at any time. They are
-compiled against the headers of the torch that runs, of which c10's are enough, and Python's, when a capture first starts.
+Each stands in for one Python method of a class, works on the same objects, and leaves to that method what is not usual. The
+Python methods are the specification, and do all of the work where there is no compiler. A compiled method is put into its
+class, so that whoever calls the method calls that one. They are compiled against the headers of the torch that runs, of
+which c10's are enough, and Python's, when a capture first starts.
 """
 
 from __future__ import annotations
@@ -16,78 +17,98 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from numscope.capture.torch import inputs, slots
-from numscope.capture.torch.autograd import backward, bare_hooks, graph
-from numscope.capture.torch.identity import tensors
-from numscope.capture.torch.levels import api, api_results, aten, aten_rows, compiled, module_state, modules
+from numscope.capture.columns import AGAIN
+from numscope.capture.interned import Numbering, Series
+from numscope.capture.recorder import Recorder
+from numscope.capture.rows import CallRow, MeasuredAt
+from numscope.capture.sites import Sites
+from numscope.capture.torch.autograd.backward import KEY, BackwardCall, Exit, Led, NodeHook, Sink
+from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
+from numscope.capture.torch.autograd.graph import CallGraph, lead
+from numscope.capture.torch.autograd.recompute import Executions
+from numscope.capture.torch.identity.carried_over import CarriedOver, CarriedTensor
+from numscope.capture.torch.identity.known_tensors import KnownTensor
+from numscope.capture.torch.identity.layouts import Layout, View
+from numscope.capture.torch.identity.tensors import Tensors
+from numscope.capture.torch.inputs import LEAVES, Inputs, aim, aim_again
+from numscope.capture.torch.levels.api import ApiMode, BegunCall, end_call, raised
+from numscope.capture.torch.levels.aten import THREAD, AtenMode
+from numscope.capture.torch.levels.compiled import flags, is_tracing
 from numscope.capture.torch.levels.function_names import Api
-from numscope.capture.torch.levels.operator_schema import ABSENT, Names, Operator
+from numscope.capture.torch.levels.module_state import GradientHook
+from numscope.capture.torch.levels.modules import BegunModule, ModuleName, Modules
+from numscope.capture.torch.levels.operator_schema import Names, Operator
+from numscope.capture.torch.slots import EXACT, SIMPLE
+from numscope.capture.torch.thread import Open, State
+from numscope.capture.torch.watch import Watch
 from numscope.core.compiling import compiled as library_of
 from numscope.core.compiling import is_wanted, program
+from numscope.fingerprint.columns import Unmeasured
+from numscope.fingerprint.native import Way
+from numscope.fingerprint.rows import Rows
+from numscope.fingerprint.torch_form import TorchBatch
 
 _NAME = "numscope_native"
-_SOURCES = ("native.cpp", "common.h", "tensors.h", "backward.h", "calls.h", "modules.h", "aten.h")
+_SOURCES = ("native.cpp", "records.h", "common.h", "tensors.h", "backward.h", "calls.h", "modules.h", "aten.h")
 _STANDARDS = ("c++20", "c++17")  # the newer torch's headers want the first, an old compiler knows the second alone
-_METHODS: tuple[tuple[type, str, str], ...] = (
-    (tensors.Tensors, "look_up", "look_up"),
-    (tensors.Tensors, "number", "number"),
-    (backward.NodeHook, "__call__", "hook_call"),
-    (module_state.GradientHook, "__call__", "gradient_call"),
-    (api.ApiMode, "__torch_function__", "call_function"),
-    (aten.AtenMode, "__torch_dispatch__", "call_operator"),
-    (modules.Modules, "_begin", "begin_module"),
+
+
+class Method(NamedTuple):
+    """A method that has a compiled form."""
+
+    owner: type
+    name: str
+    compiled: str  # the name of that function in C++
+
+
+_METHODS = (
+    Method(Tensors, "look_up", "look_up"),
+    Method(Tensors, "number", "number"),
+    Method(Inputs, "take", "take"),
+    Method(CallGraph, "attach_one", "attach_one"),
+    Method(CallGraph, "walk", "walk"),
+    Method(NodeHook, "__call__", "hook_call"),
+    Method(GradientHook, "__call__", "gradient_call"),
+    Method(WithoutHandles, "registered", "registered"),
+    Method(ApiMode, "__torch_function__", "call_function"),
+    Method(AtenMode, "__torch_dispatch__", "call_operator"),
+    Method(Modules, "_begin", "begin_module"),
+    Method(Modules, "_end", "end_module"),
 )
-_FUNCTIONS: tuple[tuple[Any, str], ...] = (
-    (inputs, "take"),
-    (api, "take"),
-    (modules, "take"),
-    (graph, "attach_one"),
-    (api, "attach_one"),
-    (modules, "attach_one"),
-    (graph, "walk"),
-    (bare_hooks, "registered"),
-    (modules, "end_module"),
-)
-# As they are in Python
-_PYTHONS: dict[tuple[Any, str], Any] = {
-    **{(owner, name): vars(owner)[name] for owner, name, _ in _METHODS},
-    **{(owner, name): getattr(owner, name) for owner, name in _FUNCTIONS},
-}
+_PYTHON = {method.compiled: vars(method.owner)[method.name] for method in _METHODS}  # as they are in Python
 
 
 _switched_off = False
 
 
 def adopt() -> bool:
-    """Put the compiled functions in the place of Python's, from here on; tell whether they are there."""
+    """Put the compiled methods into their classes, from here on; tell whether they are there."""
     native = None if _switched_off else load()
     if native is None:
         return False
     for owner, name, function in _METHODS:
-        if vars(owner)[name] is _PYTHONS[owner, name]:
+        if vars(owner)[name] is _PYTHON[function]:
             setattr(owner, name, native.bound(getattr(native, function)))
-    for owner, name in _FUNCTIONS:
-        setattr(owner, name, getattr(native, name))
     return True
 
 
 @contextmanager
 def without() -> Iterator[None]:
-    """Do without compiled functions inside, as where there is no compiler."""
+    """Do without compiled methods inside, as where there is no compiler."""
     global _switched_off
-    now = {place: vars(place[0])[place[1]] for place in _PYTHONS}
+    now = [vars(owner)[name] for owner, name, _ in _METHODS]
     before, _switched_off = _switched_off, True
     try:
-        for (owner, name), function in _PYTHONS.items():
-            setattr(owner, name, function)
+        for owner, name, function in _METHODS:
+            setattr(owner, name, _PYTHON[function])
         yield
     finally:
         _switched_off = before
-        for (owner, name), function in now.items():
+        for (owner, name, _), function in zip(_METHODS, now):
             setattr(owner, name, function)
 
 
@@ -130,74 +151,69 @@ def _module(path: Path) -> Any:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     some = [torch.empty(2), torch.nn.Parameter(torch.empty(3, 4)), torch.empty(2, requires_grad=True)]
-    module.prepare(_classes(), _given(), [(tensor, tensor._cdata) for tensor in some])
+    classes = {kind.__name__: kind for kind in _CLASSES}
+    module.prepare(classes, _given(), [(tensor, tensor._cdata) for tensor in some])
     return module
 
 
-def _classes() -> dict[str, type]:
-    from numscope.capture.interned import Series
-    from numscope.capture.recorder import Recorder
-    from numscope.capture.sites import Sites
-    from numscope.capture.torch.autograd.recompute import Executions
-    from numscope.capture.torch.identity.carried_over import CarriedOver, CarriedTensor
-    from numscope.capture.torch.identity.known_tensors import KnownTensor
-    from numscope.capture.torch.identity.layouts import Layout
-    from numscope.capture.torch.thread import Open, State
-    from numscope.capture.torch.watch import Watch
-    from numscope.fingerprint.rows import Rows
-    from numscope.fingerprint.torch_form import TorchBatch
+# The classes whose slots the compiled functions read.
+_CLASSES: tuple[type, ...] = (
+    Api,
+    ApiMode,
+    AtenMode,
+    BackwardCall,
+    CallGraph,
+    CarriedOver,
+    CarriedTensor,
+    Executions,
+    GradientHook,
+    Inputs,
+    KnownTensor,
+    Layout,
+    Modules,
+    Names,
+    NodeHook,
+    Open,
+    Operator,
+    Recorder,
+    Rows,
+    Series,
+    Sites,
+    State,
+    Tensors,
+    TorchBatch,
+    Watch,
+)
+# The records that they read and make, by the fields that `headers.py` names for them.
+_RECORDS: tuple[type, ...] = (BegunCall, BegunModule, CallRow, Exit, Led, MeasuredAt, ModuleName, Numbering, View, Way)
 
-    ours = [Api, api.ApiMode, aten.AtenMode, Operator, Names, modules.Modules, module_state.GradientHook]
-    ours += [tensors.Tensors, KnownTensor, Layout, CarriedOver, CarriedTensor]
-    ours += [Watch, State, Open, Executions, backward.BackwardCall, backward.NodeHook]
-    ours += [Recorder, Series, Sites, Rows, TorchBatch]
-    return {kind.__name__: kind for kind in ours}
 
-
-def _given() -> dict[str, Any]:
+def _given() -> dict[str, object]:
     """Return what the compiled functions are handed over: classes, functions of torch's, and ours for what is rare."""
-    from numscope.capture.columns import AGAIN
-    from numscope.capture.torch.identity.carried_over import CarriedTensor
-    from numscope.capture.torch.identity.known_tensors import KnownTensor
-    from numscope.capture.torch.identity.layouts import Layout
-    from numscope.capture.torch.thread import Open, State
-    from numscope.capture.torch.watch import Watch
-    from numscope.fingerprint.columns import Unmeasured
-    from numscope.fingerprint.native import Way
-    from numscope.fingerprint.torch_form import TorchBatch
-
     core: Any = torch._C
     return {
+        **{kind.__name__: kind for kind in (*_CLASSES, *_RECORDS, Sink, Unmeasured)},
+        **_PYTHON,
         "Tensor": torch.Tensor,
         "Parameter": torch.nn.Parameter,
         "Buffer": getattr(torch.nn, "Buffer", torch.Tensor),
-        "BackwardCall": backward.BackwardCall,
-        "NodeHook": backward.NodeHook,
-        "TorchBatch": TorchBatch,
-        "Way": Way,
         "AccumulateGrad": core._functions.AccumulateGrad,
-        "SIMPLE": slots.SIMPLE,
-        "EXACT": slots.EXACT,
-        "LEAVES": inputs.LEAVES,
-        "KEY": backward.KEY,
-        "Api": Api,
-        "ApiMode": api.ApiMode,
-        "AtenMode": aten.AtenMode,
-        "CarriedTensor": CarriedTensor,
-        "GradientHook": module_state.GradientHook,
-        "KnownTensor": KnownTensor,
-        "Layout": Layout,
-        "Operator": Operator,
         "AGAIN": AGAIN,
-        "Open": Open,
-        "State": State,
-        "Tensors": tensors.Tensors,
-        "Watch": Watch,
-        "Modules": modules.Modules,
-        "Unmeasured": Unmeasured,
-        "compiler": compiled.flags,
-        "is_tracing": compiled.is_tracing,
+        "EXACT": EXACT,
+        "KEY": KEY,
+        "LEAVES": LEAVES,
+        "SIMPLE": SIMPLE,
+        "THREAD": THREAD,
+        "aim": aim,
+        "aim_again": aim_again,
+        "compiler": flags,
+        "count": itertools.count,
+        "end_call": end_call,
+        "is_tracing": is_tracing,
+        "lead": lead,
+        "raised": raised,
         "task": core._current_graph_task_id,
+        "current_node": core._current_autograd_node,
         "functions": core._len_torch_function_stack,
         "modes": core._len_torch_dispatch_stack,
         "traced": core._is_tracing,
@@ -205,29 +221,6 @@ def _given() -> dict[str, Any]:
         "capturing": getattr(core, "_cuda_isCurrentStreamCapturing", None),
         "raw_stream": getattr(core, "_cuda_getCurrentRawStream", None),
         "current_device": getattr(core, "_cuda_getDevice", None),
-        "look_up": _PYTHONS[tensors.Tensors, "look_up"],
-        "hook_call": _PYTHONS[backward.NodeHook, "__call__"],
-        "gradient_call": _PYTHONS[module_state.GradientHook, "__call__"],
-        "call_function": _PYTHONS[api.ApiMode, "__torch_function__"],
-        "begin_module": _PYTHONS[modules.Modules, "_begin"],
-        "end_module": modules.end_module,
-        "end_call": api.end_call,
-        "raised": api_results.raised,
-        "ABSENT": ABSENT,
-        "NUMBERS": slots.NUMBERS,
-        "THREAD": aten.THREAD,
-        "current_node": core._current_autograd_node,
-        "look_up_view": tensors.Tensors.look_up_view,
-        "nested_rows": aten_rows.nested_rows,
-        "named_rows": aten_rows.named_rows,
-        "result_rows": aten_rows.result_rows,
-        "call_operator": _PYTHONS[aten.AtenMode, "__torch_dispatch__"],
-        "take_state": inputs.take_state,
-        "aim": inputs.aim,
-        "aim_again": inputs.aim_again,
-        "lead": graph.lead,
-        "Sink": backward.Sink,
-        "count": itertools.count,
     }
 
 
@@ -243,9 +236,16 @@ def _try_out(native: Any) -> None:
     ]
     for tensor in some:
         told = (
-            tensor.untyped_storage()._cdata, tensor._version, tensor.data_ptr(), tensor.storage_offset(), list(tensor.shape),
-            list(tensor.stride()), tensor.is_contiguous(), tensor.requires_grad, tensor.element_size(),
-        )  # fmt: skip
+            tensor.untyped_storage()._cdata,
+            tensor._version,
+            tensor.data_ptr(),
+            tensor.storage_offset(),
+            list(tensor.shape),
+            list(tensor.stride()),
+            tensor.is_contiguous(),
+            tensor.requires_grad,
+            tensor.element_size(),
+        )
         if native.facts(tensor) != told:
             raise RuntimeError("the compiled functions see another tensor than torch does")
     odd = [torch.ones(2, device="meta"), torch.ones(2, dtype=torch.complex64).conj(), torch.eye(2).to_sparse()]

@@ -53,16 +53,23 @@ static PyObject *hook_of(PyObject *watch, PyObject *node, PyObject *incoming) {
     return hook; /* the node holds it */
 }
 
-/* registered(plain, hooks, hook): the dictionary of a node's first hook, as in handles.py */
+/* WithoutHandles.registered(self, register, hooks, hook): the dictionary of a node's first hook */
 static PyObject *registered(PyObject *, PyObject *const *args, Py_ssize_t) {
-    PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(args[2]));
-    if (args[1] != Py_None || kind != given.NodeHook) return PyObject_CallFunctionObjArgs(args[0], args[1], args[2], nullptr);
+    if (args[2] != Py_None || !is_a(args[3], given.NodeHook))
+        return PyObject_CallFunctionObjArgs(args[1], args[2], args[3], nullptr);
     return answered([&] {
         Ref hooks(must(PyODict_New()));
-        must(PyODict_SetItem(hooks, minus_one, args[2]));
+        must(PyODict_SetItem(hooks, minus_one, args[3]));
         return tuple(hooks.give(), held(Py_None));
     });
 }
+
+/* An edge among those in the flat tuples of a hook; the first is that of an edge or an output. */
+struct HookEdge {
+    PyObject *place, *call, *slot;
+    HookEdge(PyObject *flat, Py_ssize_t at)
+        : place(PyTuple_GET_ITEM(flat, at)), call(PyTuple_GET_ITEM(flat, at + 1)), slot(PyTuple_GET_ITEM(flat, at + 2)) {}
+};
 
 static PyObject *key_of(PyObject *following, PyObject *number) {
     int64_t place = number_of(number);
@@ -74,11 +81,10 @@ static bool is_free(PyObject *outgoing, PyObject *edge, PyObject *call) {
     Py_ssize_t size = PyTuple_GET_SIZE(outgoing);
     if (!size) return true;
     int64_t place = number_of(edge);
-    PyObject *other = PyTuple_GET_ITEM(outgoing, size - 2);
-    if (number_of(PyTuple_GET_ITEM(outgoing, size - 3)) == place)
-        return reinterpret_cast<PyObject *>(Py_TYPE(other)) != given.Sink && other != call;
-    for (Py_ssize_t k = 0; k < size; k += 3)
-        if (number_of(PyTuple_GET_ITEM(outgoing, k)) == place) return false;
+    HookEdge last(outgoing, size - EDGE_ENTRIES);
+    if (number_of(last.place) == place) return !is_a(last.call, given.Sink) && last.call != call;
+    for (Py_ssize_t k = 0; k < size; k += EDGE_ENTRIES)
+        if (number_of(HookEdge(outgoing, k).place) == place) return false;
     return true;
 }
 
@@ -93,7 +99,7 @@ static void lead(PyObject *hook, PyObject *edge, PyObject *call, PyObject *targe
     Ref slot(held(goal)), one(tuple(held(edge), held(call), held(slot)));
     NodeHook_outgoing.put(hook, must(PySequence_Concat(outgoing, one)));
     if (noted) {
-        Ref where(tuple(held(hook), held(edge), held(slot)));
+        Ref where(record(given.Led, held(hook), held(edge), held(slot)));
         must(PyDict_SetItem(targets, key, where));
     }
 }
@@ -105,7 +111,7 @@ static PyObject *leaf_key(PyObject *following) {
     return from_address(variable);
 }
 
-/* Lead what leaves a call by the edges of its other nodes; as walk in graph.py. */
+/* Lead what leaves a call by the edges of its other nodes; as CallGraph.walk. */
 static void walk(
     PyObject *watch, PyObject *own, PyObject *only, PyObject *call, PyObject *pending, PyObject *targets, int64_t first) {
     bool has_leaves = found(targets, given.LEAVES);
@@ -121,7 +127,7 @@ static void walk(
         return true;
     };
     auto leaves = [&](PyObject *place, PyObject *edge, PyObject *following, PyObject *number) {
-        Ref exit(tuple(held(place), held(edge), held(following), held(number)));
+        Ref exit(record(given.Exit, held(place), held(edge), held(following), held(number)));
         append(exits, exit);
     };
     while (Py_ssize_t left = PyList_GET_SIZE(pending)) {
@@ -133,8 +139,8 @@ static void walk(
         if (hook && NodeHook_exits(hook) != Py_None && !has_leaves) {
             Ref inner(held(NodeHook_exits(hook)));
             for (Py_ssize_t k = 0; k < PyList_GET_SIZE(inner.p); k++) {
-                PyObject *exit = PyList_GET_ITEM(inner.p, k), *place = PyTuple_GET_ITEM(exit, 0), *edge = PyTuple_GET_ITEM(exit, 1);
-                PyObject *following = PyTuple_GET_ITEM(exit, 2), *number = PyTuple_GET_ITEM(exit, 3);
+                PyObject *exit = PyList_GET_ITEM(inner.p, k), *place = FIELD(exit, Exit, node), *edge = FIELD(exit, Exit, edge);
+                PyObject *following = FIELD(exit, Exit, following), *number = FIELD(exit, Exit, number);
                 Ref key(key_of(following, number));
                 PyObject *goal = found(targets, key);
                 if (!goal) {
@@ -176,15 +182,17 @@ static void walk(
     if (own != Py_None) NodeHook_exits.put(own, exits.give());
 }
 
-/* walk(watch, own, only, call, pending, targets, first) */
+/* CallGraph.walk(graph, own, only, pending) */
 static PyObject *walk_(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        walk(args[0], args[1], args[2], args[3], args[4], args[5], number_of(args[6]));
+        PyObject *graph = args[0];
+        walk(CallGraph_watch(graph), args[1], args[2], CallGraph_call(graph), args[3], CallGraph_targets(graph),
+             number_of(CallGraph_first(graph)));
         return held(Py_None);
     });
 }
 
-/* Watch the backward of a call that made one output node; as attach_one in graph.py. */
+/* Watch the backward of a call that made one output node; as CallGraph.attach_one. */
 static void attach_one(PyObject *watch, PyObject *call, PyObject *incoming, PyObject *node, PyObject *targets, int64_t first) {
     PyObject *own = hook_of(watch, node, incoming);
     Ref kept(held(own)), inner(must(PyList_New(0)));
@@ -195,11 +203,11 @@ static void attach_one(PyObject *watch, PyObject *call, PyObject *incoming, PyOb
         Ref kept_exits(held(exits));
         edges = PyList_GET_SIZE(exits);
         for (Py_ssize_t k = 0; k < edges; k++) {
-            PyObject *exit = PyList_GET_ITEM(exits, k), *place = PyTuple_GET_ITEM(exit, 0), *following = PyTuple_GET_ITEM(exit, 2);
-            Ref key(key_of(following, PyTuple_GET_ITEM(exit, 3)));
+            PyObject *exit = PyList_GET_ITEM(exits, k), *place = FIELD(exit, Exit, node), *following = FIELD(exit, Exit, following);
+            Ref key(key_of(following, FIELD(exit, Exit, number)));
             if (PyObject *goal = found(targets, key)) {
                 PyObject *hook = place == Py_None ? own : hook_of(watch, place, nullptr);
-                lead(hook, PyTuple_GET_ITEM(exit, 1), call, targets, key, goal);
+                lead(hook, FIELD(exit, Exit, edge), call, targets, key, goal);
             } else if (sequence_of(following) >= first) {
                 append(inner, following);
             }
@@ -237,17 +245,20 @@ static void attach_one(PyObject *watch, PyObject *call, PyObject *incoming, PyOb
     }
 }
 
-/* attach_one(watch, call, incoming, node, targets, first) */
+/* CallGraph.attach_one(graph, incoming, node) */
 static PyObject *attach_one_(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        check(args[1], given.BackwardCall);
-        attach_one(args[0], args[1], args[2], args[3], args[4], number_of(args[5]));
+        PyObject *graph = args[0];
+        check(CallGraph_call(graph), given.BackwardCall);
+        attach_one(CallGraph_watch(graph), CallGraph_call(graph), args[1], args[2], CallGraph_targets(graph),
+                   number_of(CallGraph_first(graph)));
         return held(Py_None);
     });
 }
 
 /* The order of a call's backward part, which is recorded when it is first asked for in a step; as BackwardCall.begin. */
 static PyObject *begun(PyObject *call, PyObject *state) {
+    check(call, given.BackwardCall);
     PyObject *watch = BackwardCall__watch(call), *recorder = Watch_recorder(watch), *epoch = Recorder_epoch(recorder);
     int64_t before = number_of(BackwardCall__epoch(call));
     if (before == number_of(epoch)) return held(BackwardCall__order(call));
@@ -261,10 +272,17 @@ static PyObject *begun(PyObject *call, PyObject *state) {
     BackwardCall__seen.put(call, held(nothing));
     PyObject *row = BackwardCall_row(call);
     Ref thread(thread_of(watch, state));
-    extend(
-        Recorder_call_rows(recorder), order.p, BackwardCall_name(call), PyTuple_GET_ITEM(row, 2), PyTuple_GET_ITEM(row, 3),
-        PyTuple_GET_ITEM(row, 4), Watch_backward_phase(watch), parent.p, before < 0 ? BackwardCall_forward(call) : minus_one, minus_one,
-        PyTuple_GET_ITEM(row, 9), Py_False, minus_one, thread.p);
+    CallColumns columns(thread);
+    columns[CallRow::order] = order;
+    columns[CallRow::name] = BackwardCall_name(call);
+    columns[CallRow::kind] = FIELD(row, CallRow, kind);
+    columns[CallRow::module] = FIELD(row, CallRow, module);
+    columns[CallRow::module_class] = FIELD(row, CallRow, module_class);
+    columns[CallRow::phase] = Watch_backward_phase(watch);
+    columns[CallRow::parent] = parent;
+    if (before < 0) columns[CallRow::forward] = BackwardCall_forward(call);
+    columns[CallRow::stack] = FIELD(row, CallRow, stack);
+    columns.add_to(Recorder_call_rows(recorder));
     return order.give();
 }
 
@@ -280,16 +298,17 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
     int64_t epoch = number_of(Recorder_epoch(recorder));
     Ref number, last_held;
     PyObject *last = nullptr;
-    for (Py_ssize_t k = 0; k + 2 < PyTuple_GET_SIZE(parts); k += 3) {
+    for (Py_ssize_t k = 0; k + EDGE_ENTRIES <= PyTuple_GET_SIZE(parts); k += EDGE_ENTRIES) {
+        HookEdge edge(parts, k);
         /* A place is that of an incoming gradient from the beginning, of an outgoing one from the end. */
-        Py_ssize_t place = number_of(PyTuple_GET_ITEM(parts, k));
+        Py_ssize_t place = number_of(edge.place);
         PyObject *source = place < 0 ? inputs : outputs;
         if (place < 0) place += PyTuple_GET_SIZE(inputs);
         if (place < 0 || place >= PyTuple_GET_SIZE(source)) {
             PyErr_SetString(PyExc_IndexError, "a node has other gradients than it had edges");
             throw Raised();
         }
-        PyObject *call = PyTuple_GET_ITEM(parts, k + 1), *slot = PyTuple_GET_ITEM(parts, k + 2);
+        PyObject *call = edge.call, *slot = edge.slot;
         Ref gradient(held(PyTuple_GET_ITEM(source, place))), kept;
         if (number_of(slot) < 0) { /* a sink */
             gradient = method(call, names.add, gradient.p);
@@ -332,20 +351,19 @@ static void see(PyObject *watch, PyObject *state, PyObject *parts, PyObject *inp
 
 /* Do some work of a hook's, unseen by the job's own modes and by itself; a fault of ours is told. */
 template <typename Work> static PyObject *unseen(PyObject *watch, PyObject *state, PyObject *where, Work work) {
-    State_busy.put(state, held(Py_True));
+    OwnCode own(state);
     Ref guard(held(State_guard(state)));
-    bool well = is_done([&] {
+    return answered([&] {
         Ref entered(method(guard, names.__enter__));
         bool seen = is_done(work);
         if (!seen) seen = is_done([&] { fault(watch, where); });
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        Ref left(PyObject_CallMethodObjArgs(guard, names.__exit__, Py_None, Py_None, Py_None, nullptr));
-        PyErr_Restore(kind, value, trace);
+        {
+            ErrorAside error;
+            Ref left(PyObject_CallMethodObjArgs(guard, names.__exit__, Py_None, Py_None, Py_None, nullptr));
+        }
         if (!seen) throw Raised();
+        return held(Py_None);
     });
-    State_busy.put(state, held(Py_False));
-    return well ? held(Py_None) : nullptr;
 }
 
 /* NodeHook.__call__(hook, grad_inputs, grad_outputs) */

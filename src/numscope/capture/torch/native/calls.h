@@ -3,8 +3,6 @@
 #pragma once
 #include "backward.h"
 
-enum { POSITIONS = 16 };
-
 /* The number of the stack that ends in a frame; as Sites.intern. */
 static PyObject *site_of(PyObject *watch, PyObject *base, PyObject *start) {
     if (!Watch_stacks.is_set(watch)) return held(minus_one);
@@ -60,17 +58,17 @@ static bool are_integers(PyObject *value) {
     return true;
 }
 
-/* One of a call's values: the row of a tensor, or what else is noted; as the loop of `take` in inputs.py. */
+/* One of a call's values: the row of a tensor, or what else is noted; as Inputs.find and Inputs.measure. */
 static void taken(
     PyObject *watch, PyObject *order, PyObject *group, PyObject *value, PyObject *place, PyObject *others, PyObject *rows,
     PyObject *targets) {
     PyObject *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
-    PyObject *slot = PyTuple_GET_ITEM(place, 0), *out = PyTuple_GET_ITEM(place, 1), *name = PyTuple_GET_ITEM(place, 2);
+    PyObject *slot = FIELD(place, Place, slot), *name = FIELD(place, Place, name);
     if (kind == given.Tensor || kind == given.Parameter) {
         Ref number, note;
         note_or(watch, number, note, [&] { return number_in(Watch_tensors(watch), value); });
         extend(rows, order, slot, number.p, note.p);
-        if (targets != Py_None) aimed(targets, value, impl_of(value), out);
+        if (targets != Py_None) aimed(targets, value, impl_of(value), FIELD(place, Place, gradient));
         return;
     }
     int simple = PySet_Contains(given.SIMPLE, kind);
@@ -88,25 +86,13 @@ static void taken(
     }
 }
 
-/* take(watch, order, group, values, places, others, rows, targets) */
-static PyObject *take(PyObject *, PyObject *const *args, Py_ssize_t) {
-    return answered([&] {
-        Ref values(must(PySequence_Fast(args[3], "values")));
-        Py_ssize_t count = std::min(PySequence_Fast_GET_SIZE(values.p), PyList_GET_SIZE(args[4]));
-        for (Py_ssize_t k = 0; k < count; k++)
-            taken(args[0], args[1], args[2], PySequence_Fast_GET_ITEM(values.p, k), PyList_GET_ITEM(args[4], k), args[5], args[6], args[7]);
-        return held(Py_None);
-    });
-}
-
 /* The interned text of a call's other arguments, where values like these were seen before; as Values.arguments. */
 static PyObject *arguments_of(PyObject *watch, PyObject *positional, PyObject *named) {
     Py_ssize_t count = PyList_GET_SIZE(positional), all = count + PyList_GET_SIZE(named);
     if (!all) return held(minus_one);
-    bool one = count == 1 && all == 1;
-    Ref key(must(PyTuple_New(one ? 3 : 1 + 3 * all)));
+    Ref key(must(PyTuple_New(1 + 3 * all)));
     Py_ssize_t at = 0;
-    if (!one) PyTuple_SET_ITEM(key.p, at++, integer(count));
+    PyTuple_SET_ITEM(key.p, at++, integer(count));
     for (Py_ssize_t k = 0; k < all; k++) {
         PyObject *pair = k < count ? PyList_GET_ITEM(positional, k) : PyList_GET_ITEM(named, k - count);
         PyObject *value = PyTuple_GET_ITEM(pair, 1), *kind = reinterpret_cast<PyObject *>(Py_TYPE(value));
@@ -145,16 +131,16 @@ static bool is_traced() { /* as is_tracing in compiled.py */
     return is_true_of(given.traced);
 }
 
-/* The next number of a series in this step. */
+/* The next number of a series in this step; as Series.next. */
 static PyObject *next_in(PyObject *series, PyObject *epoch) {
     PyObject *now = Series_now(series);
-    if (number_of(PyTuple_GET_ITEM(now, 0)) != number_of(epoch)) {
-        Ref fresh(tuple(held(epoch), called(given.count), must(PyList_New(0))));
+    if (number_of(FIELD(now, Numbering, epoch)) != number_of(epoch)) {
+        Ref fresh(record(given.Numbering, held(epoch), called(given.count), must(PyList_New(0))));
         Locked locked(Series__lock(series));
-        if (number_of(PyTuple_GET_ITEM(Series_now(series), 0)) != number_of(epoch)) Series_now.put(series, fresh.give());
+        if (number_of(FIELD(Series_now(series), Numbering, epoch)) != number_of(epoch)) Series_now.put(series, fresh.give());
         now = Series_now(series);
     }
-    if (!PyList_GET_SIZE(PyTuple_GET_ITEM(now, 2))) return next_of(PyTuple_GET_ITEM(now, 1));
+    if (!PyList_GET_SIZE(FIELD(now, Numbering, given_back))) return next_of(FIELD(now, Numbering, numbers));
     return method(series, names.next, epoch);
 }
 
@@ -164,12 +150,24 @@ static PyObject *name_in(PyObject *series, PyObject *known, PyObject *number, Py
     return phase ? method(series, names.name, number, phase) : method(series, names.name, number);
 }
 
-/* What a call is given: the rows of its tensors, its other arguments, and where gradients will go. */
+/* A call's inputs as they are before the call; as Inputs of inputs.py, with nothing in `slots`. */
 struct Inputs {
     Ref positional, named, rows, targets;
-    explicit Inputs(PyObject *watch) : positional(must(PyList_New(0))), named(must(PyList_New(0))), rows(must(PyList_New(0))) {
-        bool follows = Watch_record_backward.is_set(watch) && c10::GradMode::is_enabled();
-        targets = follows ? must(PyDict_New()) : held(Py_None);
+    explicit Inputs(bool follows)
+        : positional(must(PyList_New(0))), named(must(PyList_New(0))), rows(must(PyList_New(0))),
+          targets(follows ? must(PyDict_New()) : held(Py_None)) {}
+    explicit Inputs(PyObject *object) /* what it adds is added to Python's object */
+        : positional(held(Inputs_positional(object))), named(held(Inputs_named(object))), rows(held(Inputs_rows(object))),
+          targets(held(Inputs_targets(object))) {}
+    static bool follows(PyObject *watch) { return Watch_record_backward.is_set(watch) && c10::GradMode::is_enabled(); }
+    PyObject *object() const {
+        Ref object(made(given.Inputs));
+        Inputs_positional.put(object, held(positional));
+        Inputs_named.put(object, held(named));
+        Inputs_slots.put(object, must(PyList_New(0)));
+        Inputs_rows.put(object, held(rows));
+        Inputs_targets.put(object, held(targets));
+        return object.give();
     }
     void take(PyObject *watch, PyObject *order, PyObject *args, PyObject *kwargs) {
         PyObject *places = Watch_places(watch);
@@ -184,19 +182,36 @@ struct Inputs {
         for (Py_ssize_t k = 0; PyDict_Next(kwargs, &at, &key, &value); k++)
             taken(watch, order, names.kwargs, value, PyList_GET_ITEM(where.p, k), named, rows, targets);
     }
-    void log(PyObject *watch, PyObject *series, PyObject *number, PyObject *order) { /* see Executions.note */
-        Ref count(integer(PyList_GET_SIZE(rows.p)));
-        extend(Executions_log(Watch_executions(watch)), series, number, order, count.p, rows.p);
+    void note(PyObject *watch, PyObject *series, PyObject *number, PyObject *order) { /* an Execution, as Executions.note */
+        Ref length(integer(PyList_GET_SIZE(rows.p)));
+        extend(Executions_log(Watch_executions(watch)), series, number, order, length.p, rows.p);
     }
     bool aims() const { return targets != Py_None && PyDict_GET_SIZE(targets.p); }
 };
 
+/* Inputs.take(inputs, watch, order, args, kwargs) */
+static PyObject *take(PyObject *, PyObject *const *args, Py_ssize_t) {
+    return answered([&] {
+        PyObject *watch = args[1], *positional = args[3], *keywords = args[4];
+        check(watch, given.Watch);
+        bool usual = Watch_calm.is_set(watch) && PyTuple_CheckExact(positional) && PyDict_CheckExact(keywords) &&
+            PyTuple_GET_SIZE(positional) <= POSITIONS;
+        if (!usual) return called(given.take, args[0], watch, args[2], positional, keywords);
+        Inputs(args[0]).take(watch, args[2], positional, keywords);
+        return held(Py_None);
+    });
+}
+
 /* A call that has begun, as `_begin` of api.py leaves it. */
 struct Begun {
-    explicit Begun(PyObject *watch) : inputs(watch) {}
+    explicit Begun(PyObject *watch) : inputs(Inputs::follows(watch)) {}
     Inputs inputs;
     Ref order, row, series, number, parent;
     int64_t first = -1;
+    PyObject *object() const {
+        return record(
+            given.BegunCall, held(row), inputs.object(), held(series), held(number), held(parent), held(Py_None), integer(first));
+    }
 };
 
 static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *args, PyObject *kwargs, Begun &call) {
@@ -210,12 +225,19 @@ static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *arg
     Ref site(site_of(watch, Open_site(parent), reinterpret_cast<PyObject *>(PyEval_GetFrame())));
     call.inputs.take(watch, order, args, kwargs);
     Ref arguments(arguments_of(watch, call.inputs.positional, call.inputs.named));
-    call.inputs.log(watch, series, call.number, order);
+    call.inputs.note(watch, series, call.number, order);
     Ref thread(thread_of(watch, state));
-    call.row = tuple(
-        held(order), name.give(), held(Watch_api_kind(watch)), held(Open_module(parent)), held(Open_module_class(parent)),
-        held(Watch_forward_phase(watch)), held(Open_order(parent)), held(minus_one), arguments.give(), site.give(), held(Py_False),
-        held(minus_one), thread.give());
+    CallColumns columns(thread);
+    columns[CallRow::order] = order;
+    columns[CallRow::name] = name;
+    columns[CallRow::kind] = Watch_api_kind(watch);
+    columns[CallRow::module] = Open_module(parent);
+    columns[CallRow::module_class] = Open_module_class(parent);
+    columns[CallRow::phase] = Watch_forward_phase(watch);
+    columns[CallRow::parent] = Open_order(parent);
+    columns[CallRow::arguments] = arguments;
+    columns[CallRow::stack] = site;
+    call.row = columns.row();
     if (call.inputs.aims()) call.first = number_from(given.sequence);
     call.order = order.give();
 }
@@ -232,8 +254,8 @@ static void end(PyObject *watch, Begun &call, PyObject *result) {
         if (node != Py_None && sequence_of(node) >= call.first) {
             Ref name(name_in(call.series, Series_backward(call.series), call.number, names.backward));
             Ref backward(backward_call(watch, name, call.row, call.order, Open_backward(call.parent)));
-            Ref given_in(tuple(attribute(result, names.output_nr), held(backward), held(Watch_first_gradient(watch))));
-            attach_one(watch, backward, given_in, node, call.inputs.targets, call.first);
+            Ref incoming(tuple(attribute(result, names.output_nr), held(backward), held(Watch_first_gradient(watch))));
+            attach_one(watch, backward, incoming, node, call.inputs.targets, call.first);
         }
     }
     flush_if_full(watch, recorder);
@@ -264,41 +286,31 @@ static PyObject *call_function(PyObject *, PyObject *const *all, Py_ssize_t coun
     if (!usual) return asked.by(given.call_function);
     Begun call(watch);
     Ref kept(held(api));
-    State_busy.put(state, held(Py_True));
-    well = is_done([&] { begin(watch, state, api, asked.args, asked.kwargs, call); });
-    if (!well) {
-        call.order = nullptr;
-        well = is_done([&] { fault(watch, Api_head(api)); });
+    {
+        OwnCode own(state);
+        well = is_done([&] { begin(watch, state, api, asked.args, asked.kwargs, call); });
+        if (!well) {
+            call.order = nullptr;
+            well = is_done([&] { fault(watch, Api_head(api)); });
+        }
     }
-    State_busy.put(state, held(Py_False));
     if (!well) return nullptr;
     Ref result(asked.done(asked.func));
     if (!call.order.p) return result.give();
     if (!result.p) {
-        if (PyErr_ExceptionMatches(PyExc_Exception)) {
-            PyObject *kind, *value, *trace;
-            PyErr_Fetch(&kind, &value, &trace);
-            PyErr_NormalizeException(&kind, &value, &trace);
-            if (!is_done([&] { Ref done(called(given.raised, watch, api, call.row.p, call.inputs.rows.p, value)); })) {
-                Py_XDECREF(kind), Py_XDECREF(value), Py_XDECREF(trace);
-                return nullptr;
-            }
-            PyErr_Restore(kind, value, trace);
-        }
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+        ErrorAside error;
+        bool told = is_done([&] { Ref done(called(given.raised, watch, api, call.row.p, call.inputs.rows.p, error.value)); });
+        if (!told) error.replace();
         return nullptr;
     }
-    if (reinterpret_cast<PyObject *>(Py_TYPE(result.p)) != given.Tensor) {
+    if (!is_a(result, given.Tensor)) {
         well = is_done([&] {
-            Ref slots(must(PyList_New(0)));
-            Ref begun(tuple(
-                held(call.row), slots.give(), held(call.inputs.rows), held(call.series), held(call.number), held(call.parent), held(Py_None),
-                held(call.inputs.aims() ? call.inputs.targets.p : Py_None), integer(call.first)));
-            Ref done(called(given.end_call, watch, state.p, api, begun.p, Py_None, result.p));
+            Ref begun(call.object()), done(called(given.end_call, watch, api, begun.p, Py_None, result.p));
         });
         return well ? result.give() : nullptr;
     }
-    State_busy.put(state, held(Py_True));
+    OwnCode own(state);
     well = is_done([&] { end(watch, call, result); }) || is_done([&] { fault(watch, Api_head(api)); });
-    State_busy.put(state, held(Py_False));
     return well ? result.give() : nullptr;
 }

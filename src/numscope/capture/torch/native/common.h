@@ -6,6 +6,8 @@
 #include <frameobject.h>
 #include <structmember.h>
 
+#include "records.h"
+
 #include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
 
@@ -85,6 +87,23 @@ template <typename... Objects> static inline PyObject *tuple(Objects... objects)
     (PyTuple_SET_ITEM(made, place++, objects), ...);
     return made;
 }
+/* An empty record of one of our NamedTuple classes, and one of new references. */
+static inline PyObject *new_record(PyObject *kind, Py_ssize_t fields) {
+    PyObject *made = must(reinterpret_cast<PyTypeObject *>(kind)->tp_alloc(reinterpret_cast<PyTypeObject *>(kind), fields));
+#if PY_VERSION_HEX >= 0x030E0000
+    reinterpret_cast<PyTupleObject *>(made)->ob_hash = -1;
+#endif
+    return made;
+}
+template <typename... Objects> static inline PyObject *record(PyObject *kind, Objects... objects) {
+    PyObject *made = new_record(kind, sizeof...(objects));
+    Py_ssize_t place = 0;
+    (PyTuple_SET_ITEM(made, place++, objects), ...);
+    return made;
+}
+/* A field of a record, borrowed: FIELD(row, CallRow, order). */
+static inline PyObject *field(PyObject *object, Py_ssize_t place) { return PyTuple_GET_ITEM(object, place); }
+#define FIELD(object, kind, name) field(object, kind::name)
 static inline void append(PyObject *list, PyObject *object) { must(PyList_Append(list, object)); }
 template <typename... Objects> static inline void extend(PyObject *list, Objects... objects) { (append(list, objects), ...); }
 static inline void extend_by(PyObject *list, PyObject *sequence) {
@@ -114,15 +133,16 @@ struct Slot {
 #define SLOTS(X) \
     X(Api, head) X(Api, op) X(Api, plain) X(Api, series) X(Api, usual) \
     X(ApiMode, _known) X(ApiMode, _thread) X(ApiMode, _watch) \
-    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _outside) X(AtenMode, _owners) \
-        X(AtenMode, _watch) \
+    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _owners) X(AtenMode, _watch) \
     X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) \
         X(BackwardCall, attached) X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) \
         X(BackwardCall, row) X(BackwardCall, wanted) \
+    X(CallGraph, call) X(CallGraph, first) X(CallGraph, targets) X(CallGraph, watch) \
     X(CarriedOver, by_storage) X(CarriedOver, storage_of) \
     X(CarriedTensor, fingerprint) X(CarriedTensor, known) X(CarriedTensor, version) \
     X(Executions, log) \
     X(GradientHook, _backwards) X(GradientHook, _path) X(GradientHook, _slot) X(GradientHook, _watch) \
+    X(Inputs, named) X(Inputs, positional) X(Inputs, rows) X(Inputs, slots) X(Inputs, targets) \
     X(KnownTensor, content) X(KnownTensor, data_ptr) X(KnownTensor, layout) X(KnownTensor, number) \
         X(KnownTensor, storage) X(KnownTensor, tensor) X(KnownTensor, version) \
     X(Layout, device) X(Layout, dtype) X(Layout, numbers) X(Layout, rows) X(Layout, shape) X(Layout, views) \
@@ -130,8 +150,8 @@ struct Slot {
     X(Names, coming) \
     X(NodeHook, _watch) X(NodeHook, exits) X(NodeHook, incoming) X(NodeHook, outgoing) \
     X(Open, backward) X(Open, module) X(Open, module_class) X(Open, op) X(Open, order) X(Open, path) X(Open, site) \
-    X(Operator, aliases) X(Operator, backward) X(Operator, call) X(Operator, forward) X(Operator, in_order) \
-        X(Operator, key) X(Operator, ordinary) X(Operator, slots) X(Operator, tensors) X(Operator, texts) \
+    X(Operator, aliases) X(Operator, backward) X(Operator, call) X(Operator, forward) X(Operator, key) \
+        X(Operator, ordinary) \
     X(Recorder, _again) X(Recorder, _batch) X(Recorder, _lock) X(Recorder, _measure) X(Recorder, _tensors) \
         X(Recorder, call_rows) X(Recorder, direct) X(Recorder, epoch) X(Recorder, full) X(Recorder, orders) \
         X(Recorder, shares) X(Recorder, sites) X(Recorder, slot_rows) X(Recorder, takes_many) \
@@ -147,7 +167,7 @@ struct Slot {
     X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways) \
     X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) \
         X(Watch, buffer_slots) X(Watch, calm) X(Watch, executions) X(Watch, first_gradient) X(Watch, first_output) \
-        X(Watch, forward_on) X(Watch, forward_phase) X(Watch, inputs) X(Watch, module_kind) X(Watch, on) \
+        X(Watch, forward_on) X(Watch, forward_phase) X(Watch, module_kind) X(Watch, on) \
         X(Watch, outside) X(Watch, parameter_slots) X(Watch, places) X(Watch, record_backward) X(Watch, recorder) \
         X(Watch, records_modules) X(Watch, restless) X(Watch, stacks) X(Watch, tensors) X(Watch, thread)
 
@@ -157,25 +177,15 @@ SLOTS(DECLARE)
 
 /* Objects that Python hands over once: classes, functions of torch's, and functions of ours for what is rare. */
 #define GIVEN(X) \
-    X(ABSENT) X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) X(Api) X(ApiMode) X(AtenMode) \
-    X(BackwardCall) X(begin_module) X(Buffer) \
-    X(call_function) X(call_operator) X(capturing) X(CarriedTensor) X(compiler) X(count) X(current_device) X(current_node) \
-    X(end_call) X(end_module) X(EXACT) \
-    X(functions) \
-    X(gradient_call) X(GradientHook) \
-    X(hook_call) \
-    X(is_tracing) \
-    X(KEY) X(KnownTensor) \
-    X(Layout) X(lead) X(LEAVES) X(look_up) X(look_up_view) \
-    X(modes) X(Modules) \
-    X(named_rows) X(nested_rows) X(NodeHook) X(NUMBERS) \
-    X(Open) X(Operator) \
-    X(Parameter) \
-    X(raised) X(raw_stream) X(result_rows) \
-    X(sequence) X(SIMPLE) X(Sink) X(State) \
-    X(take_state) X(task) X(Tensor) X(Tensors) X(THREAD) X(TorchBatch) X(traced) \
-    X(Unmeasured) \
-    X(Watch) X(Way)
+    X(AccumulateGrad) X(AGAIN) X(aim) X(aim_again) X(Api) X(ApiMode) X(AtenMode) X(BackwardCall) \
+    X(begin_module) X(BegunCall) X(BegunModule) X(Buffer) X(call_function) X(call_operator) \
+    X(CallGraph) X(CallRow) X(capturing) X(CarriedTensor) X(compiler) X(count) X(current_device) \
+    X(current_node) X(end_call) X(end_module) X(EXACT) X(Exit) X(functions) X(gradient_call) \
+    X(GradientHook) X(hook_call) X(Inputs) X(is_tracing) X(KEY) X(KnownTensor) X(Layout) X(lead) \
+    X(LEAVES) X(Led) X(look_up) X(MeasuredAt) X(ModuleName) X(modes) X(Modules) \
+    X(NodeHook) X(Numbering) X(Open) X(Operator) X(Parameter) X(raised) X(raw_stream) X(sequence) \
+    X(SIMPLE) X(Sink) X(State) X(take) X(task) X(Tensor) X(Tensors) X(THREAD) \
+    X(TorchBatch) X(traced) X(Unmeasured) X(View) X(Watch) X(Way)
 
 struct Given {
 #define DECLARE(name) PyObject *name;
@@ -185,26 +195,13 @@ struct Given {
 static Given given;
 
 #define NAMES(X) \
-    X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(_arguments) X(arguments) X(arranged) \
-    X(backward) X(begin) X(_begin_step) X(_buffers) \
-    X(call) \
-    X(detach) X(__dict__) \
-    X(__enter__) X(entry) X(__exit__) \
-    X(fault) X(flatten_one) X(_flush) X(flush_if_full) \
-    X(grad) X(grad_fn) \
-    X(here) \
-    X(index) X(input) X(_is_compiling_flag) \
-    X(keywords) X(kwargs) \
-    X(launch_by_triton) X(layout) X(_link) \
-    X(metadata) X(_modules) \
-    X(name) X(next) X(next_functions) \
-    X(output_nr) \
-    X(_parameters) X(parameters_grad) \
-    X(register_hook) X(release) X(reserve) X(rows) \
-    X(_sequence_nr) X(show) X(slot) X(state_slot) X(streams) \
-    X(tensor) X(thread_number) \
-    X(unmeasured) \
-    X(variable)
+    X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(arguments) X(backward) X(begin) \
+    X(_begin_step) X(_buffers) X(call) X(detach) X(__dict__) X(__enter__) X(entry) X(__exit__) \
+    X(fault) X(flatten_one) X(flatten_output) X(flush_if_full) X(grad) X(grad_fn) X(here) X(index) \
+    X(input) X(_is_compiling_flag) X(keywords) X(kwargs) X(launch_by_triton) X(layout) X(_link) \
+    X(metadata) X(_modules) X(name) X(next) X(next_functions) X(output_nr) X(packed) X(_parameters) \
+    X(parameters_grad) X(register_hook) X(release) X(reserve) X(rows) X(_sequence_nr) X(show) \
+    X(slot) X(state_slot) X(streams) X(tensor) X(thread_number) X(unmeasured) X(variable)
 
 struct Names {
     PyObject *nothing; /* the empty text */
@@ -235,10 +232,6 @@ static inline bool is_simple(c10::TensorImpl *impl) {
     return !impl->key_set().has_any(odd) && impl->has_storage() && !impl->is_inference() && impl->layout() == c10::kStrided &&
         !impl->has_symbolic_sizes_strides() && !impl->is_meta();
 }
-/* Whether an object can be read as one of our records, which are tuples: Dynamo has been seen to put others in their place. */
-static inline bool is_record(PyObject *object, Py_ssize_t fields) {
-    return object && PyTuple_Check(object) && PyTuple_GET_SIZE(object) == fields;
-}
 static inline int64_t version_of(const c10::TensorImpl *impl) { return impl->version_counter().current_version(); }
 
 /* What a weak reference refers to, only to be compared with an object that is held; null of anything else. */
@@ -254,7 +247,7 @@ static inline PyObject *referent(PyObject *reference) {
 #endif
 }
 
-/* Whether an object is of exactly that class. */
+/* Whether an object is of exactly that class: Dynamo has been seen to put others in the place of our records. */
 static inline bool is_a(PyObject *object, PyObject *kind) { return object && reinterpret_cast<PyObject *>(Py_TYPE(object)) == kind; }
 
 /* Raise where what Python gave is not of the class whose slots are looked at. */
@@ -279,6 +272,32 @@ static inline void fault(PyObject *watch, PyObject *where) {
     Ref done(method(watch, names.fault, where, value));
 }
 
+/* Our own code runs in this thread, as long as this is there; see own_code.py. */
+struct OwnCode {
+    PyObject *state;
+    explicit OwnCode(PyObject *state) : state(state) { State_busy.put(state, held(Py_True)); }
+    OwnCode(const OwnCode &) = delete;
+    ~OwnCode() { State_busy.put(state, held(Py_False)); }
+};
+
+/* Python's error that is set, put aside as long as this is there. */
+struct ErrorAside {
+    PyObject *kind, *value, *trace;
+    ErrorAside() {
+        PyErr_Fetch(&kind, &value, &trace);
+        PyErr_NormalizeException(&kind, &value, &trace);
+    }
+    ErrorAside(const ErrorAside &) = delete;
+    ~ErrorAside() {
+        if (kind) PyErr_Restore(kind, value, trace);
+    }
+    void replace() { /* another error is set now, in its place */
+        Py_CLEAR(kind);
+        Py_CLEAR(value);
+        Py_CLEAR(trace);
+    }
+};
+
 /* What is open in this thread, and its number. */
 static inline PyObject *state_of(PyObject *thread) {
     Ref state(attribute(thread, names.here));
@@ -298,6 +317,25 @@ static inline PyObject *thread_of(PyObject *watch, PyObject *state) {
     PyObject *number = State_number(state);
     return number_of(number) < 0 ? method(watch, names.thread_number) : held(number);
 }
+
+/* The columns of a call's row, borrowed; those that are not set are null, as in Watch.call_row. */
+struct CallColumns {
+    PyObject *columns[CallRow::FIELDS];
+    explicit CallColumns(PyObject *thread) {
+        for (PyObject *&column : columns) column = minus_one;
+        columns[CallRow::recompute] = Py_False;
+        columns[CallRow::thread] = thread;
+    }
+    PyObject *&operator[](Py_ssize_t column) { return columns[column]; }
+    void add_to(PyObject *rows) const {
+        for (PyObject *column : columns) append(rows, column);
+    }
+    PyObject *row() const { /* a CallRow */
+        PyObject *made = new_record(given.CallRow, CallRow::FIELDS);
+        for (Py_ssize_t k = 0; k < CallRow::FIELDS; k++) PyTuple_SET_ITEM(made, k, held(columns[k]));
+        return made;
+    }
+};
 
 static inline void flush_if_full(PyObject *watch, PyObject *recorder) {
     if (PyList_GET_SIZE(Recorder_slot_rows(recorder)) > number_of(Recorder_full(recorder)))

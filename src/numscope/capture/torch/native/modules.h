@@ -1,4 +1,4 @@
-/* A module's call: its inputs, parameters and buffers, its result. As modules.py and inputs.py do it. */
+/* A module's call: its inputs, parameters and buffers, its result. As modules.py does it. */
 
 #pragma once
 #include "calls.h"
@@ -31,14 +31,8 @@ static PyObject *state_number(PyObject *tensors, PyObject *tensor) {
     return number.give();
 }
 
-enum { LIST = 16 };
-
-/* Add the rows of a module's own tensors; as take_state in inputs.py. */
+/* Add the rows of a module's own tensors, in slots by their names. */
 static void take_state(PyObject *watch, PyObject *order, PyObject *tensors, PyObject *slots, PyObject *rows) {
-    if (PyDict_GET_SIZE(tensors) > LIST || !PyDict_CheckExact(tensors)) {
-        Ref done(called(given.take_state, watch, order, tensors, slots, rows));
-        return;
-    }
     PyObject *name, *tensor, *known = Watch_tensors(watch);
     for (Py_ssize_t at = 0; PyDict_Next(tensors, &at, &name, &tensor);) {
         if (tensor == Py_None) continue;
@@ -62,31 +56,41 @@ static bool are_simple(PyObject *buffers) {
 static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module, PyObject *args, PyObject *kwargs, PyObject *frame) {
     PyObject *watch = Modules__watch(self), *recorder = Watch_recorder(watch), *stack = State_stack(state);
     Ref own(from_address(module));
-    PyObject *facts = found(Modules__modules(self), own);
+    PyObject *known = found(Modules__modules(self), own);
     Py_ssize_t depth = PyList_GET_SIZE(stack);
-    if (!is_record(facts, 6) || referent(PyTuple_GET_ITEM(facts, 0)) != module || !depth || Watch_asks.is_set(watch) ||
-        PyTuple_GET_ITEM(facts, 1) != reinterpret_cast<PyObject *>(Py_TYPE(module)) || !Watch_records_modules.is_set(watch) ||
+    if (!is_a(known, given.ModuleName) || referent(FIELD(known, ModuleName, module)) != module || !depth || Watch_asks.is_set(watch) ||
+        FIELD(known, ModuleName, kind) != reinterpret_cast<PyObject *>(Py_TYPE(module)) || !Watch_records_modules.is_set(watch) ||
         !Watch_calm.is_set(watch) || PyTuple_GET_SIZE(args) > POSITIONS || number_from(given.task) != -1)
         return nullptr;
     Ref parts(attribute(module, names.__dict__));
     PyObject *parameters = found(parts, names._parameters), *buffers = found(parts, names._buffers);
     PyObject *inner = found(parts, names._modules);
-    if (!parameters || !buffers || !inner || !PyDict_CheckExact(buffers) || !are_simple(buffers)) return nullptr;
-    PyObject *parent = innermost(stack, nullptr), *path = PyTuple_GET_ITEM(facts, 2), *series = PyTuple_GET_ITEM(facts, 5);
-    Ref kept(held(parent)), kept_facts(held(facts)), site(site_of(watch, Open_site(parent), frame));
+    bool few = parameters && PyDict_CheckExact(parameters) && PyDict_GET_SIZE(parameters) <= LIST && buffers &&
+        PyDict_CheckExact(buffers) && PyDict_GET_SIZE(buffers) <= LIST; /* more are measured all at once */
+    if (!few || !inner || !are_simple(buffers)) return nullptr;
+    PyObject *parent = innermost(stack, nullptr), *path = FIELD(known, ModuleName, path), *series = FIELD(known, ModuleName, series);
+    Ref kept(held(parent)), kept_known(held(known)), site(site_of(watch, Open_site(parent), frame));
     Ref order(next_of(Recorder_orders(recorder)));
-    Inputs inputs(watch);
+    Inputs inputs(Inputs::follows(watch));
     inputs.take(watch, order, args, kwargs);
     Ref number(next_in(series, Recorder_epoch(recorder)));
-    inputs.log(watch, series, number, order);
+    inputs.note(watch, series, number, order);
     Ref name(name_in(series, Series_forward(series), number, nullptr));
     Ref backward_name(name_in(series, Series_backward(series), number, names.backward));
     Ref thread(thread_of(watch, state));
-    PyObject *module_id = PyTuple_GET_ITEM(facts, 3), *class_id = PyTuple_GET_ITEM(facts, 4);
-    Ref row(tuple(
-        held(order), held(name), held(Watch_module_kind(watch)), held(module_id), held(class_id), held(Watch_forward_phase(watch)),
-        held(Open_order(parent)), held(minus_one), arguments_of(watch, inputs.positional, inputs.named), held(site), held(Py_False),
-        held(minus_one), thread.give()));
+    PyObject *module_id = FIELD(known, ModuleName, path_id), *class_id = FIELD(known, ModuleName, class_id);
+    Ref arguments(arguments_of(watch, inputs.positional, inputs.named));
+    CallColumns columns(thread);
+    columns[CallRow::order] = order;
+    columns[CallRow::name] = name;
+    columns[CallRow::kind] = Watch_module_kind(watch);
+    columns[CallRow::module] = module_id;
+    columns[CallRow::module_class] = class_id;
+    columns[CallRow::phase] = Watch_forward_phase(watch);
+    columns[CallRow::parent] = Open_order(parent);
+    columns[CallRow::arguments] = arguments;
+    columns[CallRow::stack] = site;
+    Ref row(columns.row());
     Ref backward(backward_call(watch, backward_name, row, order, Open_backward(parent)));
     Ref open(made(given.Open));
     Open_order.put(open, held(order));
@@ -113,8 +117,8 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
         }
     }
     extend_by(Recorder_slot_rows(recorder), inputs.rows);
-    return tuple(
-        open.give(), held(Py_True), name.give(), backward.give(), versions.give(), inputs.targets.give(),
+    return record(
+        given.BegunModule, open.give(), held(Py_True), name.give(), backward.give(), versions.give(), inputs.targets.give(),
         must(PyObject_CallNoArgs(given.sequence)));
 }
 
@@ -127,23 +131,25 @@ static PyObject *begin_module(PyObject *, PyObject *const *args, Py_ssize_t) {
     });
 }
 
-/* _end(watch, module, begun, result) of modules.py */
+/* Modules._end(modules, module, begun, result) */
 static PyObject *end_module(PyObject *, PyObject *const *args, Py_ssize_t) {
     return answered([&] {
-        PyObject *watch = args[0], *module = args[1], *begun = args[2], *result = args[3], *recorder = Watch_recorder(watch);
+        PyObject *self = args[0], *module = args[1], *begun = args[2], *result = args[3];
+        PyObject *watch = Modules__watch(self), *recorder = Watch_recorder(watch);
         Ref parts(attribute(module, names.__dict__));
         PyObject *buffers = found(parts, names._buffers);
-        bool usual = reinterpret_cast<PyObject *>(Py_TYPE(result)) == given.Tensor && PyTuple_GET_ITEM(begun, 1) == Py_True &&
+        bool usual = is_a(begun, given.BegunModule) && is_a(result, given.Tensor) && FIELD(begun, BegunModule, wanted) == Py_True &&
             Watch_calm.is_set(watch) && buffers && PyDict_CheckExact(buffers) && !PyDict_GET_SIZE(buffers);
-        if (!usual) return called(given.end_module, watch, module, begun, result);
-        PyObject *open = PyTuple_GET_ITEM(begun, 0), *backward = PyTuple_GET_ITEM(begun, 3), *targets = PyTuple_GET_ITEM(begun, 5);
+        if (!usual) return called(given.end_module, self, module, begun, result);
+        PyObject *backward = FIELD(begun, BegunModule, backward), *targets = FIELD(begun, BegunModule, targets);
         Ref number, note;
         note_or(watch, number, note, [&] { return number_in(Watch_tensors(watch), result); });
-        extend(Recorder_slot_rows(recorder), Open_order(open), Watch_first_output(watch), number.p, note.p);
+        extend(
+            Recorder_slot_rows(recorder), Open_order(FIELD(begun, BegunModule, open)), Watch_first_output(watch), number.p, note.p);
         if (targets != Py_None && backward != Py_None && impl_of(result)->requires_grad()) {
             BackwardCall_attached.put(backward, held(Py_True));
             Ref node(attribute(result, names.grad_fn));
-            int64_t first = number_of(PyTuple_GET_ITEM(begun, 6));
+            int64_t first = number_of(FIELD(begun, BegunModule, first));
             if (node != Py_None && sequence_of(node) >= first) {
                 Ref incoming(tuple(attribute(result, names.output_nr), held(backward), held(Watch_first_gradient(watch))));
                 attach_one(watch, backward, incoming, node, targets, first);

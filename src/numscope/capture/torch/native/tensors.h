@@ -98,12 +98,9 @@ struct Locked { /* the recorder's lock, as `with` holds it */
     PyObject *lock;
     explicit Locked(PyObject *lock) : lock(lock) { Ref done(method(lock, names.acquire)); }
     ~Locked() {
-        PyObject *kind, *value, *trace;
-        PyErr_Fetch(&kind, &value, &trace);
-        PyObject *done = PyObject_CallMethodNoArgs(lock, names.release);
-        if (done) Py_DECREF(done);
-        else PyErr_Clear();
-        PyErr_Restore(kind, value, trace);
+        ErrorAside error;
+        Ref done(PyObject_CallMethodNoArgs(lock, names.release));
+        if (!done.p) PyErr_Clear();
     }
 };
 
@@ -139,7 +136,8 @@ static int64_t launched(PyObject *batch, PyObject *cuda, PyObject *form, uint64_
     if (!queue) return -1;
     Ref alike(attribute(queue, names.alike));
     PyObject *plan = found(alike, form);
-    PyObject *packed = plan ? PyTuple_GET_ITEM(plan, 0) : Py_None;
+    if (!plan) return -1;
+    Ref packed(attribute(plan, names.packed));
     if (packed == Py_None) return -1;
     Ref entry(attribute(queue, names.entry));
     int64_t row = next_row(batch, false);
@@ -155,11 +153,11 @@ static int64_t launched(PyObject *batch, PyObject *cuda, PyObject *form, uint64_
 static int64_t measured(PyObject *batch, PyObject *tensor, PyObject *form, uint64_t address) {
     if (reinterpret_cast<PyObject *>(Py_TYPE(batch)) == given.TorchBatch && address && TorchBatch__later.is_none(batch)) {
         PyObject *way = found(TorchBatch__ways(batch), form);
-        if (way && reinterpret_cast<PyObject *>(Py_TYPE(way)) == given.Way) {
+        if (is_a(way, given.Way)) {
             Ref kept(held(way));
             int64_t row = next_row(batch, true);
-            Entry entry = reinterpret_cast<Entry>(PyLong_AsVoidPtr(PyTuple_GET_ITEM(way, 2)));
-            if (entered(entry, PyTuple_GET_ITEM(way, 1), row, address, PyTuple_GET_ITEM(way, 3) == Py_True)) {
+            Entry entry = reinterpret_cast<Entry>(PyLong_AsVoidPtr(FIELD(way, Way, entry)));
+            if (entered(entry, FIELD(way, Way, form), row, address, FIELD(way, Way, lets_go) == Py_True)) {
                 Ref place(integer(row)), content(method(tensor, names.detach));
                 Ref done(method(batch, names._add_numpy, place.p, content.p));
             }
@@ -189,12 +187,12 @@ static PyObject *recorded(PyObject *recorder, PyObject *layout, PyObject *conten
     PyObject *rows = Layout_rows(layout), *batch = Recorder__batch(recorder);
     PyObject *known = first || !content ? nullptr : found(rows, content);
     Ref row;
-    if (is_record(known, 2) && number_of(PyTuple_GET_ITEM(known, 0)) == number_of(batch)) {
-        row = held(PyTuple_GET_ITEM(known, 1));
+    if (is_a(known, given.MeasuredAt) && number_of(FIELD(known, MeasuredAt, batch)) == number_of(batch)) {
+        row = held(FIELD(known, MeasuredAt, row));
     } else {
         row = integer(measured(Recorder__measure(recorder), tensor, layout, address));
         if (content) {
-            Ref where(tuple(held(Recorder__batch(recorder)), held(row)));
+            Ref where(record(given.MeasuredAt, held(Recorder__batch(recorder)), held(row)));
             must(PyDict_SetItem(rows, content, where));
         }
     }
