@@ -1,6 +1,6 @@
 """Measure rounding on this machine.
 
-python -m bench.noise record FOLDER [--seconds N]    # the samples of every device here, as Parquet
+python -m bench.noise record FOLDER [--seconds N]    # the samples of every device here, as columns of numpy
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import numpy as np
 import torch
 
 from numscope.diagnose.accuracy.cases import dtypes, operators
@@ -51,14 +50,14 @@ def record(folder: Path, seconds: float, samples: int, threads: list[int] | None
     for kind, count in plans:
         share = (end - time.perf_counter()) * (1.0 if kind == "cuda" or not cuda else 0.2)
         rows, failed = _samples(torch.device(kind), count, samples, time.perf_counter() + share)
-        _write(folder / f"samples-{kind}-{count}.parquet", rows)
+        _write(folder / f"samples-{kind}-{count}.npz", rows)
         (folder / f"failed-{kind}-{count}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
         print(f"{kind}, {count} threads: {len(rows)} samples, {len(failed)} failures", flush=True)
     about = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
     about |= {"cpu": platform.processor() or platform.machine(), "date": time.strftime("%Y-%m-%d")}
     (folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
     if not cuda:
-        _write(folder / "amplified.parquet", list(_amplified(max(2, samples // 4))))
+        _write(folder / "amplified.npz", list(_amplified(max(2, samples // 4))))
 
 
 def _samples(
@@ -114,11 +113,9 @@ def _row(sample: Sample | Amplified) -> dict[str, object]:
 
 
 def _write(path: Path, rows: list[dict[str, object]]) -> None:
-    table = pa.Table.from_pylist(rows).drop_columns("sizes")
-    narrow = [
-        pa.field(f.name, pa.float32() if f.type == pa.float64() and f.name != "error" else f.type) for f in table.schema
-    ]
-    pq.write_table(table.cast(pa.schema(narrow)), path, compression="zstd")
+    """Write columns; nothing but numpy is needed, which is there wherever torch is."""
+    names = [name for name in rows[0] if name != "sizes"] if rows else []
+    np.savez_compressed(path, allow_pickle=False, **{name: np.array([row[name] for row in rows]) for name in names})
 
 
 if __name__ == "__main__":

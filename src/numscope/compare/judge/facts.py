@@ -20,6 +20,7 @@ from numscope.compare.judge.correspondence import (
     part_pairs_with_lone_inputs,
 )
 from numscope.compare.judge.findings import Dtypes, ErrorSizes, Finding, Inputs, LoneCall, Reason, Who
+from numscope.compare.judge.moments import Moments
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.dataflow import Flow, flow, unrelated_sources
 from numscope.compare.judge.precisions import Precisions
@@ -66,6 +67,7 @@ class Facts:
     flow_a: Flow
     flow_b: Flow
     errors: CallErrors
+    moments: Moments
     limits: Floats  # explained at each pair, with the user's factor and the noise runs' measure
     differences: Differences  # arguments that differ
     corresponding: Flags  # pairs that correspond as far as they can be told before judging
@@ -298,6 +300,7 @@ def gather_facts(
         flow_a=flow_a,
         flow_b=flow_b,
         errors=errors,
+        moments=Moments(a, b, alignment, slots, measures),
         limits=_limits(errors, inputs_unrecorded, scale, noise),
         differences=differing,
         corresponding=corresponding,

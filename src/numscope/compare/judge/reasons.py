@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from numscope.compare.judge.call_titles import module_of, number, operator, title
 from numscope.compare.judge.findings import Finding, Inputs, Reason, Who
+from numscope.compare.judge.moments import StandOut
 from numscope.compare.load.side import Side
 from numscope.core.names import label_of
 from numscope.core.words import Mechanism, OriginKind
@@ -156,6 +157,17 @@ class OutputDiffers(CallReason):
 
     def sentence(self, finding: Finding, a: Side, b: Side) -> str:
         return _outputs_differ(finding, a, b) + _from_other_ranks(finding, a)
+
+
+@dataclass(frozen=True)
+class StandsOut(CallReason):
+    """A call changes the norm or the mean of what passes through it as none of its siblings does."""
+
+    by: StandOut
+
+    def sentence(self, finding: Finding, a: Side, b: Side) -> str:
+        text, off = title(a, finding.target), number(finding.relative)
+        return f"{text}: {self.by.sentence()}; outputs differ by {off}, inputs by {number(finding.came_in)}"
 
 
 @dataclass(frozen=True)

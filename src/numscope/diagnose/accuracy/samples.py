@@ -43,6 +43,8 @@ class Sample(NamedTuple):
     form: Form
     dtype: str  # of the result
     error: float  # relative L2, of the output that is off by the most
+    norm_shift: float  # of its norm, relative
+    mean_shift: float  # of its mean, as a share of its root mean square
     sizes: Sizes
 
 
@@ -82,9 +84,17 @@ def accuracy(
 def _samples(operator: str, form: Form, here: Both, exact: Both, backward: bool) -> Iterator[Sample]:
     error = errors(here.gradients, exact.gradients) if backward else errors(here.made, exact.made)
     if error is not None:
-        made = (here.gradients if backward else here.made)[error.place]
+        made, truth = ((both.gradients if backward else both.made)[error.place] for both in (here, exact))
+        moved, size = made.detach().cpu().double(), _norm(truth)
         yield Sample(
-            operator, backward, form, dtype_name(made.dtype), error.relative, sizes(exact, backward, error.place)
+            operator=operator,
+            backward=backward,
+            form=form,
+            dtype=dtype_name(made.dtype),
+            error=error.relative,
+            norm_shift=_norm(moved) / size - 1.0,
+            mean_shift=float((moved - truth.detach()).mean()) * math.sqrt(moved.numel()) / size,
+            sizes=sizes(exact, backward, error.place),
         )
 
 

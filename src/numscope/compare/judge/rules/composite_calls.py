@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from numscope.compare.judge.findings import INHERITED, ORIGIN, PLAIN_ROUNDING, ErrorSizes, or_zero
+from numscope.compare.judge.facts import OneSide
+from numscope.compare.judge.findings import INHERITED, ORIGIN, PLAIN_ROUNDING, ErrorSizes, LoneCall, or_zero
 from numscope.compare.judge.paths.provenance import Provenance
-from numscope.compare.judge.reasons import InnerCallsAgree
+from numscope.compare.judge.reasons import InnerCallsAgree, StandsOut
 from numscope.compare.judge.state import State
+from numscope.core.operators import IDLE
 
 _OWN_WORK = 32  # unit roundoffs, and times the largest error of the inner calls
 
@@ -35,9 +37,45 @@ class CompositeCalls:
         for row in self.facts.made(pair):
             found = self._check_output(pair, row, inner, cause)
             cause = found if cause is None else cause
+        if cause is None and not state.anything_wrong():
+            cause = self._cause_of_standing_out(pair)
         if cause is not None and not self.facts.errors.identical[pair]:
             is_origin = cause >= 0 and state.suspicions[cause].finding.pair == pair
             state.set_verdict(pair, ORIGIN if is_origin else INHERITED, cause)
+
+    def _cause_of_standing_out(self, pair: int) -> int | None:
+        """Return a suspicion where a module changes the norm or the mean of what passes as none of its siblings does."""
+        facts, state = self.facts, self.state
+        if not state.corresponds[pair] or not facts.limits[pair] < np.inf:
+            return None
+        by = facts.moments.across(facts.made(pair))
+        if by is None:
+            return None
+        sizes = ErrorSizes(
+            or_zero(facts.errors.error_out[pair]),
+            or_zero(float(facts.limits[pair])),
+            or_zero(facts.errors.error_in[pair]),
+        )
+        lone = LoneCall(*(self._first_lone_call(one, call) for one, call in zip(facts.sides, facts.calls(pair))))
+        if lone == LoneCall():
+            cause = state.blame(StandsOut(by), pair, sizes)
+        else:
+            order = facts.order(pair) if lone.target < 0 else None
+            cause = state.suspect(facts.lone_finding(lone, facts.target_name(pair), sizes, order=order), firm=True)
+        for row in facts.made(pair):
+            state.mark_wrong(*facts.tensors(row), facts.error_or_zero(row), cause)
+        return cause
+
+    def _first_lone_call(self, one: OneSide, module: int) -> int:
+        """Return the first call inside a module that computes and that one side alone has, -1 for none."""
+        calls = one.side.calls
+        for call in one.lone_calls[one.lone_calls > module].tolist():
+            above = int(calls.parent[call])
+            while above > module:
+                above = int(calls.parent[above])
+            if above == module and self.facts.rounding_class(one.side, call) not in IDLE:
+                return int(call)
+        return -1
 
     def _check_output(self, pair: int, row: int, inner: list[int], cause: int | None) -> int | None:
         """Return the cause of a wrong output, None for one that is right."""

@@ -18,9 +18,10 @@ from numscope.compare.judge.findings import (
     Status,
     or_zero,
 )
+from numscope.compare.judge.moments import StandOut
 from numscope.compare.judge.paths.counterparts import changed_places, lone_calls_make_up
 from numscope.compare.judge.paths.provenance import Provenance
-from numscope.compare.judge.reasons import ChangesState, OutputDiffers, UnrecordedWork
+from numscope.compare.judge.reasons import ChangesState, OutputDiffers, StandsOut, UnrecordedWork
 from numscope.compare.judge.rules.unrecorded_calls import lone_call_before
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Ints, Side, distinct
@@ -120,7 +121,9 @@ class LeafCalls:
             sizes = sizes._replace(explained=self._limit(pair, came))
         sizes = self._off_in_list(pair) or sizes
         blamed, slot = source or _Source(pair)
-        cause = state.blame(UnrecordedWork() if slot else OutputDiffers(), blamed, sizes, slot)
+        by = self._stands_out(pair) if sizes.error <= sizes.explained else None
+        reason = UnrecordedWork() if slot else OutputDiffers() if by is None else StandsOut(by)
+        cause = state.blame(reason, blamed, sizes, slot)
         state.inherit(pair, cause)
         state.set_verdict(blamed, ORIGIN, cause)
 
@@ -247,13 +250,24 @@ class LeafCalls:
 
     def _is_explained(self, pair: int, out: float, came: _Came) -> bool:
         within = out <= self._limit(pair, came)
-        return within and not self._is_scaled(pair, came) and self._off_in_list(pair) is None
+        scaled = self._is_scaled(pair, came)
+        return within and not scaled and self._off_in_list(pair) is None and self._stands_out(pair) is None
+
+    def _stands_out(self, pair: int) -> StandOut | None:
+        """Return how the call changes the norm or the mean of what passes through it, where its siblings do not."""
+        facts = self.facts
+        if facts.errors.discrete_in[pair] or not facts.limits[pair] < np.inf:
+            return None
+        return facts.moments.across(facts.made(pair), self._has_other_arguments(pair))
+
+    def _has_other_arguments(self, pair: int) -> bool:
+        return any(difference.telling for difference in self.facts.argument_differences(pair))
 
     def _limit(self, pair: int, came: _Came) -> float:
         """Return the error that is explained, lowered where there is other evidence that the two compute differently."""
         facts = self.facts
         limit = float(facts.limits[pair] + facts.errors.gain[pair] * came.carried)
-        if any(difference.telling for difference in facts.argument_differences(pair)):
+        if self._has_other_arguments(pair):
             # With arguments that differ, only the error that came in is an excuse, not the call's own rounding.
             return min(limit, 2.0 * came.largest)
         return limit
