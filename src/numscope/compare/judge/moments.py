@@ -81,7 +81,8 @@ class Moments:
         made = slots.role == OUTPUT
 
         def over_inputs(column: Floats) -> Floats:
-            return np.bincount(slots.pair[~made], weights=column[~made], minlength=pairs)[slots.pair]
+            each = np.bincount(slots.pair[~made], weights=column[~made], minlength=pairs)
+            return each.astype(np.float64)[slots.pair]
 
         given_norm, given_mean = over_inputs(np.abs(shift.norm)), over_inputs(np.abs(shift.mean))
         spread, grown = over_inputs(shift.sampling**2), over_inputs(shift.error**2)
