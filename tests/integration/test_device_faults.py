@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from torch import nn
 
 import numscope as ns
 from numscope.core.report import Origin
+from numscope.diagnose.repro import device_page
+from numscope.diagnose.repro.write import write_repro
 from numscope.report.terminal.diagnosis import lines
 from tests.integration.device_faults import FAULTS, faulty, train
 
@@ -126,3 +129,44 @@ def test_another_program_is_no_fault_of_the_device(reference: Callable[[torch.dt
     finally:
         nn.functional.gelu = gelu
     assert diagnosed(target, reference(torch.float32)).mechanism == "semantic"
+
+
+REPRODUCED = [
+    "gelu by a coarse table",
+    "product with a wrong tile",
+    "embedding off by one row",
+    "gelu's backward by the tanh form",
+    "sigmoid with a bit stuck",
+]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in source", "beside it"])
+@pytest.mark.parametrize("name", REPRODUCED)
+def test_the_makers_file_passes_where_the_device_is_right_and_fails_where_it_is_not(
+    name: str,
+    large: bool,
+    reference: Callable[[torch.dtype], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if large:
+        monkeypatch.setattr(device_page, "MOST_BYTES", 0)
+    right = reference(torch.float32)
+    with faulty(name):
+        target = capture(tmp_path / "target")
+    comparison = ns.compare(target, right)
+    file = tmp_path / "test_origin.py"
+    told = write_repro(comparison, ns.diagnose(comparison), file)
+    assert "DEVICE=cpu pytest" in told
+    text = file.read_text()
+    assert "numscope" not in text.replace("Written by numscope", "").replace(str(tmp_path), "")
+    namespace: dict[str, Any] = {"__name__": "repro", "__file__": str(file)}
+    exec(compile(text, "repro", "exec"), namespace)
+    test = namespace["test_the_device_gives_what_float64_gives"]
+    test()
+    with faulty(name), pytest.raises(AssertionError, match="the same numbers as were recorded"):
+        test()
+    namespace["DEVICE"] = "cuda:0"
+    if not torch.cuda.is_available():
+        with pytest.raises(pytest.skip.Exception, match="there is no cuda:0 here"):
+            test()
