@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -170,3 +175,27 @@ def test_the_makers_file_passes_where_the_device_is_right_and_fails_where_it_is_
     if not torch.cuda.is_available():
         with pytest.raises(pytest.skip.Exception, match="there is no cuda:0 here"):
             test()
+
+
+def test_bisect_proves_a_devices_fault_by_itself(tmp_path: Path) -> None:
+    job = Path(__file__).parent / "device_job.py"
+    root = str(job.parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    line = [sys.executable, "-m", "numscope", "bisect", "--no-check", "--out", str(tmp_path / "out")]
+    commands = ["--target", f"{job} --npu", "--reference", str(job)]
+    done = subprocess.run([*line, *commands], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1, done.stderr
+    origin = json.loads((tmp_path / "out" / "report.json").read_text())["origin"]
+    assert (origin["call"], origin["mechanism"]) == ("Functional.gelu.0.forward", "device")
+    assert origin["details"]["diagnosis"]["device"]["device"] == "npu:0"
+    on_cpu, in_float64 = origin["details"]["proof"]
+    for proof, where in ((on_cpu, "on the CPU"), (in_float64, "in float64 where it was")):
+        assert proof["where"] == f"Functional.gelu {where}"
+        assert proof["verdict"] == "equivalent"
+        for name in ("loss", "gradients"):
+            assert proof[name]["after"] < 0.1 * proof[name]["before"], proof
+    text = " ".join(done.stdout.split())
+    assert "with Functional.gelu on the CPU the two runs are equivalent: the fault is proven to be there" in text
+    assert re.search(r"of the gradients' difference \(\S+\) more than 99.9% is gone", text), text
+    assert "test_origin.py: 1 input" in text
+    assert "DEVICE=npu:0 pytest" in text
