@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.align.map_file import Map
+from numscope.compare.cause.chain import with_chains
 from numscope.compare.judge import unmeasured as structure
 from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
@@ -264,6 +265,7 @@ def _assemble(
     calls.end()
     pairs.end()
     suspects = ranked([one for result in results for one in result.origins]) or _beyond(calls, thresholds)
+    suspects = with_chains(suspects, *runs, _MOST_CHAINS)
     lacking = _missing(runs, common, results)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows, lacking)
     reason = ""
@@ -347,6 +349,7 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
     ]
 
 
+_MOST_CHAINS = 5  # suspects whose causes are looked for
 _MOST_CHOICES = 50  # that a report lists
 
 

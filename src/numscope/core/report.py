@@ -41,6 +41,7 @@ class Origin:
     expected: float | None = None
     repair: str | None = None
     details: JsonObject = field(default_factory=dict)
+    chain: tuple[str, ...] = ()  # from the use to the cause, in words
 
     def to_dict(self) -> JsonObject:
         """Return the origin as JSON."""
@@ -56,6 +57,7 @@ class Origin:
             "reason": self.reason,
             "error": {"relative": self.relative, "expected": self.expected},
             "repair": self.repair,
+            "chain": list(self.chain),
             "details": self.details,
         }
         return {key: plain(value) for key, value in shape.items()}

@@ -24,6 +24,7 @@ from numscope.compare.spool import Rows
 from numscope.core.report import Origin, Report
 from numscope.store.schema import TableRow
 
+_MOST_LINKS = 8  # of the chain to the cause that are shown
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomplete": "33", "incomparable": "33"}
 _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
 
@@ -74,6 +75,7 @@ def lines(
         shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
     if report.origin:
         shown += _source(report.origin, paint, width)
+        shown += _chain(report.origin, paint, width)
         shown += ["", *_story(comparison, paint, width)]
         shown += _rivals(report.suspects[1:], paint, width)
     if "graft" in report.details:
@@ -127,6 +129,12 @@ def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
         location = f"…{location[-room + 1 :]}"
     code = origin.source.code.strip()
     return [f"  {paint(location, '36')}"] + ([f"    {_cut(code, width - 4)}"] if code else [])
+
+
+def _chain(origin: Origin, paint: Paint, width: int) -> list[str]:
+    """Return the links from the use to the cause, a line each."""
+    links = list(origin.chain[:_MOST_LINKS])
+    return [f"    {paint('←', '36')} {_cut(link, width - 6)}" for link in links]
 
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
