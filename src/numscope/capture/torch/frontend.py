@@ -177,7 +177,10 @@ class TorchFrontend(Installed):
         from numscope.capture.torch.program import program
 
         try:
-            return program(self.modules.known(), self._optimizers.classes, self.recorder.sites.all_frames())
+            attributes = self.modules.attributes
+            for path, module in self.modules.known().items():
+                attributes.add(path, module)
+            return program(attributes, self._optimizers.classes, self.recorder.sites.all_frames())
         except Exception as error:  # a user's class may raise anything when it is looked at
             self.recorder.skip(f"the program's source and attributes: {type(error).__name__}")
             return None

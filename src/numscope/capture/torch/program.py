@@ -20,31 +20,52 @@ _MOST_MODULES = 20_000
 _UNKNOWN = object()
 
 
-def program(modules: Mapping[str, torch.nn.Module], optimizers: Iterable[type], frames: Iterable[Frame]) -> Program:
-    """Return the program of a run, from what is alive when its first step ends."""
-    described: dict[str, ModuleValues] = {}
-    objects: list[ObjectValues] = []
-    numbers: dict[int, int] = {}
-    kinds: dict[type, None] = dict.fromkeys(optimizers)
-    optimizer_names = [name_of(kind) for kind in kinds]
-    own = set(vars(torch.nn.Module()))
-    for path, module in list(modules.items())[:_MOST_MODULES]:
-        kinds[type(module)] = None
+class Attributes:
+    """The plain attributes of modules and of the configuration objects they hold, as they were when last looked at.
+
+    Modules may be gone when a step ends, so that they are looked at when they get their paths, too.
+    """
+
+    def __init__(self) -> None:
+        self.modules: dict[str, ModuleValues] = {}
+        self.objects: list[ObjectValues] = []
+        self.kinds: dict[type, None] = {}
+        self._numbers: dict[int, int] = {}
+        self._alive: list[object] = []  # an id belongs to an object only as long as that lives
+        self._own = set(vars(torch.nn.Module()))
+
+    def add(self, path: str, module: torch.nn.Module) -> None:
+        """Look at a module."""
+        if len(self.modules) >= _MOST_MODULES and path not in self.modules:
+            return
+        self.kinds[type(module)] = None
         holds: dict[str, int] = {}
-        for name, value in vars(module).items():
-            if name not in own and _is_configuration(value):
-                if id(value) not in numbers:
-                    numbers[id(value)] = len(objects)
-                    objects.append({"class_name": name_of(type(value)), "values": _values(vars(value))})
-                    kinds[type(value)] = None
-                holds[name] = numbers[id(value)]
-        values = _values({name: value for name, value in vars(module).items() if name not in own})
-        described[path] = {"class_name": name_of(type(module)), "values": values, "objects": holds}
+        attributes = {name: value for name, value in vars(module).items() if name not in self._own}
+        for name, value in attributes.items():
+            if not _is_configuration(value):
+                continue
+            number = self._numbers.setdefault(id(value), len(self.objects))
+            if number == len(self.objects):
+                self._alive.append(value)
+                self.kinds[type(value)] = None
+                self.objects.append({"class_name": name_of(type(value)), "values": {}})
+            self.objects[number]["values"] = _values(vars(value))
+            holds[name] = number
+        self.modules[path] = {
+            "class_name": name_of(type(module)),
+            "values": _values(attributes),
+            "objects": holds,
+        }
+
+
+def program(attributes: Attributes, optimizers: Iterable[type], frames: Iterable[Frame]) -> Program:
+    """Return the program of a run."""
+    kinds = {**attributes.kinds, **dict.fromkeys(optimizers)}
     return {
         "format": FORMAT,
-        "modules": described,
-        "objects": objects,
-        "optimizers": optimizer_names,
+        "modules": attributes.modules,
+        "objects": attributes.objects,
+        "optimizers": [name_of(kind) for kind in optimizers],
         "sources": source_texts(frames, kinds),
         "packages": packages(kinds),
     }

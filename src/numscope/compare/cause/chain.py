@@ -42,6 +42,8 @@ def chain_of(origin: Origin, target: RecordedRun, reference: RecordedRun) -> Cha
         call, other = (
             run.maker(origin.step, order, slot) for run, order in zip((target, reference), orders, strict=True)
         )
+        if call is None or other is None or call.operator != other.operator:
+            return Chain()
     links = [*_asked(call, other)]
     if origin.kind == "optimizer":
         links += _optimizer(call, other, target.sources, reference.sources)
@@ -77,10 +79,16 @@ def _asked(call: RecordedCall | None, other: RecordedCall | None) -> Iterator[st
     if call is None or other is None:
         return
     found: list[Difference] = differences(call.arguments, other.arguments, canonical(call.operator))
-    for one in found[:2]:
+    telling = [one for one in found if one.telling] or [one for one in found if not _is_default(one)]
+    for one in telling[:2]:
         name = f"argument {one.name}" if one.name[-1:].isdigit() else one.name
         target, reference = (value_text(value) for value in (one.target, one.reference))
         yield f"{name}={target} ({reference} in the reference)"
+
+
+def _is_default(difference: Difference) -> bool:
+    """Return whether one side passes None, and the other nothing."""
+    return {value_text(difference.target), value_text(difference.reference)} == {"None", "not given"}
 
 
 def _optimizer(

@@ -45,8 +45,13 @@ class Definition:
         return " ".join((ast.get_source_segment(self.text, node) or ast.unparse(node)).split())
 
     def lines(self) -> list[str]:
-        """Return the definition's own lines."""
-        return self.text.splitlines()[self.node.lineno - 1 : self.node.end_lineno]
+        """Return the definition's own lines, that of a docstring or of a comment empty: their places count."""
+        lines = self.text.splitlines()[self.node.lineno - 1 : self.node.end_lineno]
+        for node in ast.walk(self.node):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
+                    lines[number - self.node.lineno] = ""
+        return ["" if line.lstrip().startswith("#") else line for line in lines]
 
 
 class ProgramSources:

@@ -147,7 +147,9 @@ class _Follow:
 
     def _parameter(self, name: str, scope: _Scope) -> list[str] | None:
         outer = self._scope(scope.depth + 1) if scope.depth >= 0 else None
-        if outer is None or scope.reference is None:
+        if outer is None or scope.reference is None or not isinstance(scope.reference.node, Function):
+            return None
+        if name not in parameters(scope.reference.node, bound=False):
             return None
         place, place_r = self.call.frames[-2 - scope.depth].place, self.other.frames[-2 - scope.depth].place
         if outer.reference is None:
