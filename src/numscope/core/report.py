@@ -74,6 +74,8 @@ class Report:
     coverage: JsonObject = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reason: str = ""
+    settings: tuple[JsonObject, ...] = ()  # in which the two runs differ: name, target, reference
+    resolution: JsonObject | None = None  # how small a fault would have shown: largest, call, typical, sentence
     details: JsonObject = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
@@ -86,6 +88,8 @@ class Report:
             "suspects": [suspect.to_dict() for suspect in self.suspects],
             "prefix": plain(self.prefix),
             "coverage": plain(self.coverage),
+            "resolution": plain(self.resolution),
+            "settings": [plain(one) for one in self.settings],
             "counts": plain(self.counts),
             **({"details": plain(self.details)} if self.details else {}),
         }

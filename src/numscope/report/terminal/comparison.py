@@ -68,7 +68,7 @@ def lines(
     report = comparison.report
     badge = verdict_badge(report, paint)
     shown = [_headline(report.origin, badge, paint) if report.origin else badge.rstrip()]
-    shown += [""]
+    shown += [*_settings(report, paint, width), ""]
     if report.verdict == "incomplete":
         shown += _missing(report, paint, width)
     else:
@@ -87,6 +87,9 @@ def lines(
         shown += ["", *_unmatched(comparison, top, paint, width)]
     else:
         shown += ["", *_worst(table, paint, width, only, sort)]
+    if report.resolution is not None and "sentence" in report.resolution:
+        first, *others = textwrap.wrap(report.resolution["sentence"], width - 13, break_long_words=False)
+        shown += ["", f"  {paint('resolution', '36')} {first}", *(f"             {line}" for line in others)]
     shown += ["", *_coverage(comparison, paint, width)]
     if any(_estimated(row) for row in table.to_pylist()):
         shown.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
@@ -99,6 +102,21 @@ def verdict_badge(report: Report, paint: Paint) -> str:
     if report.verdict == "incomplete":
         return f"{paint(' INCOMPLETE:', colour)} {report.details['rest']['headline']}"
     return paint(f" {report.verdict.upper()} ", colour)
+
+
+def _settings(report: Report, paint: Paint, width: int) -> list[str]:
+    """Return the line of the settings in which the two runs differ, that which explains the origin first."""
+    if not report.settings:
+        return []
+    cause = report.origin.details.get("setting") if report.origin else None
+    first = sorted(report.settings, key=lambda one: one["name"] != cause)
+    told = [f"{one['name']}: {_setting(one['target'])} against {_setting(one['reference'])}" for one in first[:3]]
+    more = f" and {len(first) - 3} more (numscope doctor TARGET REFERENCE)" if len(first) > 3 else ""
+    return [f"  {paint('settings', '36')}   {_cut('; '.join(told) + more, width - 13)}"]
+
+
+def _setting(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _missing(report: Report, paint: Paint, width: int) -> list[str]:
@@ -194,6 +212,8 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
         verdict = paint(f"{row['verdict'] or 'unmeasured':<10}", _CALL_COLOURS.get(row["verdict"], ""))
         at = f" step {row['step']}" + (f", rank {row['rank']}" if row["rank"] else "") if len(places) > 1 else ""
         told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}{at}")
+        if row["reason"] and row["verdict"] in ("equivalent", None):
+            told.append(paint(_cut(f"      {row['reason']}", width), "2"))
     return told
 
 
