@@ -38,7 +38,7 @@ class Sites:
         self._frames: list[list[Frame]] = []
         self._users: list[int | None] = []
         self._written = 0
-        self._frame_cache: dict[tuple[CodeType, int], Frame | None] = {}
+        self._frame_cache: dict[tuple[int, int], Frame | None] = {}
         self._boundaries: set[int] = set()
         self._codes: dict[int, CodeType] = {}  # those that keys speak of by their address, which is thereby theirs
 
@@ -87,22 +87,19 @@ class Sites:
         return number
 
     def _describe(self, code: CodeType, lasti: int) -> Frame | None:
-        if (code, lasti) not in self._frame_cache:
+        key = id(code), lasti  # a code has no hash where Dynamo has put a slice among its constants
+        if key not in self._frame_cache:
             file = code.co_filename
             line = _line(code, lasti)
             hidden = file.startswith((_OWN, *_RUNPY)) or file.endswith(os.path.join("torch", "overrides.py"))
             text = linecache.getline(file, line).strip()
             frame = {"file": file, "line": line, "function": code.co_name, "code": text}
-            self._frame_cache[code, lasti] = None if hidden else frame
-        return self._frame_cache[code, lasti]
+            self._frame_cache[key] = None if hidden else frame
+        return self._frame_cache[key]
 
     def frames(self, number: int) -> list[Frame]:
         """Return the frames of a stack, outermost first."""
         return self._frames[number]
-
-    def all_frames(self) -> list[Frame]:
-        """Return the distinct frames of all stacks."""
-        return [frame for frame in self._frame_cache.values() if frame is not None]
 
     def source(self, number: int) -> Frame | None:
         """Return the innermost frame of the user's own code in a stack, or None."""

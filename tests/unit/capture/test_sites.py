@@ -37,3 +37,16 @@ def test_a_stack_as_deep_as_python_allows_is_one_stack() -> None:
     assert all(len(set(same)) == 1 for same in numbers)
     assert len({same[0] for same in numbers}) == len(depths)
     assert [len(sites.frames(same[0])) - len(sites.frames(numbers[0][0])) for same in numbers] == [0, 140, 290, 690]
+
+
+def test_a_frame_whose_code_has_no_hash_has_a_place() -> None:
+    """Dynamo makes such code: a slice among the constants."""
+
+    def caller(sites: Sites) -> int:
+        return call(sites)
+
+    caller.__code__ = caller.__code__.replace(co_consts=(*caller.__code__.co_consts, slice(1, 2)))
+    sites = Sites()
+    numbers = [caller(sites) for _ in range(2)]
+    assert numbers[0] == numbers[1]
+    assert sites.frames(numbers[0])[-1]["function"] == "caller"
