@@ -2,6 +2,7 @@
 # make test    every test
 # make crash   200 jobs killed at random moments, and what they leave
 # make check   lint, format, types, import rules, built front end
+# make compiled  whether capture leaves compiled jobs alone: every job, level and order
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
 # make clean   remove what the others made
 #
@@ -33,10 +34,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test crash check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo test compiled crash check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,6s/^# //p' Makefile
+	@sed -n '1,7s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -63,6 +64,9 @@ check-python: $(CORE) $(CHECK_TOOLS)
 fix: $(CORE) $(CHECK_TOOLS)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+compiled: $(CORE) compiler
+	@$(PY) -m bench.compiled $(BENCH_ARGS)
 
 bench: $(CORE) $(MSPROBE)
 	@$(PY) -m bench --msprobe $(MSPROBE_VENV)/bin/python $(BENCH_ARGS)

@@ -28,15 +28,6 @@ export interface Origin {
   details?: Record<string, unknown>;
 }
 
-export interface Resolution {
-  largest: number;
-  call: string;
-  typical: number;
-  hidden: number;
-  modules: { module: string; phase: string; largest: number; call: string }[];
-  sentence?: string;
-}
-
 export interface Report {
   verdict: 'identical' | 'equivalent' | 'diverged' | 'incomplete' | 'incomparable';
   reason: string;
@@ -45,7 +36,7 @@ export interface Report {
   prefix: { calls: number; last: string | null };
   coverage: Record<string, number | null | string[] | Record<string, number>>;
   settings?: { name: string; target: unknown; reference: unknown }[];
-  resolution?: Resolution | null;
+  resolution?: { largest: Numeric; call: string | null; typical: Numeric; sentence: string };
   counts: Record<string, number>;
   details?: Record<string, unknown>;
 }

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from numscope.capture.recorder import Recorder
 from numscope.capture.rows import CallRow
@@ -34,11 +32,12 @@ from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
 from numscope.capture.torch.levels.pipelines import PipelineShapes
+from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
+from numscope.capture.torch.patching import together
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
-from numscope.core.program import Program
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 
@@ -57,9 +56,8 @@ class TorchFrontend(Installed):
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
-        self._optimizers = Optimizers(watch, self.modules)
         self._parts: list[Any] = [
-            self._optimizers,
+            Optimizers(watch, self.modules),
             Collectives(watch),
             PipelineShapes(watch),
             GraphReplays(watch),
@@ -76,8 +74,6 @@ class TorchFrontend(Installed):
     def start(self) -> None:
         """Begin to watch."""
         native.adopt()
-        if isinstance(self._mode, AtenMode):
-            import_module("torch._dynamo.eval_frame")  # so that our mode is off in what is compiled later, too
         self.install(*self._parts)
         self.watch.forward_on = True
         self.watch.on = True
@@ -97,7 +93,10 @@ class TorchFrontend(Installed):
 
     def tick(self, stepped: Callable[[torch.optim.Optimizer], None]) -> Undo:
         """Call back after each optimizer's step, watched or not; return what ends that."""
-        return register_optimizer_step_post_hook(lambda optimizer, args, kwargs: stepped(optimizer)).remove
+        hooks = around_steps(
+            None, lambda optimizer, args, kwargs: stepped(optimizer), None, lambda optimizer, frame: stepped(optimizer)
+        )
+        return together([self.regions.install(), hooks])
 
     def complaint(self) -> str | None:
         """Return what the user should know of the capture's own settings, at its end."""
@@ -169,21 +168,6 @@ class TorchFrontend(Installed):
         from numscope.capture.torch.module_description import describe
 
         return describe(self.modules.known(), os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "")
-
-    def program(self) -> Program | None:
-        """Return the source and the plain attributes of what runs, or None where stacks are not wanted."""
-        if not self._settings.stacks:
-            return None
-        from numscope.capture.torch.program import program
-
-        try:
-            attributes = self.modules.attributes
-            for path, module in self.modules.known().items():
-                attributes.add(path, module)
-            return program(attributes, self._optimizers.classes, self.recorder.sites.all_frames())
-        except Exception as error:  # a user's class may raise anything when it is looked at
-            self.recorder.skip(f"the program's source and attributes: {type(error).__name__}")
-            return None
 
     def seeds(self) -> dict[str, int]:
         """Return the seed that torch's default generator was last given; reading it changes nothing."""

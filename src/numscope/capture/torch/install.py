@@ -54,6 +54,7 @@ class Installed:
         self.modules = modules
         self._mode = mode
         self._undo: list[Undo] = []
+        self.regions = CompiledRegions(watch, self._leave_mode, self._enter_mode)
         self._in_group = False
 
     def install(self, *parts: Part) -> None:
@@ -67,7 +68,8 @@ class Installed:
         ]
         if self._mode is not None:
             self._enter_mode()
-            self._undo += [self._leave_mode, CompiledRegions(self.watch, self._leave_mode, self._enter_mode).install()]
+            self._undo.append(self._leave_mode)
+        self._undo.append(self.regions.install())
 
     def stop(self) -> None:
         """Undo everything that install did."""
@@ -91,17 +93,20 @@ class Installed:
         return named
 
     def _enter_mode(self) -> None:
-        assert self._mode is not None
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self.watch.thread.here.entered = True
+        here = self.watch.thread.here
+        if self._mode is not None and not here.entered:  # it is on where capture began again inside a region
+            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            here.entered = True
 
     def _leave_mode(self) -> None:
         """Take our mode off the stack, wherever on it the user's own modes have put it."""
         if not self.watch.thread.here.entered:
             return
-        self.watch.thread.here.entered = False
         is_function_mode = isinstance(self._mode, TorchFunctionMode)
         stack = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
+        if not any(mode is self._mode for mode in stack):
+            return  # torch has taken it off while it is called, and puts it back itself
+        self.watch.thread.here.entered = False
         above = []
         for mode in reversed(stack):
             mode.__exit__(None, None, None)

@@ -6,7 +6,9 @@ where they compute with tensors. The compiled functions set the same flag (`Stat
 
 from __future__ import annotations
 
-from types import TracebackType
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, FunctionType, TracebackType
 from typing import Protocol
 
 import torch
@@ -97,3 +99,38 @@ class OwnComputation(OwnCode):
     ) -> bool:
         torch._C._set_grad_enabled(self._grad_mode)
         return super().__exit__(kind, error, trace)
+
+
+def mark_own_functions() -> None:
+    """Tell Dynamo, which is loaded, not to compile the functions of ours that the job may call, nor to ask about them.
+
+    A region calls them where it breaks: a module is called then, or an operator, for which something of ours stands in.
+    """
+    skip: Callable[[CodeType], object] | None = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    if skip is None:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith(("numscope.capture.", "numscope.fingerprint.")):
+            for code in _codes_of(vars(module), name):
+                skip(code)
+
+
+def _codes_of(members: Mapping[str, object], module: str) -> Iterator[CodeType]:
+    """Yield the code of all functions that a module or a class of it defines."""
+    for member in list(members.values()):
+        function = getattr(member, "__func__", getattr(member, "fget", member))
+        function = getattr(function, "__wrapped__", function)
+        if getattr(function, "__module__", None) != module:
+            continue
+        if isinstance(function, type):
+            yield from _codes_of(vars(function), module)
+        elif isinstance(function, FunctionType):
+            yield from _codes_in(function.__code__)
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    """Yield a function's code and that of the functions inside it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes_in(constant)

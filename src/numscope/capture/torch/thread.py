@@ -42,7 +42,6 @@ class State:
     __slots__ = (
         "busy",
         "collective",
-        "compiled",
         "entered",
         "guard",
         "held",
@@ -51,8 +50,8 @@ class State:
         "number",
         "optimizer_step",
         "quiet",
+        "region",
         "stack",
-        "switches",
     )
 
     def __init__(self) -> None:
@@ -65,8 +64,7 @@ class State:
         # By id, while nothing but torch's own code and ours runs: torch need not be asked of these tensors again.
         self.known_tensors: Any = None
         self.entered = False  # the mode is on in this thread
-        self.compiled = 0  # it was, until the compiled region of this frame began
-        self.switches = 0  # how often dynamo has switched itself in that frame
+        self.region: Any = None  # the compiled region that runs, see `levels/compiled.py`
         self.collective = False  # a collective that is recorded runs: the operators in it are the same call
         self.number = -1
         self.last: Any = None  # what the guard looked at last

@@ -20,9 +20,10 @@ FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
 # Facts that differ between any two jobs.
 _TIMES = ("created", "started", "finished", "ended", "time")
-_TOLD_APART = ("numerics.",)  # in the report's own list of settings
-_NAMES = ("pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files", "checksum")
-_IGNORED = (*_TIMES, *_TOLD_APART, *_NAMES)
+_IGNORED = (
+    *(*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files"),
+    "checksum",
+)
 
 
 def about(run: Run | None, name: str = "") -> JsonObject:

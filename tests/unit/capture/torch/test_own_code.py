@@ -52,7 +52,7 @@ SPELLINGS = {
     },
     "_maybe_set_eval_frame": set(),
     "set_stance": set(),
-    "skip_code": set(),
+    "skip_code": {"capture/torch/own_code.py"},
     "disallow_in_graph": set(),
     "_dynamo.disable": set(),
     "_dynamo.run": set(),

@@ -17,7 +17,8 @@ from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.guard.guarded_job import GuardedJob
 from numscope.capture.torch.guard.on_cpu import live_tensor
 from numscope.capture.torch.guard.tracking import LiveTensor
-from numscope.capture.torch.levels.optimizer import around_steps, outside_torch
+from numscope.capture.torch.levels.optimizer import outside_torch
+from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Undo
 from numscope.nonfinite.rule import Counts

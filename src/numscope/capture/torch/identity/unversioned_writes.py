@@ -2,17 +2,16 @@
 
 Most of torch raises the version counter. These do not, or need not: code that was handed a tensor's memory (its address, its
 numpy array, its `.data`), a few of torch's own operators, operators and autograd Functions from outside torch, code that sets
-versions back, compiled regions, and replayed CUDA graphs. Tensors that they may have written are measured again at the next
-look. At level `module`, where no mode is on, all of them are watched, so that parameters can be carried over from step to
-step.
+versions back, compiled regions (see `levels/compiled.py`), and replayed CUDA graphs. Tensors that they may have
+written are measured again at the next look. At level `module`, where no mode is on, all of them are watched, so that
+parameters can be carried over from step to step.
 """
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator
-from types import GetSetDescriptorType, ModuleType
+from types import GetSetDescriptorType
 
 import torch
 
@@ -27,7 +26,6 @@ _PYTHON = {"__array__", "__cuda_array_interface__", "storage"}  # written in Pyt
 _UNVERSIONED = ("_amp_", "_fused_")  # prefixes of torch's own operators that raise no version
 _UNVERSIONED_FUNCTIONS = tuple(name for name in dir(torch) if name.startswith(_UNVERSIONED))
 _OF_TORCH = ("aten::", "prim::", "prims::")
-_DYNAMO = "torch._dynamo.eval_frame"
 
 _Call = Callable[..., object]
 
@@ -142,12 +140,6 @@ class UnversionedWrites:
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._parts = ExposedMemory(watch), SetVersions(watch), ForeignFunctions(watch)
-        self._dynamo: ModuleType | None = None  # the module whose switch is watched
-
-    @property
-    def sees_all(self) -> bool:
-        """Tell whether compiled regions are watched, too: Dynamo may have been loaded since install."""
-        return sys.modules.get(_DYNAMO) is self._dynamo
 
     def install(self) -> Undo:
         """Replace everything that may write without a new version; return a function that puts it back."""
@@ -155,22 +147,7 @@ class UnversionedWrites:
         undo = [part.install() for part in self._parts]
         undo += [_follow(watch, torch, name) for name in _UNVERSIONED_FUNCTIONS]
         undo += [_follow(watch, kind, "__call__", _is_foreign) for kind in operators]
-        self._dynamo = sys.modules.get(_DYNAMO)
-        for name in ("set_eval_frame", "_maybe_set_eval_frame"):
-            if self._dynamo is not None and hasattr(self._dynamo, name):
-                undo.append(self._watch_regions(self._dynamo, name))
         return together(undo)
-
-    def _watch_regions(self, dynamo: ModuleType, name: str) -> Undo:
-        """Carry nothing over where Dynamo begins to run a region."""
-        original, tensors = getattr(dynamo, name), self._watch.tensors
-
-        def switch(callback: object) -> object:
-            if callback is not None and callback is not False:
-                tensors.drop_all_carried_over()
-            return original(callback)
-
-        return replace(dynamo, name, switch)
 
 
 def _follow(watch: Watch, owner: object, name: str, may_write: Callable[[object], bool] | None = None) -> Undo:

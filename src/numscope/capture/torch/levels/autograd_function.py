@@ -11,6 +11,7 @@ import torch
 from numscope.capture.torch.levels.api import record_call
 from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.function_names import Api
+from numscope.capture.torch.patching import replace
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
@@ -29,8 +30,7 @@ class Functions:
 
     def install(self) -> Undo:
         """Replace `Function.apply`; return what puts it back."""
-        original = torch.autograd.Function.__dict__["apply"]
-        plain = original.__func__
+        plain = torch.autograd.Function.__dict__["apply"].__func__
 
         def apply(cls: Any, /, *args: object, **kwargs: object) -> Any:
             watch = self._watch
@@ -42,12 +42,7 @@ class Functions:
                 watch, self._api(cls), lambda: plain(cls, *args, **kwargs), args, kwargs, sys._getframe(1)
             )
 
-        torch.autograd.Function.apply = classmethod(apply)  # type: ignore[method-assign, assignment]
-
-        def undo() -> None:
-            torch.autograd.Function.apply = original  # type: ignore[method-assign]
-
-        return undo
+        return replace(torch.autograd.Function, "apply", classmethod(apply))
 
     def _api(self, cls: type) -> Api:
         found = self._known.get(cls)

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 
 from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.slots import Argument, Arguments, Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
@@ -90,19 +91,10 @@ class CollectiveCalls(ABC, Generic[Begun]):
         if distributed is None or not distributed.is_available():
             return lambda: None
         group, work = distributed.ProcessGroup, distributed.Work
-        # As they stand in the class: read as attributes, methods of C++ classes would no longer be methods.
-        originals = [(group, name, group.__dict__[name]) for name in METHODS if name in group.__dict__]
-        originals.append((work, "wait", work.__dict__["wait"]))
-        for owner, name, _ in originals:
-            plain = getattr(owner, name)
-            setattr(owner, name, self._waited(plain) if owner is work else self._recorded(name, plain))
-
-        def undo() -> None:
-            for owner, name, original in originals:
-                setattr(owner, name, original)
-            self._waiting.clear()
-
-        return undo
+        undo = [
+            replace(group, name, self._recorded(name, getattr(group, name))) for name in METHODS if name in vars(group)
+        ]
+        return together([self._waiting.clear, *undo, replace(work, "wait", self._waited(work.wait))])
 
     def _recorded(self, method: str, original: Function) -> Function:
         name, reads, writes = METHODS[method]

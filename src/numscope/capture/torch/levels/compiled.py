@@ -1,24 +1,37 @@
 """torch.compile: compiled regions run as they would without us; their boundaries are recorded, and the run says so.
 
-Dynamo traces through whatever modes are on: ours would be compiled into the user's graph, or break it. So the mode is off
-while a compiled region runs. Dynamo switches itself on and off for each region through one function, which tells us.
+Dynamo sees nothing of ours:
+
+- While a region runs, no mode of ours is on: Dynamo traces through whatever modes are on, and guards on them. It switches
+  itself on and off for each region through one function, which tells us.
+- While a region is traced and compiled, and while Dynamo is loaded, all that we have replaced in torch is set aside.
+- Our Python functions that a region calls after all, because it breaks there, are marked as not to be compiled.
+
+Dynamo is not loaded for this: where it is not yet, its import is watched.
 """
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import sys
-from collections.abc import Callable
-from types import FrameType, SimpleNamespace
+from collections.abc import Callable, Sequence
+from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
+from numscope.capture.torch import patching
+from numscope.capture.torch.levels.step_hooks import region_begins, region_ends
+from numscope.capture.torch.own_code import mark_own_functions
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 
-# The frame that runs a region in torch 2.13 first switches dynamo off, then notes which dispatch keys are on, and puts them
-# back at the end of the region: a mode must be off before that, and must not come back before it.
-_WRAPPER = "compile_wrapper"
+_DYNAMO = "torch._dynamo"
+_SWITCH = f"{_DYNAMO}.eval_frame"  # the module whose function switches Dynamo on and off in a thread
+_SWITCHES = ("set_eval_frame", "_maybe_set_eval_frame")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # A torch that has no flag is asked each time.
 flags: Any = (
@@ -30,62 +43,213 @@ _traced = torch._C._is_tracing  # by torch.jit.trace
 
 def is_tracing() -> bool:
     """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
-    if torch.compiler.is_compiling():  # Dynamo takes this call for True; a flag read here would be False to it
+    if flags._is_compiling_flag and torch.compiler.is_compiling():
         return True
     return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced()
 
 
+class Region:
+    """A compiled region that runs in a thread, from the frame that switches Dynamo on for it.
+
+    That frame switches Dynamo off, on for the region, off again, and back to what it was; in older torch the first and the
+    third are missing. Between the first and the last, the dispatch keys are the frame's: it notes which are on, and puts
+    them back. So our mode is off from the first to the last. A frame that never switches Dynamo on is that of a function
+    which is not to be compiled.
+    """
+
+    __slots__ = ("begun", "entered", "frame", "stepping", "switched_off")
+
+    def __init__(self, frame: FrameType, entered: bool) -> None:
+        self.frame = frame
+        self.entered = entered  # our mode was on, and is to be on again
+        self.begun = False
+        self.stepping: Optimizer | None = None  # whose step it is
+        self.switched_off = 0  # how often before the region; as often after it, and then back
+
+
 class CompiledRegions:
-    """Switches the mode off inside compiled regions."""
+    """Keeps everything of ours away from Dynamo, and notes where compiled regions run."""
 
     def __init__(self, watch: Watch, leave: Callable[[], None], enter: Callable[[], None]) -> None:
         self._watch = watch
         self._leave = leave
         self._enter = enter
+        self._users = 0  # the capture, and what counts its steps: that also sees the steps that are not recorded
+        self._undo: list[Undo] = []
+        self._between: set[CodeType] = set()  # functions of Dynamo's between the frame of a region and the switch
 
     def install(self) -> Undo:
-        """Replace dynamo's switch; return what puts it back. Dynamo is not loaded for it."""
-        module: Any = sys.modules.get("torch._dynamo.eval_frame")
-        if module is None:
-            return lambda: None
-        original = module.set_eval_frame
+        """Watch Dynamo, now or when it is loaded; return what ends that."""
+        self._users += 1
+        if self._users == 1 and _SWITCH in sys.modules:
+            self._watch_dynamo()
+        elif self._users == 1:
+            self._undo.append(_when_imported(_DYNAMO, self._watch_dynamo))
+        return patching.together([self._end])
+
+    def _end(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            patching.together(self._undo)()
+            self._undo.clear()
+
+    def _watch_dynamo(self) -> None:
+        module: Any = sys.modules.get(_SWITCH)
+        original = getattr(module, "set_eval_frame", None)
+        if original is None:
+            return
+        mark_own_functions()
+        switched, sys_frame = self._switched, sys._getframe
 
         def set_eval_frame(callback: Any) -> Any:
-            self._switched(sys._getframe(1), callback is not None and callback is not False)
+            switched(sys_frame(1), callback is not None)
             return original(callback)
 
-        names = [name for name in ("set_eval_frame", "_maybe_set_eval_frame") if vars(module).get(name) is original]
-        for name in names:
-            setattr(module, name, set_eval_frame)
+        self._between = {
+            function.__code__ for name in _SWITCHES if isinstance(function := vars(module).get(name), FunctionType)
+        }
+        for name in _SWITCHES:
+            if vars(module).get(name) is original:
+                self._undo.append(_keep(module, name, set_eval_frame))
+        optimized: Any = getattr(module, "OptimizedModule", None)
+        if "_initialize" in vars(optimized or object):
+            self._undo.append(_set_aside_in(optimized, "_initialize"))
+        handler: Any = getattr(sys.modules.get(f"{_DYNAMO}.callback"), "callback_handler", None)
+        if handler is not None:
+            self._handler = handler
+            self._undo.append(self._forget_compilations)
 
-        def undo() -> None:
-            for name in names:
-                setattr(module, name, original)
+    # Compilations -------------------------------------------------------------------------------------------------
 
-        return undo
+    _handler: Any = None
 
-    def _switched(self, frame: FrameType, inside: bool) -> None:
-        """Dynamo switches itself, in the frame that runs a region: it does so while it compiles, too."""
-        thread = self._watch.thread
-        caller = id(frame)
-        if thread.here.compiled == caller:
-            if inside:
-                self._unseen()
-                thread.here.switches = 1
-            elif thread.here.switches == 1 and frame.f_code.co_name == _WRAPPER:
-                thread.here.switches = 2  # the region has ended, but the dispatch keys are not back yet
-            else:
-                thread.here.compiled = 0
-                if self._watch.on:
-                    self._enter()
-        elif thread.here.entered and (inside or frame.f_code.co_name == _WRAPPER):
+    def _watch_compilations(self) -> None:
+        """Have torch's own functions in their places while Dynamo traces and compiles. A reset of Dynamo forgets that."""
+        handler = self._handler
+        if handler is not None and _compilation_begins not in handler.start_callbacks:
+            handler.register_start_callback(_compilation_begins)
+            handler.register_end_callback(_compilation_ends)
+
+    def _forget_compilations(self) -> None:
+        handler = self._handler
+        for callbacks, ours in (
+            (handler.start_callbacks, _compilation_begins),
+            (handler.end_callbacks, _compilation_ends),
+        ):
+            if ours in callbacks:
+                callbacks.remove(ours)
+
+    # Regions ------------------------------------------------------------------------------------------------------
+
+    def _switched(self, frame: FrameType, on: bool) -> None:
+        """Dynamo switches itself on or off in a frame, see `Region`."""
+        while frame.f_code in self._between and frame.f_back is not None:
+            frame = frame.f_back
+        here = self._watch.thread.here
+        region = here.region
+        if region is not None and region.frame is not frame and region.frame.f_back is None:
+            region.frame = frame  # Dynamo was switched on by a context manager, and is switched off by it: see `Region`
+        if region is None:
+            if here.busy:
+                return
+            entered = here.entered
             self._leave()
-            thread.here.compiled = caller
-            thread.here.switches = int(inside)
-            if inside:
+            region = here.region = Region(frame, entered and not here.entered)
+            if on:
+                self._begin(region)
+            else:
+                region.switched_off = 1
+        elif region.frame is not frame:
+            if on:  # a region in a region
                 self._unseen()
+        elif on and not region.begun:
+            self._begin(region)
+        elif region.begun and region.switched_off:
+            region.switched_off = 0
+        else:
+            here.region = None
+            if region.begun:
+                region_ends(frame, region.stepping)
+            if region.entered and self._watch.on:
+                self._enter()
 
-    def _unseen(self) -> None:
-        self._watch.tensors.drop_all_carried_over()  # it may write to any of them without a new version
+    def _begin(self, region: Region) -> None:
+        region.begun = True
+        region.stepping = region_begins(region.frame)
+        self._watch_compilations()
+        self._unseen()
         if self._watch.on:
             self._watch.recorder.skip("compiled region: its inside is not seen")
+
+    def _unseen(self) -> None:
+        self._watch.tensors.drop_all_carried_over()  # a region may write to any of them without a new version
+
+
+def _compilation_begins(*_: object) -> None:
+    patching.set_aside()
+
+
+def _compilation_ends(*_: object) -> None:
+    patching.put_back()
+
+
+def _keep(module: ModuleType, name: str, new: object) -> Undo:
+    """Replace a function of Dynamo's own, which is not set aside while it compiles: it says where a region ends."""
+    original = vars(module)[name]
+    setattr(module, name, new)
+
+    def undo() -> None:
+        if vars(module).get(name) is new:
+            setattr(module, name, original)
+
+    return undo
+
+
+def _set_aside_in(owner: type, name: str) -> Undo:
+    """Have torch's own functions in their places inside a method: what it takes hold of must not be ours."""
+    original = vars(owner)[name]
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        with patching.aside():
+            return original(*args, **kwargs)
+
+    return patching.replace(owner, name, method)
+
+
+def _when_imported(name: str, work: Callable[[], None]) -> Undo:
+    """Do some work once a module has been imported, and keep ours away from it until then; return what ends that."""
+    finder = _Finder(name, work)
+    sys.meta_path.insert(0, finder)
+    return finder.remove
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as Python would without it."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._name = name
+        self._work = work
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find the module, and do the work when it has been loaded."""
+        if fullname != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load, work = spec.loader.exec_module, self._work
+
+            def exec_module(module: ModuleType) -> None:
+                with patching.aside():
+                    load(module)
+                work()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

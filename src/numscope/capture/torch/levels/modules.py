@@ -6,6 +6,7 @@ see keyword arguments before the call, run before the user's own hooks, and miss
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from types import FrameType
@@ -26,7 +27,7 @@ from numscope.capture.torch.levels.compiled import is_tracing
 from numscope.capture.torch.levels.function_names import Function
 from numscope.capture.torch.levels.module_state import state_of, watch_gradient, written_by
 from numscope.capture.torch.own_code import OwnCode
-from numscope.capture.torch.program import Attributes
+from numscope.capture.torch.patching import replace
 from numscope.capture.torch.slots import Arguments, Keywords, Slot
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.watch import Watch
@@ -88,12 +89,10 @@ class Modules:
         "_roots",
         "_shows_state",
         "_watch",
-        "attributes",
     )
 
     def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
         self._watch = watch
-        self.attributes = Attributes()  # of modules, for the program of the run
         self._shows_state = watch.settings.parameters
         self._paths: dict[int, ModulePath] = {}
         self._modules: dict[int, ModuleName] = {}
@@ -113,8 +112,6 @@ class Modules:
         for path, module in model.named_modules(prefix=prefix):
             self._paths[id(module)] = ModulePath(weakref.ref(module), path)
             self._modules.pop(id(module), None)
-            if self._watch.settings.stacks:
-                self.attributes.add(path, module)
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._parameters:
                     self._parameters[id(parameter)] = ParameterName(path, name)
@@ -151,7 +148,7 @@ class Modules:
 
         def __call__(module: Module, *args: object, **kwargs: object) -> Any:
             state: State = thread.here
-            if mode is None or state.entered or state.compiled or not watch.on:
+            if mode is None or state.entered or state.region is not None or not watch.on:
                 return record(original, state, module, args, kwargs)
             thread.here.entered = True
             try:
@@ -162,8 +159,11 @@ class Modules:
 
         sites = self._watch.recorder.sites
         sites.boundary(__call__.__code__)
+        functools.update_wrapper(
+            __call__, original
+        )  # by the name, Dynamo knows that no frame of the user's is entered yet
         sites.boundary(Module._call_impl.__code__)  # what lies between the two is torch's, and always the same
-        Module.__call__ = __call__  # type: ignore[method-assign]
+        restore = replace(Module, "__call__", __call__)
         self._installed = True
         for found, path in list(self._paths.values()):
             for name, parameter in found()._parameters.items() if found() is not None else ():  # type: ignore[union-attr]
@@ -173,8 +173,7 @@ class Modules:
 
         def undo() -> None:
             self._installed = False
-            if Module.__call__ is __call__:
-                Module.__call__ = original  # type: ignore[method-assign]
+            restore()
             for handle in self._handles:
                 handle.remove()
             self._handles.clear()

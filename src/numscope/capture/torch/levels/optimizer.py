@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, compress, repeat
 from operator import attrgetter, is_
 from types import FrameType
@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _pre_hooks
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from numscope.capture.rows import tensors_of
 from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
+from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
@@ -64,14 +65,13 @@ class Optimizers:
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
         self._names: dict[int, _KnownNames] = {}  # by the optimizer's id
         self._stepped = False
-        self.classes: set[type] = set()  # of the optimizers whose steps were recorded
         self._running: dict[int, FrameType] = {}  # id of the optimizer → the frame of the step that it is in
 
     def install(self) -> Undo:
         """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
         kind: Any = torch.amp.GradScaler
         step = kind.step
-        undo_hooks = around_steps(self._before, self._after)
+        undo_hooks = around_steps(self._before, self._after, self._before_region, self._after_region)
 
         def stepped(scaler: torch.amp.GradScaler, *args: object, **kwargs: object) -> object:
             self._stepped = False
@@ -80,13 +80,7 @@ class Optimizers:
                 self._watch.recorder.skip(SKIPPED_STEP)
             return result
 
-        def undo() -> None:
-            undo_hooks()
-            if kind.step is stepped:
-                kind.step = step
-
-        kind.step = stepped
-        return undo
+        return together([undo_hooks, replace(kind, "step", stepped)])
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Arguments, kwargs: Keywords) -> None:
         self._stepped = True
@@ -103,11 +97,25 @@ class Optimizers:
             if watch.tensors.carries_over:
                 self._unsettle(optimizer)
             if wanted:
-                self._record(optimizer, stepping)
+                self._record(optimizer, stepping, sys._getframe(1))
         if not wanted:
             return
         watch.thread.here.begin_quiet()
         watch.thread.here.optimizer_step = stepping
+
+    def _before_region(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+        """Record a step that is a compiled region: what it reads; its operators are not seen."""
+        self._stepped = True
+        watch = self._watch
+        if not watch.thread.here.busy and watch.on and watch.settings.optimizer:
+            with OwnComputation(watch, "optimizer"):
+                self._record(optimizer, None, frame)
+
+    def _after_region(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> None:
+        begun = self._open.pop(id(optimizer), None)
+        if self._watch.on and not self._watch.thread.here.busy:
+            with OwnComputation(self._watch, "optimizer"):
+                self._finish(optimizer, begun)
 
     def _is_inner(self, optimizer: torch.optim.Optimizer, frame: FrameType) -> bool:
         """Tell whether a step runs within the same optimizer's step: a class of the user's calls the one it extends."""
@@ -127,10 +135,9 @@ class Optimizers:
         if not watch.thread.here.entered:
             watch.tensors.drop_carried_over(*_state(optimizer))
 
-    def _record(self, optimizer: torch.optim.Optimizer, stepping: OptimizerStep | None) -> None:
+    def _record(self, optimizer: torch.optim.Optimizer, stepping: OptimizerStep | None, frame: FrameType) -> None:
         watch = self._watch
         recorder = watch.recorder
-        self.classes.add(type(optimizer))
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
         pending, watch.before_call = watch.before_call, None  # several optimizers may end one step together
@@ -151,7 +158,7 @@ class Optimizers:
             watch.no_text,
             watch.phases["optimizer"],
             arguments=watch.arguments([], groups),
-            stack=watch.site(outside_torch(sys._getframe(2))),
+            stack=watch.site(outside_torch(frame)),
         )
         recorder.call(row)
         # The state that a step starts from is what the step before has left; only the first one must be looked at.
@@ -217,29 +224,34 @@ class Optimizers:
         if not watch.on or watch.thread.here.busy:
             return
         with OwnComputation(watch, "optimizer"):
-            tensors = watch.tensors
             if stepping is not None:
                 watch.thread.here.known_tensors = asked
                 stepping.go_on(self._is_first(optimizer))
-            if watch.thread.here.known_tensors is None:
-                watch.thread.here.known_tensors = {}
-            if begun is not None:
-                self._record_results(optimizer, begun)
-            else:
-                _, parameters = self._parameters(optimizer)
-                tensors.note_possible_writes(parameters)
-            state = _state(optimizer)
-            if tensors.has_optimizer_writes:
-                numbers = tensors.numbers_after_optimizer(state, watch.thread.here.known_tensors)
-                if -1 in numbers:
-                    tensors.note_possible_writes([tensor for tensor, number in zip(state, numbers) if number < 0])
-                if watch.recorder.measures:
-                    tensors.carry_over(state, numbers, watch.thread.here.known_tensors)
-                tensors.forget_optimizer_writes()
-            else:
-                tensors.note_possible_writes(state)
-            watch.flush_if_full()
-            watch.thread.here.known_tensors = None
+            self._finish(optimizer, begun)
+
+    def _finish(self, optimizer: torch.optim.Optimizer, begun: BegunStep | None) -> None:
+        """Record what a step has left, and know its writes."""
+        watch = self._watch
+        tensors = watch.tensors
+        if watch.thread.here.known_tensors is None:
+            watch.thread.here.known_tensors = {}
+        if begun is not None:
+            self._record_results(optimizer, begun)
+        else:
+            _, parameters = self._parameters(optimizer)
+            tensors.note_possible_writes(parameters)
+        state = _state(optimizer)
+        if tensors.has_optimizer_writes:
+            numbers = tensors.numbers_after_optimizer(state, watch.thread.here.known_tensors)
+            if -1 in numbers:
+                tensors.note_possible_writes([tensor for tensor, number in zip(state, numbers) if number < 0])
+            if watch.recorder.measures:
+                tensors.carry_over(state, numbers, watch.thread.here.known_tensors)
+            tensors.forget_optimizer_writes()
+        else:
+            tensors.note_possible_writes(state)
+        watch.flush_if_full()
+        watch.thread.here.known_tensors = None
 
     def _record_results(self, optimizer: torch.optim.Optimizer, begun: BegunStep) -> None:
         watch = self._watch
@@ -253,9 +265,7 @@ class Optimizers:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.mark_all_unversioned(tensors.not_written_by_optimizer(untold))
         rows = self._show(begun.order, list(map(Slot, names.outputs, parameters)), begun.name)
-        sees_writes = (
-            watch.thread.here.entered if watch.unversioned_writes is None else watch.unversioned_writes.sees_all
-        )
+        sees_writes = watch.thread.here.entered or watch.unversioned_writes is not None
         if sees_writes and watch.recorder.measures:
             # What writes to them from here on is seen.
             tensors.carry_over(parameters, tensors_of(rows), watch.thread.here.known_tensors)
@@ -294,17 +304,6 @@ def _state(optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
     return (
         state if PLAIN.issuperset(map(type, state)) else [value for value in state if isinstance(value, torch.Tensor)]
     )
-
-
-def around_steps(before: Callable[..., None], after: Callable[..., None]) -> Undo:
-    """Have both called around every optimizer's step; return what ends it."""
-    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-
-    def undo() -> None:
-        for handle in handles:
-            handle.remove()
-
-    return undo
 
 
 def outside_torch(frame: FrameType | None) -> FrameType | None:
