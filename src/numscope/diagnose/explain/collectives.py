@@ -79,6 +79,8 @@ def _in_both(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> Exp
     """Explain a collective that both runs have."""
     if changes := _changes(ours, theirs):
         return Explanation("semantic", f"equal to the reference with {', '.join(changes)} in {ours.name}")
+    if (order := _other_order(pairs, ours, theirs)) is not None:
+        return Explanation("semantic", order)
     outputs = pairs.reference.outputs(theirs.order)
     for slot, number in pairs.target.outputs(ours.order).items():
         if slot not in outputs or pairs.same(number, outputs[slot]):
@@ -89,6 +91,23 @@ def _in_both(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> Exp
         repair = relation(pairs, number, outputs[slot])
         return Explanation("semantic" if repair else "unknown", repair)
     return Explanation.could_not("a collective can't be replayed: its result needs the other ranks")
+
+
+def _other_order(pairs: PairedStep, ours: RecordedCall, theirs: RecordedCall) -> str | None:
+    """Return the repair of a collective that is given the reference's tensors in other places, None for any other."""
+    given = pairs.target.slots(ours.order, "input", "kwargs")
+    wanted = {
+        slot: pairs.reference_to_target.get(number) if number is not None else None
+        for slot, number in pairs.reference.slots(theirs.order, "input", "kwargs").items()
+    }
+    moved = [(slot, given[slot], then) for slot, then in wanted.items() if slot in given and given[slot] != then]
+    if not moved or sorted(now or -1 for _, now, _ in moved) != sorted(then or -1 for _, _, then in moved):
+        return None
+    slot, now, then = moved[0]
+    if now is None or then is None:
+        return None
+    place = f"in this place (now {pairs.target.name_of(now)})"
+    return f"equal to the reference with {pairs.target.name_of(then)} {place}: {ours.name}.{slot}"
 
 
 def _missing(pairs: PairedStep, call: RecordedCall) -> Explanation:
