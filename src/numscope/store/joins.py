@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.store.schema import SKETCH
+from numscope.store.schema import CALLS, SKETCH
 
 _CALLS = ("name", "kind", "module", "phase", "parent", "arguments")
-_CALLS_MORE = ("module_class", "forward", "stack", "recompute", "error", "thread")
+_CALLS_MORE = tuple(name for name in CALLS.names if name not in ("step", "order", *_CALLS))
 _FRAME = ("file", "line", "function", "code")
 _STATISTICS = ("min", "max", "mean", "l2")
 _OF_TENSOR = ["dtype", "shape", *_STATISTICS, "nan", "posinf", "neginf", "zero", "hash", "elements", "device"]
