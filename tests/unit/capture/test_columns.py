@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 
 from numscope.capture.columns import AGAIN, Lasting, Tables
 from numscope.capture.interned import Shapes, Strings
+from numscope.capture.rows import CallRow, SlotRow, TensorRow
 from numscope.fingerprint.columns import Fingerprints
 
-_CALL = st.tuples(*[st.integers(0, 9)] * 3, *[st.integers(-1, 1)] * 7, st.booleans(), *[st.integers(-1, 1)] * 2)
-_SLOT = st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(-1, 1), st.integers(-1, 1))
+_NUMBER = st.integers(-1, 9)
+_CALL = st.lists(_NUMBER, min_size=len(CallRow._fields), max_size=len(CallRow._fields)).map(CallRow._make)
+_SLOT = st.builds(SlotRow, st.integers(0, 1), st.integers(0, 1), st.integers(-1, 1), st.integers(-1, 1))
 
 
 def new_tables() -> Tables:
@@ -32,7 +35,7 @@ def plain(columns: Any) -> dict[str, list[Any]]:
     }
 
 
-def flat(rows: list[tuple[int, ...]]) -> list[int]:
+def flat(rows: Sequence[tuple[int, ...]]) -> list[int]:
     return [number for row in rows for number in row]
 
 
@@ -66,19 +69,18 @@ def test_every_batch_is_what_it_would_be_without_those_before_it(
 
 def test_a_batch_like_the_one_before_has_the_same_columns_but_for_its_step() -> None:
     tables = new_tables()
-    row = [0, 1, 2, 3, 4, 5, -1, -1, 6, 0, False, -1, 0]
+    row = CallRow(0, 1, 2, 3, 4, 5, arguments=6, stack=0)
     first, second = tables.calls(0, 0, list(row)), tables.calls(1, 0, list(row))
     assert second["step"].tolist() == [1]
     assert all(second[name] is first[name] for name in first if name != "step")
-    row[8] = 7
-    third = tables.calls(2, 0, row)
+    third = tables.calls(2, 0, list(row._replace(arguments=7)))
     assert third["arguments"].to_pylist() == ["text 6"]
     assert [name for name in third if third[name] is not second[name]] == ["step", "arguments"]
 
 
 def test_a_step_of_several_batches_repeats_each_of_them() -> None:
     tables = new_tables()
-    steps = [[tables.slots(step, part, [part, 1, 2, -1]) for part in range(9)] for step in range(2)]
+    steps = [[tables.slots(step, part, list(SlotRow(part, 1, 2))) for part in range(9)] for step in range(2)]
     for part in range(9):
         assert steps[0][part]["call"].to_pylist() == steps[1][part]["call"].to_pylist() == [part]
         assert (steps[0][part]["call"] is steps[1][part]["call"]) == (part < 6)
@@ -86,9 +88,9 @@ def test_a_step_of_several_batches_repeats_each_of_them() -> None:
 
 def test_a_row_that_came_after_its_batch_was_made_does_not_pass_for_one_of_it() -> None:
     tables = new_tables()
-    rows = [0, 1, 2, -1]
+    rows = list(SlotRow(0, 1, 2))
     assert len(tables.slots(0, 0, rows)["call"]) == 1
-    rows.extend((1, 1, 2, -1))  # a thread had the list in its hands when it was handed over
+    rows.extend(SlotRow(1, 1, 2))  # a thread had the list in its hands when it was handed over
     assert tables.slots(1, 0, list(rows))["call"].to_pylist() == [0, 1]
 
 
@@ -96,7 +98,7 @@ def test_a_text_that_is_new_in_a_later_batch_is_found() -> None:
     strings = Strings()
     tables = Tables(strings, Shapes())
     for text in ("first", "second"):
-        assert tables.slots(0, 0, [0, strings.id(text), 0, -1])["slot"].to_pylist() == [text]
+        assert tables.slots(0, 0, list(SlotRow(0, strings.id(text), 0)))["slot"].to_pylist() == [text]
 
 
 def test_no_row_at_all_makes_empty_columns_of_the_right_type() -> None:
@@ -108,14 +110,14 @@ def test_no_row_at_all_makes_empty_columns_of_the_right_type() -> None:
 def test_fingerprints_of_earlier_steps_stand_beside_those_of_this_one() -> None:
     tables = new_tables()
     left = [(number, Lasting()) for number in (2, 0)]
-    tables.tensors(0, 0, flat([(n, 1, 0, 2, n, -1) for n in range(3)]), prints(10, 3), lasting=left)
+    tables.tensors(0, 0, flat([TensorRow(n, 1, 0, 2, n) for n in range(3)]), prints(10, 3), lasting=left)
     later = [(0, Lasting())]
-    tables.tensors(1, 0, [0, 1, 0, 2, 0, -1], prints(20, 1), lasting=later)
+    tables.tensors(1, 0, list(TensorRow(0, 1, 0, 2, 0)), prints(20, 1), lasting=later)
     again = [left[0][1], later[0][1], left[1][1]]
-    rows = [(0, 1, 0, 2, AGAIN, -1), (1, 1, 0, 2, 0, -1), (2, 1, 0, 2, AGAIN - 1, -1), (3, 1, 0, 2, AGAIN - 2, -1)]
+    rows = [TensorRow(number, 1, 0, 2, row) for number, row in enumerate([AGAIN, 0, AGAIN - 1, AGAIN - 2])]
     found = tables.tensors(2, 0, flat(rows), prints(30, 1), again)
     assert found["elements"].tolist() == [1200, 3000, 2000, 1000]
     assert found["hash"].tolist() == [1299, 3099, 2099, 1099]
     assert found["sketch"][:, 0].tolist() == found["sketch"][:, 63].tolist() == [12, 30, 20, 10]
-    none_here = tables.tensors(3, 0, [0, 1, 0, 2, AGAIN, -1], prints(0, 0), again[:1])
+    none_here = tables.tensors(3, 0, list(TensorRow(0, 1, 0, 2, AGAIN)), prints(0, 0), again[:1])
     assert none_here["mean"].tolist() == [1207]

@@ -45,6 +45,7 @@ class Watch(Values):
         "_warned",
         "api_kind",
         "asks",
+        "aten_kind",
         "backward_phase",
         "calm",
         "executions",
@@ -116,6 +117,7 @@ class Watch(Values):
         self.not_waited = strings.id("not waited for")
         self.kinds = {kind: strings.id(kind) for kind in _KINDS}
         self.api_kind = self.kinds["api"]
+        self.aten_kind = self.kinds["aten"]
         self.module_kind = self.kinds["module"]
         self.phases = {phase: strings.id(phase) for phase in ("forward", "backward", "optimizer", "input")}
         self.phase_names = {number: phase for phase, number in self.phases.items()}

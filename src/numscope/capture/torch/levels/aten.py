@@ -48,12 +48,11 @@ class BegunOperator(NamedTuple):
 class AtenMode(TorchDispatchMode):
     """Sees each operator while it is on the mode stack."""
 
-    __slots__ = ("_epoch", "_kind", "_lock", "_names", "_operators", "_owners", "_watch")
+    __slots__ = ("_epoch", "_lock", "_names", "_operators", "_owners", "_watch")
 
     def __init__(self, watch: Watch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._watch = watch
-        self._kind = watch.kinds["aten"]
         self._operators: dict[int, Operator] = {}  # by the function's id: its own hash is a call of Python's
         self._owners: dict[int, int] = {}  # a thread's sequence number → order of the forward operator
         self._names: dict[str, Names] = {}

@@ -85,10 +85,9 @@ static void begin_operator(
     call.order = held(order);
     call.inputs.take(watch, order, args, kwargs);
     call.arguments = arguments_of(watch, call.inputs.positional, call.inputs.named);
-    CallColumns columns(thread);
+    CallColumns columns(watch, state, Watch_aten_kind(watch));
     columns[CallRow::order] = order;
     columns[CallRow::name] = name;
-    columns[CallRow::kind] = AtenMode__kind(mode);
     columns[CallRow::module] = Open_module(parent);
     columns[CallRow::module_class] = Open_module_class(parent);
     columns[CallRow::phase] = in_engine ? Watch_backward_phase(watch) : Watch_forward_phase(watch);

@@ -271,11 +271,9 @@ static PyObject *begun(PyObject *call, PyObject *state) {
     BackwardCall__order.put(call, held(order));
     BackwardCall__seen.put(call, held(nothing));
     PyObject *row = BackwardCall_row(call);
-    Ref thread(thread_of(watch, state));
-    CallColumns columns(thread);
+    CallColumns columns(watch, state, FIELD(row, CallRow, kind));
     columns[CallRow::order] = order;
     columns[CallRow::name] = BackwardCall_name(call);
-    columns[CallRow::kind] = FIELD(row, CallRow, kind);
     columns[CallRow::module] = FIELD(row, CallRow, module);
     columns[CallRow::module_class] = FIELD(row, CallRow, module_class);
     columns[CallRow::phase] = Watch_backward_phase(watch);

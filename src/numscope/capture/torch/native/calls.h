@@ -226,11 +226,9 @@ static void begin(PyObject *watch, PyObject *state, PyObject *api, PyObject *arg
     call.inputs.take(watch, order, args, kwargs);
     Ref arguments(arguments_of(watch, call.inputs.positional, call.inputs.named));
     call.inputs.note(watch, series, call.number, order);
-    Ref thread(thread_of(watch, state));
-    CallColumns columns(thread);
+    CallColumns columns(watch, state, Watch_api_kind(watch));
     columns[CallRow::order] = order;
     columns[CallRow::name] = name;
-    columns[CallRow::kind] = Watch_api_kind(watch);
     columns[CallRow::module] = Open_module(parent);
     columns[CallRow::module_class] = Open_module_class(parent);
     columns[CallRow::phase] = Watch_forward_phase(watch);

@@ -133,7 +133,7 @@ struct Slot {
 #define SLOTS(X) \
     X(Api, head) X(Api, op) X(Api, plain) X(Api, series) X(Api, usual) \
     X(ApiMode, _known) X(ApiMode, _thread) X(ApiMode, _watch) \
-    X(AtenMode, _epoch) X(AtenMode, _kind) X(AtenMode, _operators) X(AtenMode, _owners) X(AtenMode, _watch) \
+    X(AtenMode, _epoch) X(AtenMode, _operators) X(AtenMode, _owners) X(AtenMode, _watch) \
     X(BackwardCall, _epoch) X(BackwardCall, _order) X(BackwardCall, _seen) X(BackwardCall, _watch) \
         X(BackwardCall, attached) X(BackwardCall, forward) X(BackwardCall, name) X(BackwardCall, parent) \
         X(BackwardCall, row) X(BackwardCall, wanted) \
@@ -165,7 +165,7 @@ struct Slot {
         X(Tensors, _weak_refs) X(Tensors, cached) X(Tensors, carried_over) X(Tensors, compiled_layouts) \
         X(Tensors, uninitialized) \
     X(TorchBatch, _later) X(TorchBatch, _rows) X(TorchBatch, _ways) \
-    X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, backward_phase) \
+    X(Watch, _argument_ids) X(Watch, _keywords) X(Watch, api_kind) X(Watch, asks) X(Watch, aten_kind) X(Watch, backward_phase) \
         X(Watch, buffer_slots) X(Watch, calm) X(Watch, executions) X(Watch, first_gradient) X(Watch, first_output) \
         X(Watch, forward_on) X(Watch, forward_phase) X(Watch, module_kind) X(Watch, on) \
         X(Watch, outside) X(Watch, parameter_slots) X(Watch, places) X(Watch, record_backward) X(Watch, recorder) \
@@ -318,11 +318,13 @@ static inline PyObject *thread_of(PyObject *watch, PyObject *state) {
     return number_of(number) < 0 ? method(watch, names.thread_number) : held(number);
 }
 
-/* The columns of a call's row, borrowed; those that are not set are null, as in Watch.call_row. */
+/* The columns of the row of a call that begins now in a thread, borrowed; those that are not set are null. As Watch.call_row. */
 struct CallColumns {
     PyObject *columns[CallRow::FIELDS];
-    explicit CallColumns(PyObject *thread) {
+    Ref thread;
+    CallColumns(PyObject *watch, PyObject *state, PyObject *kind) : thread(thread_of(watch, state)) {
         for (PyObject *&column : columns) column = minus_one;
+        columns[CallRow::kind] = kind;
         columns[CallRow::recompute] = Py_False;
         columns[CallRow::thread] = thread;
     }

@@ -77,13 +77,11 @@ static PyObject *begun_module(PyObject *self, PyObject *state, PyObject *module,
     inputs.note(watch, series, number, order);
     Ref name(name_in(series, Series_forward(series), number, nullptr));
     Ref backward_name(name_in(series, Series_backward(series), number, names.backward));
-    Ref thread(thread_of(watch, state));
     PyObject *module_id = FIELD(known, ModuleName, path_id), *class_id = FIELD(known, ModuleName, class_id);
     Ref arguments(arguments_of(watch, inputs.positional, inputs.named));
-    CallColumns columns(thread);
+    CallColumns columns(watch, state, Watch_module_kind(watch));
     columns[CallRow::order] = order;
     columns[CallRow::name] = name;
-    columns[CallRow::kind] = Watch_module_kind(watch);
     columns[CallRow::module] = module_id;
     columns[CallRow::module_class] = class_id;
     columns[CallRow::phase] = Watch_forward_phase(watch);
