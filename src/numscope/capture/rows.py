@@ -42,6 +42,7 @@ class CallRow(NamedTuple):
     recompute: Flag = False
     error: Text = -1
     thread: Number = 0
+    autocast: Text = -1
 
 
 class SlotRow(NamedTuple):

@@ -34,6 +34,9 @@ CALLS = pa.schema(
         ("recompute", pa.bool_()),  # a checkpoint's second execution; not counted in the numbering
         ("error", pa.string()),  # the exception the call raised, or null
         ("thread", pa.int32()),  # 0 for the first thread seen, 1 for the next …
+        # The dtype that autocast had when the call began, or null: it was off, or the call is an aten operator, which
+        # gets its inputs as autocast has cast them.
+        ("autocast", pa.string()),
     ]
 )
 

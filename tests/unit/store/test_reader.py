@@ -56,7 +56,8 @@ def path(tmp_path: Path) -> Path:
 def test_calls_are_a_row_each_with_the_users_own_frame(path: Path) -> None:
     calls = open_run(path).calls
     assert calls.column_names[: len(CALLS)] == CALLS
-    more = ["module_class", "forward", "stack", "recompute", "error", "thread", "source_function", "source_code"]
+    more = ["module_class", "forward", "stack", "recompute", "error", "thread", "autocast"]
+    more += ["source_function", "source_code"]
     assert set(calls.column_names) == {*CALLS, *more}
     row = calls.to_pylist()[5]
     assert (row["step"], row["rank"], row["order"], row["name"]) == (1, 0, 1, "Functional.linear.1.forward")

@@ -44,6 +44,8 @@ _OF_CUDA = (
     "torch.backends.cudnn.benchmark",
     "torch.backends.cudnn.deterministic",
 )
+# Device types that have an autocast, the CPU last.
+_AUTOCAST = sorted(getattr(torch._C, "_autocast_supported_devices", lambda: ("cpu", "cuda"))(), key="cpu".__eq__)
 # Packages with kernels or models of their own. They are asked only where the job has loaded them.
 _PACKAGES = """
 torch torch_npu numpy triton transformers diffusers accelerate peft trl deepspeed megatron.core transformer_engine
@@ -63,6 +65,12 @@ def collect(*, start_devices: bool = False) -> dict[str, dict[str, object]]:
     names = [*_EVERYWHERE, *_OF_CPU, *(_OF_CUDA if cuda else ())]
     settings: dict[str, object] = {name: value for name in names if (value := _read(name)) is not None}
     return {"settings": settings, "versions": _versions(cuda), "hardware": _hardware()}
+
+
+def autocast_dtype() -> str:
+    """Return the dtype that autocast casts to in this thread; that of the accelerator, if it is on for the CPU as well."""
+    on = [kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)]
+    return str(torch.get_autocast_dtype(on[0])).removeprefix("torch.") if on else ""
 
 
 def _read(name: str) -> bool | int | float | str | None:

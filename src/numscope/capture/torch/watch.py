@@ -16,6 +16,7 @@ from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
 from numscope.capture.torch.identity.tensors import Tensors
+from numscope.capture.torch.numerics import autocast_dtype
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.slots import Slot, Values
 from numscope.capture.torch.thread import Open, ThreadState
@@ -293,7 +294,12 @@ class Watch(Values):
             stack,
             recompute,
             thread=self.thread_number(),
+            autocast=self.autocast() if kind != self.aten_kind and _autocasts() else -1,
         )
+
+    def autocast(self) -> int:
+        """Return the interned name of the dtype that autocast casts to in this thread."""
+        return self.recorder.strings.id(autocast_dtype())
 
     def add(self, rows: list[int]) -> None:
         """Record rows that `rows` has returned; one that is not wanted is left out."""
@@ -393,6 +399,7 @@ class Watch(Values):
             self._counts = [0, 0]
 
 
+_autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
 _STEP = 16  # times as many slots may wait in an optimizer's step
 _KINDS = ("module", "api", "aten", "collective", "optimizer", "parameter", "data", "save")

@@ -10,6 +10,7 @@
 
 #include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
 #include <cstring>
@@ -195,7 +196,7 @@ struct Given {
 static Given given;
 
 #define NAMES(X) \
-    X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(arguments) X(backward) X(begin) \
+    X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(arguments) X(autocast) X(backward) X(begin) \
     X(_begin_step) X(_buffers) X(call) X(detach) X(__dict__) X(__enter__) X(entry) X(__exit__) \
     X(fault) X(flatten_one) X(flatten_output) X(flush_if_full) X(grad) X(grad_fn) X(here) X(index) \
     X(input) X(_is_compiling_flag) X(keywords) X(kwargs) X(launch_by_triton) X(layout) X(_link) \
@@ -321,12 +322,15 @@ static inline PyObject *thread_of(PyObject *watch, PyObject *state) {
 /* The columns of the row of a call that begins now in a thread, borrowed; those that are not set are null. As Watch.call_row. */
 struct CallColumns {
     PyObject *columns[CallRow::FIELDS];
-    Ref thread;
+    Ref thread, autocast;
     CallColumns(PyObject *watch, PyObject *state, PyObject *kind) : thread(thread_of(watch, state)) {
         for (PyObject *&column : columns) column = minus_one;
         columns[CallRow::kind] = kind;
         columns[CallRow::recompute] = Py_False;
         columns[CallRow::thread] = thread;
+        bool casts = !c10::impl::tls_is_dispatch_keyset_excluded(c10::autocast_dispatch_keyset);
+        if (casts && number_of(kind) != number_of(Watch_aten_kind(watch)))
+            columns[CallRow::autocast] = autocast = method(watch, names.autocast);
     }
     PyObject *&operator[](Py_ssize_t column) { return columns[column]; }
     void add_to(PyObject *rows) const {

@@ -9,7 +9,7 @@ enum { POSITIONS = 16 };
 
 struct BegunCall { enum { row, inputs, series, number, parent, versions, first, FIELDS }; };
 struct BegunModule { enum { open, wanted, name, backward, versions, targets, first, FIELDS }; };
-struct CallRow { enum { order, name, kind, module, module_class, phase, parent, forward, arguments, stack, recompute, error, thread, FIELDS }; };
+struct CallRow { enum { order, name, kind, module, module_class, phase, parent, forward, arguments, stack, recompute, error, thread, autocast, FIELDS }; };
 struct Execution { enum { series, number, order, length, inputs, FIELDS }; };
 struct Exit { enum { node, edge, following, number, FIELDS }; };
 struct Led { enum { hook, edge, slot, FIELDS }; };
