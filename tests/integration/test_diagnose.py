@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import numscope as ns
+from numscope.report.terminal.diagnosis import lines
 
 
 class Net(nn.Module):
@@ -149,8 +151,35 @@ def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
             torch.sigmoid(torch.ones(4, 4) * value)
     report = ns.diagnose(tmp_path / "target", tmp_path / "reference")
     assert report.origin is not None
-    assert report.origin.mechanism == "unknown"
+    assert report.origin.mechanism == "semantic"  # the arguments, which the comparison knows, tell that much
     assert "was not kept" in report.origin.details["diagnosis"]["could_not"]
+
+
+def test_a_diagnosis_of_statistics_says_first_what_it_cannot_know_and_what_would_tell(tmp_path: Path) -> None:
+    def captured(name: str, factor: float, **settings: Any) -> Path:
+        with ns.capture(tmp_path / name, on_error="raise", **settings):
+            torch.sigmoid(torch.tanh(torch.linspace(-1, 1, 64)) * factor)
+        return tmp_path / name
+
+    runs = [ns.open_run(captured("target", 2.0)), ns.open_run(captured("reference", 3.0))]
+    for run in runs:  # as `numscope run` records them
+        run.manifest |= {"job": "a job", "argv": ["train.py", "--name", "two words"]}
+    report = ns.diagnose(*runs)
+    found = report.details["unknowable"]
+    assert found["commands"] == [
+        *(
+            f"numscope run '--tensors=Tensor.mul.0.*' --steps 0 --out {run.path}-tensors -- train.py --name 'two words'"
+            for run in runs
+        ),
+        f"numscope diagnose {runs[0].path}-tensors {runs[1].path}-tensors",
+    ]
+    first, *_ = lines(report)
+    assert first.startswith("why they differ cannot be known from statistics: the tensors of Tensor.mul.0.forward")
+    assert "no hypothesis" not in "\n".join(lines(report))
+    patterns = found["patterns"]
+    again = ns.diagnose(captured("t2", 2.0, tensors=patterns), captured("r2", 3.0, tensors=patterns))
+    assert again.origin is not None
+    assert (again.origin.mechanism, "unknowable" in again.details) == ("semantic", False)
 
 
 def test_the_command_prints_writes_and_returns_one(tmp_path: Path) -> None:

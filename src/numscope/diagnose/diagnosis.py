@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from numscope.compare.comparison import CompareOptions, Comparison, compare
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.below_rounding import reveal
-from numscope.diagnose.explain.explanation import Explanation
+from numscope.diagnose.explain.calls import MOST_TENSORS
+from numscope.diagnose.explain.explanation import Explanation, needs_tensors
 from numscope.diagnose.explain.modules import DiagnoseRuns
+from numscope.diagnose.explain.statistics_only import unknowable
 from numscope.diagnose.explain.suspect import explain, explain_call
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.store.reader import Run
@@ -79,7 +81,12 @@ def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseR
         if key not in explained:
             explained[key] = _explain(paired(suspect.step, suspect.rank), suspect, diagnose_inside).on(suspect)
     suspects_now = tuple(explained.get(_key(suspect), suspect) for suspect in report.suspects)
-    return replace(report, origin=explained[_key(report.origin)], suspects=suspects_now)
+    origin = explained[_key(report.origin)]
+    details = dict(report.details)
+    if needs_tensors(origin):
+        found = unknowable(paired(origin.step, origin.rank), origin, MOST_TENSORS)
+        details["unknowable"] = found.to_dict()
+    return replace(report, origin=origin, suspects=suspects_now, details=details)
 
 
 def _key(suspect: Origin) -> _Suspect:

@@ -31,14 +31,15 @@ class Explanation:
     def on(self, origin: Origin) -> Origin:
         """Return the suspect with its mechanism and repair filled in.
 
-        A device that computes coarsely because the job set it so is no fault of the device: the setting, which the
-        comparison found, stays.
+        Where nothing could be replayed, what arguments and settings tell stays. A device that computes coarsely because
+        the job set it so is no fault of the device: the setting, which the comparison found, stays.
         """
-        is_set = self.mechanism == "device" and "setting" in origin.details
+        is_known = self.mechanism == "device" and "setting" in origin.details
+        is_known |= self.mechanism == "unknown" and "could_not" in self.details  # what the comparison knows stays
         return replace(
             origin,
-            mechanism=origin.mechanism if is_set else self.mechanism,
-            repair=origin.repair if is_set else self.repair,
+            mechanism=origin.mechanism if is_known else self.mechanism,
+            repair=origin.repair if is_known else self.repair,
             reason=self.reason or origin.reason,
             details={**origin.details, "diagnosis": dict(self.details)},
         )
@@ -46,6 +47,12 @@ class Explanation:
     def with_details(self, details: Mapping[str, object]) -> Explanation:
         """Return the explanation with further details before its own."""
         return replace(self, details={**details, **self.details})
+
+
+def needs_tensors(origin: Origin) -> bool:
+    """Tell whether an origin was not explained because its tensors were not kept."""
+    found = origin.details.get("diagnosis")
+    return isinstance(found, dict) and "could_not" in found and "next" in found
 
 
 def obstacle(why: str | Exception) -> dict[str, object]:

@@ -62,7 +62,8 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
         return [badge, "", *_wrapped("", report.reason, width)]
     where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
     rank = f", rank {origin.rank}" if origin.rank else ""
-    shown = [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
+    shown = _unknowable(report, width)
+    shown += [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
     shown += _wrapped("", _without_place(origin), width)
     if origin.source is not None:
         shown.append(f"  {paint(f'{origin.source.file}:{origin.source.line}', '36')}")
@@ -79,9 +80,21 @@ def _without_place(origin: Origin) -> str:
     return re.sub(rf"; [^;]*:{origin.source.line}$", "", origin.reason)
 
 
+def _was_replayed(origin: Origin) -> bool:
+    return "could_not" not in (origin.details.get("diagnosis") or {})
+
+
+def _unknowable(report: Report, width: int) -> list[str]:
+    """Return what the diagnosis cannot know, and the commands that would tell, each on a line of its own."""
+    found = report.details.get("unknowable")
+    if not isinstance(found, dict):
+        return []
+    return [*textwrap.wrap(str(found["sentence"]), width), *(f"  {command}" for command in found["commands"]), ""]
+
+
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
     shown = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
-    if origin.repair is None and origin.mechanism in _NOTHING_TO_REPAIR:
+    if origin.repair is None and (origin.mechanism in _NOTHING_TO_REPAIR or not _was_replayed(origin)):
         return shown
     repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
     return shown + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
