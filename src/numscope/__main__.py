@@ -19,6 +19,7 @@ from typing import NoReturn, TextIO
 
 from numscope.commands import available, module_of
 from numscope.core.errors import NumscopeError, SettingsError, cure_of, describe
+from numscope.core.untrusted import shown
 from numscope.core.version import __version__
 
 ABOUT = "Find the first operator at which two runs of a model stop agreeing, and why."
@@ -127,7 +128,7 @@ def _fail(error: Exception, debug: bool) -> int:
     else:
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         message = f"this is a fault in numscope ({where}): please report it with what --debug shows"
-    print(f"numscope: {' '.join(message.split())}", file=sys.stderr)
+    print(f"numscope: {shown(' '.join(message.split()))}", file=sys.stderr)
     return 2
 
 

@@ -8,6 +8,7 @@ slower, not wrong. `NUMSCOPE_NATIVE=0` forbids compiled functions.
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -41,7 +42,7 @@ def compiled(
     texts = *(source.read_text() for source in sources), *map(" ".join, flags), *parts
     key = "\0".join((*texts, sys.platform, os.uname().machine, libc or ""))
     path = _cache() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
-    if not path.exists():
+    if not _is_ours(path):
         files = [str(source) for source in sources if source.suffix != ".h"]
         _compile(path, [[*compiler, *_WARNINGS, *files, *some] for some in flags], try_out)
     return path
@@ -77,8 +78,21 @@ def _cache() -> Path:
     return folder
 
 
+def _is_ours(path: Path) -> bool:
+    """Tell whether a library is the one that was compiled here: of this user, whom nobody else can write for, and whole."""
+    import hashlib
+
+    try:
+        state, expected = path.lstat(), path.with_suffix(".sha256").read_text()
+        mine = state.st_uid == os.getuid() and stat.S_ISREG(state.st_mode) and not state.st_mode & 0o022
+        return mine and hashlib.sha256(path.read_bytes()).hexdigest() == expected
+    except OSError:
+        return False
+
+
 def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[Path], None]) -> None:
     """Compile with the first command that succeeds, try the library out, and rename it into place: others may do so too."""
+    import hashlib
     import subprocess
     import tempfile
 
@@ -94,4 +108,8 @@ def _compile(path: Path, commands: Sequence[Sequence[str]], try_out: Callable[[P
         else:
             raise RuntimeError(f"{command[0]} could not compile {path.name}: {result.stderr.decode(errors='replace')}")
         try_out(library)
+        library.chmod(0o700)
+        digest = library.with_suffix(".sha256")
+        digest.write_text(hashlib.sha256(library.read_bytes()).hexdigest())
         os.replace(library, path)
+        os.replace(digest, path.with_suffix(".sha256"))

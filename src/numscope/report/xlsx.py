@@ -60,7 +60,7 @@ def _summary(book: Workbook, comparison: Comparison, header: Format) -> None:
     rows += [(f"coverage: {name}", str(value)) for name, value in report.coverage.items()]
     for number, (label, value) in enumerate(rows):
         sheet.write(number, 0, label, header)
-        sheet.write(number, 1, value)
+        _cell(sheet, number, 1, value, None)  # text stays text, whatever it begins with
 
 
 def _sheet(book: Workbook, name: str, table: pa.Table, styles: dict[str, Format], header: Format) -> None:

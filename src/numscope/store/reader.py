@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
+from numscope.core.untrusted import check_folder
 from numscope.store.joins import joined_calls, joined_tensors
 from numscope.store.remote import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest, read_rank
@@ -53,6 +54,8 @@ class Run:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = read_manifest(path)
+        for folder in (path, *rank_directories(path).values()):
+            check_folder(folder, path)
         checked = str(self.manifest.get("id")) if self.manifest.get("checksums") is True else None
         self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError, describe
+from numscope.core.untrusted import check_size
 from numscope.store.checksums import content_hash
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 
@@ -49,6 +51,7 @@ def _elements(flat: AnyArray, key: str, shape: tuple[int, ...]) -> AnyArray | No
         return None
     if start + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) >= len(flat):
         return None
+    check_size(math.prod(shape) * flat.itemsize, f"the tensor {key}")
     strides = tuple(flat.itemsize * stride for stride in strides)
     view = np.lib.stride_tricks.as_strided(flat[start:], shape, strides, writeable=False)
     whole = np.ascontiguousarray(view).reshape(shape)
@@ -89,6 +92,8 @@ class Shard:
         if entry is None:
             raise self._damaged(f"it has no entry {key}")
         start, end = entry["data_offsets"]
+        if not 0 <= start <= end:
+            raise self._damaged(f"entry {key} has no place in it")
         if self._start + end > len(self._data):
             raise self._damaged(f"{self._start + end - len(self._data)} bytes are cut off its end")
         self._verify(entry_of(key), start, end)

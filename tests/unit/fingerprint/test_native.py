@@ -47,10 +47,10 @@ def _right() -> str:
 @needs_compiler
 def test_it_is_compiled_once_and_found_by_the_next_process(tmp_path: Path) -> None:
     assert _told(tmp_path) == ["True", _right()]
-    (library,) = (tmp_path / "numscope").iterdir()
-    made = library.stat().st_mtime_ns
+    made = {one.name: one.stat().st_mtime_ns for one in (tmp_path / "numscope").iterdir()}
+    assert {Path(name).suffix for name in made} == {".so", ".sha256"}
     assert _told(tmp_path, CC="/nowhere/cc") == ["True", _right()]
-    assert [one.stat().st_mtime_ns for one in (tmp_path / "numscope").iterdir()] == [made]
+    assert {one.name: one.stat().st_mtime_ns for one in (tmp_path / "numscope").iterdir()} == made
 
 
 def test_without_a_compiler_contents_are_measured_by_numpy(tmp_path: Path) -> None:
@@ -75,11 +75,20 @@ def test_where_no_folder_can_be_made_numpy_measures(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_damaged_library_is_no_fault(tmp_path: Path) -> None:
+def test_a_library_that_is_not_as_it_was_compiled_is_never_loaded(tmp_path: Path) -> None:
     _told(tmp_path)
-    (library,) = (tmp_path / "numscope").iterdir()
-    library.write_bytes(b"no library")
-    assert _told(tmp_path) == ["False", _right()]
+    (library,) = (tmp_path / "numscope").glob("*.so")
+    content = library.read_bytes()
+    library.write_bytes(content[: len(content) // 2])  # loading it would end the process
+    assert _told(tmp_path, CC="/nowhere/cc") == ["False", _right()]
+    library.write_bytes(content)
+    library.chmod(0o722)
+    assert _told(tmp_path, CC="/nowhere/cc") == ["False", _right()]
+    library.rename(tmp_path / "elsewhere.so")
+    library.symlink_to(tmp_path / "elsewhere.so")
+    assert _told(tmp_path, CC="/nowhere/cc") == ["False", _right()]
+    assert _told(tmp_path) == ["True", _right()]
+    assert library.read_bytes() == content or not library.is_symlink()
 
 
 @needs_compiler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -121,3 +122,19 @@ def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) 
         check_output(tmp_path)
     with pytest.raises(SettingsError, match="no directory"):
         check_output(tmp_path / "nowhere" / "r.json")
+
+
+def test_no_cell_is_a_formula(diverged: Comparison, tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    evil = '=HYPERLINK("http://evil","x")'
+    rows = diverged.pairs
+    rows = rows.set_column(
+        rows.schema.get_field_index("target_name"), "target_name", pyarrow.array([evil] * rows.num_rows)
+    )
+    write_csv(rows, tmp_path / "pairs.csv")
+    assert set(pyarrow.csv.read_csv(tmp_path / "pairs.csv")["target_name"].to_pylist()) == {f"'{evil}"}
+    answer = dataclasses.replace(diverged, report=dataclasses.replace(diverged.report, reason=evil))
+    write_xlsx(answer, tmp_path / "answer.xlsx")
+    cells = [cell for row in openpyxl.load_workbook(tmp_path / "answer.xlsx")["answer"].iter_rows() for cell in row]
+    assert evil in [cell.value for cell in cells]
+    assert {cell.data_type for cell in cells} <= {"s", "n"}

@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from numscope.core.untrusted import is_own
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.replay.calls import first_line
 
@@ -42,7 +43,9 @@ class CodeOrigin:
 class JobCode:
     """The code of one job: its script, its arguments, and what they import."""
 
-    def __init__(self, script: str, argv: Sequence[str]) -> None:
+    def __init__(self, script: str, argv: Sequence[str], run: Path | None = None) -> None:
+        self._run = run
+        self._check(script)
         self._script = script
         self._argv = tuple(argv)
 
@@ -66,8 +69,18 @@ class JobCode:
         path = file or self._script
         return CodeOrigin(Path(path).name, is_guarded(path))
 
+    def _check(self, path: str) -> None:
+        """Refuse code that came with the run, or that others can write: a stranger's run executes nothing of a stranger's."""
+        if not path or not Path(path).exists():
+            return
+        if self._run is not None and self._run.resolve() in Path(path).resolve().parents:
+            raise CannotReplay(f"{path} came with the run: its code is taken from where the job ran")
+        if not is_own(path):
+            raise CannotReplay(f"{path} can be written by others than you: it is not executed")
+
     def _main(self, file: str | None) -> ModuleType:
         path = file or self._script
+        self._check(path)
         if not path or not Path(path).is_file():
             raise CannotReplay(f"the script {path or 'of the run'} is not here")
         return load_script(path, Path(path).stat().st_mtime_ns, self._argv)

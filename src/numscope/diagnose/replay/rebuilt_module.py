@@ -47,7 +47,7 @@ class RecordedModules:
             raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
         self.modules: dict[str, ModuleEntry] = document["modules"]
         self.objects: list[ObjectEntry] = document["objects"]
-        self.code = JobCode(document["script"], run.manifest.get("argv") or ())
+        self.code = JobCode(document["script"], run.manifest.get("argv") or (), Path(run.path))
 
     def tree(self, path: str) -> Iterator[str]:
         """Yield the paths of a module and of everything below it, each once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from numscope.compare.comparison import Comparison
+from numscope.core.untrusted import shown
 
 _WHY = {
     "path": "same module path",
@@ -26,5 +27,5 @@ def print_alignment(comparison: Comparison, stream: TextIO) -> None:
             last = (step, rank)
         target, reference = row["target_name"] or "—", row["reference_name"] or "—"
         both = target if target == reference else f"{target}  ↔  {reference}"
-        print(f"  {both}  ({_WHY[row['alignment']]})", file=stream)
+        print(f"  {shown(both)}  ({_WHY[row['alignment']]})", file=stream)
     print(file=stream)

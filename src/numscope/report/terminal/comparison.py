@@ -22,6 +22,7 @@ from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import Graft, sentence
 from numscope.compare.spool import Rows
 from numscope.core.report import Origin, Report
+from numscope.core.untrusted import shown as safely_shown
 from numscope.store.schema import TableRow
 
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomplete": "33", "incomparable": "33"}
@@ -52,7 +53,7 @@ def print_comparison(
     width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
     paint = Paint(stream, colour)
     for line in lines(comparison, paint, width, top, only, sort):
-        print(line, file=stream)
+        print(safely_shown(line, coloured=True), file=stream)
 
 
 def text(comparison: Comparison, width: int = 100, top: int = 10) -> str:

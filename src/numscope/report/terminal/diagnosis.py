@@ -25,6 +25,7 @@ from typing import TextIO
 
 from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Report
+from numscope.core.untrusted import shown as safely_shown
 from numscope.report.terminal.comparison import Paint, verdict_badge
 
 MEANING = {
@@ -50,7 +51,7 @@ def print_diagnosis(report: Report, stream: TextIO, colour: bool | None = None) 
     """Print a diagnosis."""
     width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
     for line in lines(report, width, Paint(stream, colour)):
-        print(line, file=stream)
+        print(safely_shown(line, coloured=True), file=stream)
 
 
 def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[str]:

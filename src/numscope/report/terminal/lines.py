@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
+from numscope.core.untrusted import shown
+
 Part = str | tuple[str, str]  # text, or text and a rich style
 Line = str | Sequence[Part]
 
@@ -12,8 +14,8 @@ Line = str | Sequence[Part]
 def text_of(line: Line) -> str:
     """Return a line without its styles."""
     if isinstance(line, str):
-        return line
-    return "".join(part if isinstance(part, str) else part[0] for part in line)
+        return shown(line)
+    return shown("".join(part if isinstance(part, str) else part[0] for part in line))
 
 
 def print_lines(lines: Iterable[Line]) -> None:
@@ -27,7 +29,9 @@ def print_lines(lines: Iterable[Line]) -> None:
 
     console = Console(highlight=False)
     for line in lines:
-        console.print(Text.assemble(*([line] if isinstance(line, str) else line)), soft_wrap=True)
+        parts = [line] if isinstance(line, str) else line
+        safe = [shown(part) if isinstance(part, str) else (shown(part[0]), part[1]) for part in parts]
+        console.print(Text.assemble(*safe), soft_wrap=True)
 
 
 def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[list[str]]:

@@ -66,7 +66,15 @@ class ForeignTensor:
             header = np.load(file, mmap_mode="r", allow_pickle=False)
         except ValueError as error:
             raise RunError(f"{file} cannot be read ({error})") from None
-        return cls(header.dtype.name, header.shape, partial(np.load, file))
+        return cls(header.dtype.name, header.shape, partial(load_npy, file))
+
+
+def load_npy(file: Path) -> AnyArray:
+    """Return the array of a .npy file; memory is taken only for what the file really holds."""
+    try:
+        return np.array(np.load(file, mmap_mode="r", allow_pickle=False))
+    except (ValueError, EOFError) as error:
+        raise RunError(f"{file} cannot be read ({error})") from None
 
 
 @dataclass

@@ -19,7 +19,7 @@ from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, members, number, sizes
 from numscope.store.formats import torch_file
-from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
+from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame, load_npy
 
 TOOL = "msprobe"
 _XOR = (
@@ -198,7 +198,7 @@ class _SlotReader:
         )
 
     def _load(self, file: Path, shape: tuple[int, ...]) -> AnyArray:
-        value = np.load(file) if file.suffix == ".npy" else torch_file.load(file, self._trust_pickle)
+        value = load_npy(file) if file.suffix == ".npy" else torch_file.load(file, self._trust_pickle)
         if not isinstance(value, np.ndarray):
             raise RunError(f"{file} holds no tensor")
         return value

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.names import natural_key, split_tensor
+from numscope.core.untrusted import check_size
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 from numscope.store.formats import torch_file
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor
@@ -70,6 +72,7 @@ def _tensors(file: Path, label: str, trust_pickle: bool) -> Iterator[tuple[str, 
         yield label, ForeignTensor.of_npy(file)
     elif file.suffix == ".npz":
         with np.load(file) as archive:
+            check_size(sum(member.file_size for member in archive.zip.infolist()), file)
             for key in archive.files:
                 yield f"{label}.{key}", ForeignTensor.of_array(archive[key])
     elif file.suffix == ".safetensors":
@@ -81,12 +84,20 @@ def _tensors(file: Path, label: str, trust_pickle: bool) -> Iterator[tuple[str, 
 
 def _safetensors(file: Path) -> Iterator[tuple[str, ForeignTensor]]:
     names = {code: name for name, code in SAFETENSORS.items()}
+    size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         try:
-            header = json.loads(stream.read(length))
-        except ValueError:
+            header = json.loads(stream.read(length) if length <= size else b"")
+            places = [(entry["dtype"], entry["shape"], *entry["data_offsets"]) for entry in _entries(header)]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise RunError(f"{file} is not a safetensors file") from None
+    for code, shape, begin, end in places:
+        kind = numpy_dtype(names.get(code, ""))
+        if min((begin, *shape)) < 0 or (
+            kind is not None and not math.prod(shape) * kind.itemsize <= end - begin <= size - 8 - length
+        ):
+            raise RunError(f"{file} is damaged: a tensor of shape {shape} is not in it")
     for key, entry in header.items():
         if key == "__metadata__":
             continue
@@ -95,6 +106,10 @@ def _safetensors(file: Path) -> Iterator[tuple[str, ForeignTensor]]:
             raise RunError(f"{file} holds a {entry['dtype']} tensor, which numpy cannot hold")
         begin, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
         yield key, ForeignTensor(dtype.name, shape, partial(_from_file, file, dtype, begin, shape))
+
+
+def _entries(header: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    return [entry for key, entry in header.items() if key != "__metadata__"]
 
 
 def _from_file(file: Path, dtype: AnyDtype, begin: int, shape: tuple[int, ...]) -> AnyArray:

@@ -28,7 +28,7 @@ from numscope.core.errors import RunError
 from numscope.core.json_value import Json, items, number, sizes
 from numscope.core.names import natural_key
 from numscope.store.dtypes import numpy_dtype
-from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame
+from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor, Frame, load_npy
 
 PTDBG, TORCH_NPU, ASYNC = "ptdbg_ascend", "torch_npu.hooks", "torch_npu.hooks async"
 _NAME = re.compile(
@@ -250,7 +250,7 @@ def _ptdbg_tensor(folder: Path | None, line: Line) -> ForeignTensor:
 
 def _array(file: Path, dtype: str, shape: tuple[int, ...] | None) -> AnyArray:
     """Return the data in the tensor's own dtype; the files hold it in float32, which is exact."""
-    array: AnyArray = np.load(file)
+    array = load_npy(file)
     kind = numpy_dtype(dtype)
     if kind is not None and array.dtype != kind:
         with np.errstate(invalid="ignore", over="ignore"):

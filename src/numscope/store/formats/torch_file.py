@@ -22,6 +22,7 @@ import numpy as np
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
+from numscope.core.untrusted import check_size
 from numscope.store.dtypes import numpy_dtype
 
 _STORAGES = {
@@ -39,6 +40,7 @@ _STORAGES = {
     "ComplexDoubleStorage": "complex128",
 }
 _STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
+_DEEPEST = 100  # containers in containers; each may be named twice by the one around it
 _Storage = Callable[[object], AnyArray]  # returns the elements of a storage by its persistent id
 
 
@@ -60,6 +62,7 @@ def load(path: Path, trust_pickle: bool = False) -> object:
             if program is None:
                 raise RunError(f"{path} is a zip file, but none that torch.save wrote: it has no data.pkl")
             root = program[: -len("data.pkl")]
+            check_size(sum(member.file_size for member in archive.infolist()), path)
             storage = _storages(archive, root)
             content = archive.read(program)
             if trust_pickle:
@@ -73,6 +76,8 @@ def load(path: Path, trust_pickle: bool = False) -> object:
 
 def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, AnyArray]]:
     """Return the arrays in nested containers, each with its path such as `0.weight`; the value's own path is empty."""
+    if path.count(".") > _DEEPEST:
+        raise RunError("its containers are nested too deeply: it was not written by a training job")
     if isinstance(value, np.ndarray):
         yield path, value
     elif isinstance(value, (dict, list, tuple)):
@@ -104,6 +109,7 @@ def _rebuild_tensor(
     reach = offset + 1 + sum((size - 1) * stride for size, stride in zip(shape, strides)) if math.prod(shape) else 0
     if offset < 0 or any(stride < 0 for stride in strides) or reach > len(storage):
         raise ValueError("a tensor reaches beyond its storage")
+    check_size(math.prod(shape) * storage.itemsize, "a tensor of it")  # one element may stand for many, by strides of 0
     if not math.prod(shape):
         return np.empty(shape, storage.dtype)
     steps = tuple(stride * storage.itemsize for stride in strides)

@@ -105,3 +105,17 @@ def test_what_cannot_be_found_is_said(tmp_path: Path, name: str, text: str, why:
 def test_a_script_that_is_gone_is_said() -> None:
     with pytest.raises(CannotReplay, match="is not here"):
         JobCode("/nowhere/train.py", []).find("__main__:Net", None)
+
+
+def test_code_that_came_with_a_run_or_that_others_can_write_is_not_executed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for path in (run / "evil.py", tmp_path / "shared.py"):
+        path.write_text("import os\nos.mkdir('executed')\nclass Net: pass\nif __name__ == '__main__': pass\n")
+    (tmp_path / "shared.py").chmod(0o666)
+    with pytest.raises(CannotReplay, match=r"evil\.py came with the run"):
+        JobCode(str(run / "evil.py"), [], run)
+    with pytest.raises(CannotReplay, match=r"evil\.py came with the run"):
+        JobCode("", [], run).find("__main__:Net", str(run / "evil.py"))
+    with pytest.raises(CannotReplay, match=r"shared\.py can be written by others"):
+        JobCode(str(tmp_path / "shared.py"), [], run)
