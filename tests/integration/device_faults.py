@@ -224,16 +224,18 @@ class Transformer(nn.Module):
         return self.head(torch.tanh(h) * torch.sigmoid(self.gate(h)) + decay)
 
 
-def train(dtype: torch.dtype = torch.float32, steps: int = 2) -> Iterator[tuple[nn.Module, torch.Tensor]]:
+def train(
+    dtype: torch.dtype = torch.float32, steps: int = 2, device: str = "cpu"
+) -> Iterator[tuple[nn.Module, torch.Tensor]]:
     """Train the transformer and yield the model and the loss of each step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = Transformer().to(dtype)
+    model = Transformer().to(device, dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
         optimizer.zero_grad()
-        tokens = torch.randint(0, 50, (4, 17), generator=generator)
+        tokens = torch.randint(0, 50, (4, 17), generator=generator).to(device)
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1).float(), tokens[:, 1:].flatten())
         loss.backward()
         optimizer.step()

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +18,8 @@ from torch import nn
 
 import numscope as ns
 from numscope.core.report import Origin
+from numscope.diagnose.repro import device_page
+from numscope.diagnose.repro.write import write_repro
 from numscope.report.terminal.diagnosis import lines
 from tests.integration.device_faults import FAULTS, faulty, train
 
@@ -126,3 +134,68 @@ def test_another_program_is_no_fault_of_the_device(reference: Callable[[torch.dt
     finally:
         nn.functional.gelu = gelu
     assert diagnosed(target, reference(torch.float32)).mechanism == "semantic"
+
+
+REPRODUCED = [
+    "gelu by a coarse table",
+    "product with a wrong tile",
+    "embedding off by one row",
+    "gelu's backward by the tanh form",
+    "sigmoid with a bit stuck",
+]
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["in source", "beside it"])
+@pytest.mark.parametrize("name", REPRODUCED)
+def test_the_makers_file_passes_where_the_device_is_right_and_fails_where_it_is_not(
+    name: str,
+    large: bool,
+    reference: Callable[[torch.dtype], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if large:
+        monkeypatch.setattr(device_page, "MOST_BYTES", 0)
+    right = reference(torch.float32)
+    with faulty(name):
+        target = capture(tmp_path / "target")
+    comparison = ns.compare(target, right)
+    file = tmp_path / "test_origin.py"
+    told = write_repro(comparison, ns.diagnose(comparison), file)
+    assert "DEVICE=cpu pytest" in told
+    text = file.read_text()
+    assert "numscope" not in text.replace("Written by numscope", "").replace(str(tmp_path), "")
+    namespace: dict[str, Any] = {"__name__": "repro", "__file__": str(file)}
+    exec(compile(text, "repro", "exec"), namespace)
+    test = namespace["test_the_device_gives_what_float64_gives"]
+    test()
+    with faulty(name), pytest.raises(AssertionError, match="the same numbers as were recorded"):
+        test()
+    namespace["DEVICE"] = "cuda:0"
+    if not torch.cuda.is_available():
+        with pytest.raises(pytest.skip.Exception, match="there is no cuda:0 here"):
+            test()
+
+
+def test_bisect_proves_a_devices_fault_by_itself(tmp_path: Path) -> None:
+    job = Path(__file__).parent / "device_job.py"
+    root = str(job.parents[2])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    line = [sys.executable, "-m", "numscope", "bisect", "--no-check", "--out", str(tmp_path / "out")]
+    commands = ["--target", f"{job} --npu", "--reference", str(job)]
+    done = subprocess.run([*line, *commands], capture_output=True, text=True, env=environment)
+    assert done.returncode == 1, done.stderr
+    origin = json.loads((tmp_path / "out" / "report.json").read_text())["origin"]
+    assert (origin["call"], origin["mechanism"]) == ("Functional.gelu.0.forward", "device")
+    assert origin["details"]["diagnosis"]["device"]["device"] == "npu:0"
+    on_cpu, in_float64 = origin["details"]["proof"]
+    for proof, where in ((on_cpu, "on the CPU"), (in_float64, "in float64 where it was")):
+        assert proof["where"] == f"Functional.gelu {where}"
+        assert proof["verdict"] == "equivalent"
+        for name in ("loss", "gradients"):
+            assert proof[name]["after"] < 0.1 * proof[name]["before"], proof
+    text = " ".join(done.stdout.split())
+    assert "with Functional.gelu on the CPU the two runs are equivalent: the fault is proven to be there" in text
+    assert re.search(r"of the gradients' difference \(\S+\) more than 99.9% is gone", text), text
+    assert "test_origin.py: 1 input" in text
+    assert "DEVICE=npu:0 pytest" in text

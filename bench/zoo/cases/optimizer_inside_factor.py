@@ -11,12 +11,13 @@ ORIGIN = Truth(
     (
         call("Tensor.(add_|addcdiv_|sub_)", marker="origin"),
         call("Tensor.(div|mul|truediv)", marker="origin"),
-        optimizer("Own", marker="origin"),
+        optimizer("Own"),
         missing("Tensor.(div|truediv)", marker="origin"),
         Answer(r".*", marker="origin"),
     ),
     ("semantic",),
     step=1,
+    chain=("Own.step, @step",),
 )
 
 
@@ -28,7 +29,7 @@ class Own(torch.optim.Optimizer):
         self.count = 0
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None):  # step
         self.count += 1
         for group in self.param_groups:
             for parameter in group["params"]:

@@ -28,6 +28,15 @@ export interface Origin {
   details?: Record<string, unknown>;
 }
 
+export interface Resolution {
+  largest: number;
+  call: string;
+  typical: number;
+  hidden: number;
+  modules: { module: string; phase: string; largest: number; call: string }[];
+  sentence?: string;
+}
+
 export interface Report {
   verdict: 'identical' | 'equivalent' | 'diverged' | 'incomplete' | 'incomparable';
   reason: string;
@@ -36,7 +45,7 @@ export interface Report {
   prefix: { calls: number; last: string | null };
   coverage: Record<string, number | null | string[] | Record<string, number>>;
   settings?: { name: string; target: unknown; reference: unknown }[];
-  resolution?: { largest: Numeric; call: string | null; typical: Numeric; sentence: string };
+  resolution?: Resolution | null;
   counts: Record<string, number>;
   details?: Record<string, unknown>;
 }

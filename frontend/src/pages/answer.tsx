@@ -2,7 +2,7 @@ import { useState } from 'preact/hooks';
 import { Main } from '../app';
 import { count, ratio, short, type Numeric } from '../data/format';
 import { post } from '../data/source';
-import type { Origin, Report, RunAbout, Summary } from '../data/types';
+import type { Origin, Report, Resolution, RunAbout, Summary } from '../data/types';
 import { queryOf } from '../data/view';
 import { t } from '../i18n';
 import { Stack } from '../parts/stack';
@@ -39,6 +39,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
           report.reason && <p>{report.verdict === 'incomplete' ? headline(report) : report.reason}</p>
         )}
         <Missing report={report} />
+        <Settings report={report} />
         {about.shown && (
           <p class="small faint" data-testid="cap">
             {t('This file holds {0} of {1} calls and {2} of {3} tensors: those that matter most. `numscope view` shows all.', count(about.shown.calls), count(about.shown.of_calls), count(about.shown.pairs), count(about.shown.of_pairs))}
@@ -49,6 +50,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
         <div class="stack-y">
           {origin && <OriginCard origin={origin} row={about.origin_row} stack={about.stack} />}
           <Suspects report={report} rows={about.suspect_rows} />
+          {report.resolution?.sentence && <Finest resolution={report.resolution} />}
           {(report.verdict === 'equivalent' || report.verdict === 'incomplete') && <Largest />}
           <Beginning about={about} />
         </div>
@@ -80,6 +82,44 @@ function Missing({ report }: { report: Report }) {
         ))}
       </ul>
     </div>
+  );
+}
+
+/** The settings in which the two runs differ; that which explains the origin stands first. */
+function Settings({ report }: { report: Report }) {
+  const cause = report.origin?.details?.['setting'];
+  const all = [...(report.settings ?? [])].sort((a, b) => Number(b.name === cause) - Number(a.name === cause));
+  if (!all.length) return null;
+  return (
+    <dl class="facts" data-testid="settings">
+      {all.slice(0, 8).map((item) => (
+        <Fact key={item.name} name={item.name} value={`${shown(item.target)} ${t('against')} ${shown(item.reference)}`} />
+      ))}
+      {all.length > 8 && <Fact name="…" value={t('{0} more settings differ', count(all.length - 8))} />}
+    </dl>
+  );
+}
+
+const SMALLEST = 1e-8; // the left end of the scale of limits, on which 1 is the right one
+
+/** How small a fault would have shown, along the model. */
+function Finest({ resolution }: { resolution: Resolution }) {
+  const width = (limit: number) => `${Math.max(2, 100 * (1 - Math.log10(Math.min(limit, 1)) / Math.log10(SMALLEST)))}%`;
+  return (
+    <section class="card" data-testid="resolution">
+      <h2>{t('How small a fault would have shown')}</h2>
+      <p class="said">{resolution.sentence}</p>
+      <div class="limits">
+        {resolution.modules.slice(0, 40).map((item) => (
+          <div class="limit" key={`${item.module}/${item.phase}`} title={item.call}>
+            <span class="mono small">{item.module || t('outside of modules')}</span>
+            <span class="small quiet">{t(item.phase)}</span>
+            <i class={item.largest > 1e-3 ? 'coarse' : ''} style={{ width: width(item.largest) }} />
+            <span class="mono small">{short(item.largest)}</span>
+          </div>
+        ))}
+      </div>
+    </section>
   );
 }
 

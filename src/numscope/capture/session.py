@@ -26,6 +26,8 @@ from numscope.capture.unwritten import UnwrittenLimit
 from numscope.core import grafts
 from numscope.core.description import FILE as MODULES
 from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
+from numscope.core.program import FILE as PROGRAM
+from numscope.core.program import Program
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.checksums import sealed
@@ -66,6 +68,9 @@ class Frontend(Protocol):
 
     def description(self) -> Mapping[str, object] | None:
         """Return a description from which the captured modules can be built again, or None where there is none."""
+
+    def program(self) -> Program | None:
+        """Return the source and the plain attributes of what runs, or None where they are not to be had."""
 
     def is_helper(self) -> bool:
         """Tell whether this process is no rank, but a data loader's worker."""
@@ -340,12 +345,11 @@ class Capture:
         self._touched = False
 
     def _describe(self) -> None:
-        """Write the description of the modules, once a run: a replay builds them again from it."""
-        document = self._frontend.description()
-        if document is not None:
-            writer = self._recorder.writer
-            run = rundir.located(self.path, self._home)
-            place(run / f"rank{writer.rank}" / MODULES, json.dumps(sealed(document)).encode(), replace=True)
+        """Write the descriptions of the modules and of the program, once a run: for replays and for chains of causes."""
+        folder = rundir.located(self.path, self._home) / f"rank{self._recorder.writer.rank}"
+        for name, document in ((MODULES, self._frontend.description()), (PROGRAM, self._frontend.program())):
+            if document is not None:
+                place(folder / name, json.dumps(sealed(document)).encode(), replace=True)
 
     def _is_ours(self) -> bool:
         """Tell whether this process writes a rank; abandon the capture where it does not."""

@@ -101,6 +101,10 @@ class Sites:
         """Return the frames of a stack, outermost first."""
         return self._frames[number]
 
+    def all_frames(self) -> list[Frame]:
+        """Return the distinct frames of all stacks."""
+        return [frame for frame in self._frame_cache.values() if frame is not None]
+
     def source(self, number: int) -> Frame | None:
         """Return the innermost frame of the user's own code in a stack, or None."""
         user = self._users[number] if number >= 0 else None

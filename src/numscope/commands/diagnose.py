@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grafted", metavar="RUN", help="the target again with a graft: how much of the error it removed"
     )
     parser.add_argument(
-        "--confirm", metavar="CMD", help="run the target's script again with the suspect rerouted, and say if it agrees"
+        "--confirm",
+        metavar="CMD",
+        help="run the target's script again with the suspect on the CPU and in float64: how much of the error goes?",
     )
     parser.add_argument(
         "--dtype", default=None, help="with --confirm: the dtype to run the suspect in (default: its own)"
@@ -58,25 +60,30 @@ def run(args: argparse.Namespace) -> int:
     from numscope.compare.comparison import compare
     from numscope.diagnose.diagnosis import diagnose
     from numscope.report.json import write_json
-    from numscope.report.terminal.diagnosis import print_diagnosis
+    from numscope.report.terminal.diagnosis import labelled, print_diagnosis
 
     comparison = compare(args.target, args.reference, noise=args.noise, map=args.map)
     report = diagnose(comparison, suspects=args.suspects)
     print_diagnosis(report, sys.stdout)
-    if args.json:
-        write_json(report, args.json)
-    if args.repro and report.origin is not None:
-        from numscope.diagnose.repro.write import write_repro
+    try:
+        if args.repro and report.origin is not None:
+            from numscope.diagnose.repro.write import write_repro
 
-        print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
-    if args.grafted:
-        from numscope.diagnose.intervene.graft import error_removed
+            print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
+        if args.grafted:
+            from numscope.diagnose.intervene.graft import error_removed
 
-        share = error_removed(args.target, args.grafted, args.reference)
-        said = f"{share.before:.2g} before, {share.after:.2g} after: {share.removed:.0%} of it removed"
-        print(f"\n  grafted    the final error is {said}")
-    if args.confirm and report.origin is not None:
-        from numscope.diagnose.intervene.confirm import confirm
+            share = error_removed(args.target, args.grafted, args.reference)
+            said = f"{share.before:.2g} before, {share.after:.2g} after: {share.removed:.0%} of it removed"
+            print(f"\n  grafted    the final error is {said}")
+        if args.confirm and report.origin is not None:
+            from numscope.diagnose.intervene.confirm import confirm
+            from numscope.diagnose.intervene.proof import with_proofs
 
-        print(f"\n  confirmed  {confirm(comparison, report, args.confirm, args.dtype)}")
+            proofs = confirm(comparison, report, args.confirm, args.dtype)
+            report = with_proofs(report, proofs)
+            print("\n" + "\n".join(labelled("confirmed", str(proof)) for proof in proofs))
+    finally:  # the answer stands, whatever came of the rest
+        if args.json:
+            write_json(report, args.json)
     return EXIT_STATUS[report.verdict]

@@ -18,9 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.align.map_file import Map
+from numscope.compare.cause.chain import with_chains
 from numscope.compare.judge import unmeasured as structure
 from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
+from numscope.compare.resolution import report_of
+from numscope.compare.run_settings import SettingDifference, differences, explained, may_explain
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
 from numscope.compare.steps import Place, StepResult
@@ -264,6 +267,9 @@ def _assemble(
     calls.end()
     pairs.end()
     suspects = ranked([one for result in results for one in result.origins]) or _beyond(calls, thresholds)
+    suspects = with_chains(suspects, *runs, _MOST_CHAINS)
+    settings = differences(runs[0].manifest, runs[1].manifest)
+    suspects = _explained(suspects, pairs, settings)
     lacking = _missing(runs, common, results)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows, lacking)
     reason = ""
@@ -312,9 +318,23 @@ def _assemble(
         coverage=dict(coverage),
         counts=counts,
         reason=reason,
+        resolution=report_of([result.resolution for result in results], verdict in ("equivalent", "incomplete")),
+        settings=tuple(one.to_dict() for one in settings),
         details=details,
     )
     return Comparison(report, calls, pairs, *runs)
+
+
+def _explained(suspects: list[Origin], pairs: Rows, settings: tuple[SettingDifference, ...]) -> list[Origin]:
+    """Return the suspects, each with the setting that explains it where one does."""
+    if not suspects or not may_explain(settings):
+        return suspects
+    names = pa.array([f"{one.call}.output.0" for one in suspects])
+    dtypes: dict[str, str] = {}
+    for part in pairs.batches(["target_name", "target_dtype"]):
+        of_suspects = part.filter(pc.is_in(part["target_name"], value_set=names)).to_pylist()
+        dtypes.update({row["target_name"]: row["target_dtype"] for row in of_suspects})
+    return [explained(one, dtypes.get(f"{one.call}.output.0", ""), settings) for one in suspects]
 
 
 def _shift(table: pa.Table, offset: int, columns: tuple[str, ...]) -> pa.Table:
@@ -347,6 +367,7 @@ def _beyond(calls: Rows, thresholds: Thresholds) -> list[Origin]:
     ]
 
 
+_MOST_CHAINS = 5  # suspects whose causes are looked for
 _MOST_CHOICES = 50  # that a report lists
 
 

@@ -45,11 +45,14 @@ class _Effect:
     finer: object  # the value that does not
 
 
+SEEDS = "seeds"
+_UNSET = "none"  # what a precision says that nobody has set: an older torch has no such setting
 _PRODUCTS = re.compile(
     r"linear|matmul|mm|bmm|addmm|baddbmm|addbmm|einsum|mv|addmv|tensordot|bilinear|Linear|\w*attention\w*"
 )
 _CUDNN = re.compile(r"conv\w*|Conv\w*|convolution\w*|_?cudnn_\w+|lstm|gru|rnn_\w+|LSTM|GRU|RNN")
 _TF32 = 2.0**13  # 11 significant bits where float32 has 24
+_LOWER: Mapping[object, float] = {"tf32": _TF32, "bf16": 2.0**16}
 _EFFECTS = (
     _Effect("torch.backends.cuda.matmul.allow_tf32", _PRODUCTS, "float32", {True: _TF32}, "multiplies in TF32", False),
     _Effect(
@@ -60,8 +63,18 @@ _EFFECTS = (
         "multiplies float32 in a lower precision",
         "highest",
     ),
-    _Effect("torch.backends.mkldnn.allow_tf32", _PRODUCTS, "float32", {True: _TF32}, "multiplies in TF32", False),
     _Effect("torch.backends.cudnn.allow_tf32", _CUDNN, "float32", {True: _TF32}, "convolves in TF32", False),
+    # The same since torch 2.9: where a job uses these, the older ones above refuse to be read.
+    _Effect("torch.backends.cuda.matmul.fp32_precision", _PRODUCTS, "float32", _LOWER, "multiplies in TF32", "ieee"),
+    _Effect(
+        "torch.backends.mkldnn.matmul.fp32_precision",
+        _PRODUCTS,
+        "float32",
+        _LOWER,
+        "multiplies float32 in a lower precision",
+        "ieee",
+    ),
+    _Effect("torch.backends.cudnn.conv.fp32_precision", _CUDNN, "float32", _LOWER, "convolves in TF32", "ieee"),
     _Effect(
         "torch.backends.cuda.matmul.allow_fp16_accumulation",
         _PRODUCTS,
@@ -80,21 +93,37 @@ def differences(target: _Facts, reference: _Facts) -> tuple[SettingDifference, .
         for group in ("settings", "versions", "hardware"):
             found += _differing(_group(target, group), _group(reference, group))
     found += _differing(_environment(target), _environment(reference))
-    for name in ("framework", "seeds", "world_size"):
+    mine, theirs = _devices(target), _devices(reference)
+    if mine and theirs and mine != theirs:
+        found.append(SettingDifference("devices", mine, theirs))
+    for name in ("framework", SEEDS, "world_size"):
         one, other = target.get(name), reference.get(name)
         if one is not None and other is not None and one != other:
             found.append(SettingDifference(name, one, other))
     return tuple(found)
 
 
+def may_explain(found: tuple[SettingDifference, ...]) -> bool:
+    """Tell whether one of these differences is of a kind that explains origins."""
+    return not {effect.setting for effect in _EFFECTS}.union((SEEDS,)).isdisjoint(_by_name(found))
+
+
 def explained(origin: Origin, dtype: str, found: tuple[SettingDifference, ...]) -> Origin:
     """Return an origin with the setting that explains it, where one does: the mechanism and the line that repairs it."""
+    seeds = _by_name(found).get(SEEDS)
+    if seeds is not None and origin.details.get("random"):
+        return replace(
+            origin,
+            reason=f"{origin.reason}; the seeds differ ({_shown(seeds.target)} against {_shown(seeds.reference)})",
+            repair="the same seed in both: ns.seed_all(1234)",
+            details={**origin.details, "setting": SEEDS},
+        )
     effect = _effect(origin, dtype, found)
     if effect is None:
         return origin
     coarse_target = _by_name(found)[effect.setting].target in effect.coarser
     coarse, fine = ("target", "reference") if coarse_target else ("reference", "target")
-    sentence = f"the {coarse} {effect.verb} ({effect.setting}), the {fine} does not"
+    sentence = f"the {coarse} {effect.verb} ({effect.setting}), the {fine} in float32"
     repair = f"{effect.setting.removesuffix('()')} = {effect.finer!r} in the {coarse}"
     if effect.setting.endswith("()"):
         repair = f"torch.set_float32_matmul_precision({effect.finer!r}) in the {coarse}"
@@ -139,6 +168,13 @@ def _group(manifest: _Facts, group: str) -> _Facts:
     return facts if isinstance(facts, Mapping) else {}
 
 
+def _devices(manifest: _Facts) -> str:
+    """Return the devices that a job used, without their numbers."""
+    devices = manifest.get("devices")
+    named = {re.sub(r":\d+", "", str(device)) for device in devices} if isinstance(devices, list) else set()
+    return ", ".join(sorted(named))
+
+
 _NO_NUMBERS = re.compile(
     r".*(RANK|_DIR|_HOME|_PATH|_ROOT|_PORT|_ADDR|_ID|_CACHE\w*|WORLD_SIZE|NUMSCOPE\w*)|PYTHONHASHSEED"
 )
@@ -157,8 +193,12 @@ def _differing(mine: _Facts, theirs: _Facts) -> list[SettingDifference]:
     return [
         SettingDifference(name, mine.get(name), theirs.get(name))
         for name in names
-        if mine.get(name) != theirs.get(name)
+        if _told(mine.get(name)) != _told(theirs.get(name))
     ]
+
+
+def _told(value: object) -> object:
+    return None if value == _UNSET else value
 
 
 def _shown(value: object) -> str:

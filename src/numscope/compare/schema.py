@@ -89,5 +89,7 @@ PAIRS = pa.schema(
         ("structure", pa.string()),  # whole, row, channel, block, single
         ("first_index", pa.string()),
         ("worst_index", pa.string()),
+        # Of an output: the smallest relative error that would have been called wrong; null where it was not judged.
+        ("resolution", pa.float64()),
     ]
 )

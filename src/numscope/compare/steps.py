@@ -29,6 +29,7 @@ from numscope.compare.load.sources import Sources
 from numscope.compare.load.workspaces import without_workspaces
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader
 from numscope.compare.measure.measures import Layouts, Measures, measure
+from numscope.compare.resolution import StepResolution, call_limits, step_resolution
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin
@@ -74,6 +75,7 @@ class StepResult:
     settings: tuple[str, ...]  # of optimizers, that differ
     batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
     coverage: StepCoverage
+    resolution: StepResolution
     choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding
     rearranged: tuple[Origin, ...] = ()  # calls that do the same in another way: no origins
     structure: StructureDifferences | None = None  # in place of measures, where there are none
@@ -151,7 +153,8 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         if found.pair >= 0 and found.ready is None and found.weight != Weight.AFTER_ANOTHER:
             judgement.reasons[found.pair] = placed.origin.reason
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
-    pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows)
+    limits = call_limits(alignment, slots, measures, judgement, a.calls.children[alignment.target])
+    pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows, limits)
     # A result that is nothing but rounding (a limit of 1 or more) may be off by any factor.
     errors = judgement.errors.error_out
     errors = errors[judgement.corresponds & (judgement.limits < 1.0) & (errors <= judgement.limits)]
@@ -175,6 +178,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         scales=measured.scales,
         settings=_settings(a, alignment, judgement),
         batch_shapes=judgement.batch_shapes,
+        resolution=step_resolution(a, alignment, slots, limits, judgement),
         coverage=step_coverage(a, b, alignment, slots, measures, bool(judgement.batch_shapes)),
         choices=tuple(judgement.choices),
         rearranged=tuple(origin(found, a, b, sources) for found in judgement.rearranged),

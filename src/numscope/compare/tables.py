@@ -18,6 +18,7 @@ from numscope.compare.measure.measures import Measures
 from numscope.compare.schema import CALLS, PAIRS
 
 _WRONG_SLOT = 1e-6  # relative: a slot of a wrong call that is off by more is wrong, too
+_LARGE = 0.1  # relative: an error that is called rounding says in words why
 _WHY = {"forward": "path", "recompute": "sequence"}
 # Columns of measures that the table of tensor pairs takes as they are.
 _NUMBERS = (
@@ -85,6 +86,7 @@ def calls_table(
     verdicts = np.where(matched, judgement.verdict[np.maximum(pair, 0)] if len(judgement.verdict) else 0, len(VERDICTS))
     why = np.where(matched, alignment.why[np.maximum(pair, 0)] if len(alignment.why) else 0, len(REASONS))
     names = np.array([_WHY.get(reason, reason) for reason in REASONS] + [""], dtype=object)
+    in_words = _large_in_words(a, alignment, judgement)
     arguments = {p: "; ".join(str(d) for d in found) for p, found in judgement.differences.items()}
     columns = {
         "pair": pa.array(np.arange(offset, offset + count), pa.int32()),
@@ -111,7 +113,9 @@ def calls_table(
             pa.string(),
             mask=matched & (judgement.unmeasured[np.maximum(pair, 0)] if matched.any() else False),
         ),
-        "reason": pa.array([judgement.reasons.get(p, "") if p >= 0 else "" for p in pair.tolist()], pa.string()),
+        "reason": pa.array(
+            [judgement.reasons.get(p) or in_words.get(p, "") if p >= 0 else "" for p in pair.tolist()], pa.string()
+        ),
         "source_file": files,
         "source_line": lines,
     }
@@ -119,7 +123,14 @@ def calls_table(
 
 
 def pairs_table(
-    a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, judgement: Judgement, rows: Ints
+    a: Side,
+    b: Side,
+    alignment: Alignment,
+    slots: SlotPairs,
+    measures: Measures,
+    judgement: Judgement,
+    rows: Ints,
+    limits: Floats,
 ) -> pa.Table:
     """Return the table of tensor pairs."""
     row = measures.row_of
@@ -141,12 +152,14 @@ def pairs_table(
         "bitwise_equal": pa.array(bitwise, mask=~(a.tensors.measured[t] & b.tensors.measured[r])),
         "estimated": pa.array(measures.estimated[row]),
         "expected": pa.array(_nan_to_null(judgement.errors.expected[slots.pair])),
+        "resolution": _nan_to_null(np.where(slots.role == OUTPUT, limits[slots.pair], np.nan)),
         "verdict": _verdicts(judgement, slots, bitwise, measures.error[row]),
-        "reason": pa.array(_reasons(a, b, measures, row, t, r), pa.string()),
+        "reason": pa.array(_reasons(a, b, alignment, slots, measures, judgement), pa.string()),
         "mape_excluded": _integers(measures.columns["mape_excluded"][row]),
     }
+    another = measures.compared & ~measures.believed & columns["verdict"].is_null().to_numpy(zero_copy_only=False)
     for name in _NUMBERS:
-        columns[name] = _nan_to_null(measures.columns[name][row])
+        columns[name] = _nan_to_null(np.where(another, np.nan, measures.columns[name][row]))
     for name in _TEXTS:
         columns[name] = pa.array(measures.columns[name][row], pa.string())
     for label, side, tensor in (("target", a, t), ("reference", b, r)):
@@ -169,13 +182,42 @@ def _verdicts(judgement: Judgement, slots: SlotPairs, bitwise: Flags, error: Flo
     return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=judgement.unmeasured_slots & ~wrong)
 
 
-def _reasons(a: Side, b: Side, measures: Measures, row: Ints, t: Ints, r: Ints) -> list[str]:
+def _large_in_words(a: Side, alignment: Alignment, judgement: Judgement) -> dict[int, str]:
+    """Return why an error that is large is none, by pair of calls: no number alone explains it."""
+    errors, optimizer = judgement.errors, a.book.code("optimizer")
+    right = np.isin(judgement.verdict, (IDENTICAL, EQUIVALENT)) & ~judgement.unmeasured
+    found: dict[int, str] = {}
+    for pair in np.flatnonzero(right & (np.nan_to_num(errors.error_out) >= _LARGE)).tolist():
+        limit = judgement.limits[pair]
+        if a.calls.kind[alignment.target[pair]] == optimizer:
+            found[pair] = "judged by the step that it takes"
+        elif not judgement.corresponds[pair]:
+            found[pair] = "the two calls do not do the same job: judged by where their results lead"
+        elif errors.discrete_in[pair] or errors.discrete_out[pair]:
+            found[pair] = "choices fell otherwise by rounding"
+        elif limit >= 1.0:
+            found[pair] = "cannot be judged: rounding may be as large as the result"
+        else:
+            found[pair] = f"rounding explains {limit:.2g} here, of {errors.error_in[pair]:.2g} that came in"
+    return found
+
+
+def _reasons(
+    a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, judgement: Judgement
+) -> list[str]:
+    row, t, r = measures.row_of, slots.a, slots.b
     reasons = [""] * len(row)
     words = a.book.words
+    in_words, believed = _large_in_words(a, alignment, judgement), measures.believed
+    large = np.flatnonzero(np.nan_to_num(measures.error[row]) >= _LARGE) if in_words else np.zeros(0, np.int64)
+    made = {int(row[place]): in_words.get(int(slots.pair[place]), "") for place in large if slots.role[place] == OUTPUT}
+    for place in large.tolist():
+        reasons[place] = in_words.get(int(slots.pair[place])) or made.get(int(row[place]), "")
     for place in np.flatnonzero(~measures.same_shape[row]).tolist():
         mine, theirs = words[a.tensors.shape[t[place]]], words[b.tensors.shape[r[place]]]
         same = a.tensors.elements[t[place]] == b.tensors.elements[r[place]]
         how = "compared in row-major order" if same else "not comparable"
+        how = how if not same or believed[place] else "not the same tensor in another layout, and not compared"
         reasons[place] = f"shape [{mine}] against [{theirs}]: {how}"
     for place in np.flatnonzero(measures.unlike_nonfinite[row]).tolist():
         x, y = t[place], r[place]

@@ -41,6 +41,7 @@ class Origin:
     expected: float | None = None
     repair: str | None = None
     details: JsonObject = field(default_factory=dict)
+    chain: tuple[str, ...] = ()  # from the use to the cause, in words
 
     def to_dict(self) -> JsonObject:
         """Return the origin as JSON."""
@@ -56,6 +57,7 @@ class Origin:
             "reason": self.reason,
             "error": {"relative": self.relative, "expected": self.expected},
             "repair": self.repair,
+            "chain": list(self.chain),
             "details": self.details,
         }
         return {key: plain(value) for key, value in shape.items()}
@@ -72,6 +74,8 @@ class Report:
     coverage: JsonObject = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     reason: str = ""
+    settings: tuple[JsonObject, ...] = ()  # in which the two runs differ: name, target, reference
+    resolution: JsonObject | None = None  # how small a fault would have shown: largest, call, typical, sentence
     details: JsonObject = field(default_factory=dict)
 
     def to_dict(self) -> JsonObject:
@@ -84,6 +88,8 @@ class Report:
             "suspects": [suspect.to_dict() for suspect in self.suspects],
             "prefix": plain(self.prefix),
             "coverage": plain(self.coverage),
+            "resolution": plain(self.resolution),
+            "settings": [plain(one) for one in self.settings],
             "counts": plain(self.counts),
             **({"details": plain(self.details)} if self.details else {}),
         }

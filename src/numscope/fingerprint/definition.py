@@ -4,7 +4,8 @@
     >>> one.nan[0], one.zero[0], one.min[0], one.max[0], one.l2[0]
     (1, 1, -2.0, 1.0, 2.23606797749979)
 
-The content of a tensor is its elements in logical row-major order; a complex element counts as two, real part first.
+The content of a tensor is its elements in logical row-major order; a complex element counts as two, real part first, but
+for `nan` and `zero`: it is NaN where one of its parts is, and zero where both are.
 See docs/reference/fingerprint.md for the reasons and the error analysis.
 """
 
@@ -22,14 +23,17 @@ Array = NDArray[np.generic]
 def fingerprint(array: Array) -> Fingerprints:
     """Return the fingerprint of one array as one row."""
     value = values(array)
+    whole = array if array.dtype.kind == "c" else value
     finite = value[np.isfinite(value)]
     lowest, highest, mean, l2 = _moments(finite)
+    with np.errstate(invalid="ignore"):
+        zero, nan = np.count_nonzero(whole == 0), np.count_nonzero(np.isnan(whole))
     return Fingerprints(
         elements=np.array([array.size], np.int64),
-        nan=np.array([np.count_nonzero(np.isnan(value))], np.int64),
+        nan=np.array([nan], np.int64),
         posinf=np.array([np.count_nonzero(np.isposinf(value))], np.int64),
         neginf=np.array([np.count_nonzero(np.isneginf(value))], np.int64),
-        zero=np.array([np.count_nonzero(value == 0)], np.int64),
+        zero=np.array([zero], np.int64),
         min=np.array([lowest]),
         max=np.array([highest]),
         mean=np.array([mean]),

@@ -27,6 +27,7 @@ class NumpyBatch:
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
         self._native = load() if native else None
+        self._complex: list[tuple[int, int, int]] = []  # of complex arrays: row, zeros, NaNs
 
     def add(self, array: NDArray[np.generic]) -> int:
         """Measure the array as it is now; return its row in the next `collect`."""
@@ -40,6 +41,10 @@ class NumpyBatch:
         with self._lock:
             row = rows.count
             rows.count += 1
+            if array.dtype.kind == "c":
+                with np.errstate(invalid="ignore"):
+                    zero, nan = np.count_nonzero(array == 0), np.count_nonzero(np.isnan(array))
+                self._complex.append((row, int(zero), int(nan)))
             count = array.nbytes // kind.size
             if self._native is not None:
                 rows.reserve()
@@ -68,4 +73,7 @@ class NumpyBatch:
         with self._lock:
             self._arena.finish()
             self._large.begin(self._rows)
+            for row, zero, nan in self._complex:
+                self._rows.recount(row, zero, nan)
+            self._complex.clear()
             return self._rows.hand_over()

@@ -69,6 +69,12 @@ class Rows:
         self.hash[row] = result.hash
         self.sketch[row] = result.sketch
 
+    def recount(self, row: int, zero: int, nan: int) -> None:
+        """Put the counts of complex elements in the place of those of their parts."""
+        self.reserve()
+        self.integers[row, _INTEGERS.index("zero")] = zero
+        self.integers[row, _INTEGERS.index("nan")] = nan
+
     def repeat(self, row: int, source: int, elements: int) -> None:
         """Copy another row, for a tensor with this number of elements."""
         self.reserve()

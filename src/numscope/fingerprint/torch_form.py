@@ -20,6 +20,7 @@ from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.large import Large
 from numscope.fingerprint.native import Native, Way, load
 from numscope.fingerprint.rows import Places, Rows
+from numscope.fingerprint.torch_complex import ComplexCounts
 from numscope.fingerprint.torch_content import KIND_OF, PendingTensor, is_plain, raw_chunks, refuse
 from numscope.fingerprint.torch_ops import DeviceBatch
 
@@ -49,7 +50,7 @@ class TorchBatch:
 
     __slots__ = tuple(
         """
-        _arena _cuda _devices _forms _held _large _later _lock _native _places _rows _scratch _small _strides _ways
+        _arena _complex _cuda _devices _forms _held _large _later _lock _native _places _rows _scratch _small _strides _ways
         fallbacks
         """.split()
     )
@@ -63,6 +64,7 @@ class TorchBatch:
         self._arena = Arena(self._scratch, self._rows)
         self._large = Large(self._scratch, self._rows)
         self._devices: dict[torch.device, DeviceBatch | CudaBatch] = {}
+        self._complex = ComplexCounts()
         self._cuda: dict[int, CudaBatch] = {}  # the devices that Triton measures
         self._later: dict[int, list[PendingTensor]] | None = None  # put off, by device
         self.fallbacks: dict[str, str] = {}  # device -> why it is measured by torch operations and not by Triton
@@ -117,7 +119,7 @@ class TorchBatch:
         """Remember the way in which a tensor was just measured, for tensors like it."""
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
             return
-        if tensor.is_conj() or tensor.is_neg():
+        if tensor.is_conj() or tensor.is_neg() or tensor.dtype.is_complex:  # whose counts need more than a way
             return
         if len(self._ways) > _SHAPES:
             self._ways.clear()
@@ -133,6 +135,14 @@ class TorchBatch:
                 self._ways[alike] = small
 
     def _add(self, tensor: torch.Tensor) -> int:
+        row = self._add_parts(tensor)
+        if tensor.dtype.is_complex and tensor.numel():
+            with self._lock:
+                self._complex.add(row, tensor)
+        return row
+
+    def _add_parts(self, tensor: torch.Tensor) -> int:
+        """Measure a tensor; the parts of a complex element are two."""
         if self._cuda and tensor.is_cuda:
             row = self._add_cuda(tensor)
             if row is not None:
@@ -331,6 +341,7 @@ class TorchBatch:
             self._rows = self._arena.rows = rows.succeed()
             self._large.begin(self._rows)
             finishes = [batch.begin() for batch in self._devices.values()]
+            finishes.append(self._complex.begin())  # the last: it corrects what the others write
 
         def wait() -> Fingerprints:
             for finish in finishes:

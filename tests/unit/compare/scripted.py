@@ -122,9 +122,9 @@ class Script:
         """Return the step as the comparison's columns."""
         return load(self.tables(), 0, 0, book)
 
-    def write(self, path: Path, keep: bool = False, steps: int = 1) -> Path:
+    def write(self, path: Path, keep: bool = False, steps: int = 1, manifest: dict[str, Any] | None = None) -> Path:
         """Write the calls as a run, the same in every step."""
-        with RunWriter(path, rank=0, manifest={}) as writer:
+        with RunWriter(path, rank=0, manifest=manifest or {}) as writer:
             for step in range(steps):
                 writer.write(self.batch(step, keep))
                 writer.end_step(step, {})

@@ -38,6 +38,29 @@ def test_a_run_that_says_nothing_of_its_settings_differs_in_none() -> None:
     assert differences({"format": "numscope.run/1"}, manifest({TF32: True})) == ()
 
 
+def test_devices_are_told_without_their_numbers() -> None:
+    one, two, other = ({"devices": [name]} for name in ("cuda:0 (NVIDIA H200)", "cuda:1 (NVIDIA H200)", "cpu"))
+    assert differences(one, two) == ()
+    assert differences(one, other) == (SettingDifference("devices", "cuda (NVIDIA H200)", "cpu"),)
+
+
+def test_a_precision_that_nobody_has_set_is_no_difference_to_a_torch_without_it() -> None:
+    name = "torch.backends.cuda.matmul.fp32_precision"
+    assert differences(manifest({name: "none"}), manifest({})) == ()
+    found = differences(manifest({name: "tf32"}), manifest({}))
+    told = explained(origin("Functional.linear.0.forward", 3e-4), "float32", found)
+    assert told.repair == f"{name} = 'ieee' in the target"
+
+
+def test_random_draws_of_other_seeds_are_explained_by_the_seeds() -> None:
+    found = differences({"seeds": {"torch": 1}}, {"seeds": {"torch": 2}})
+    told = explained(origin("Functional.dropout.0.forward", 1.0, details={"random": True}), "float32", found)
+    assert "the seeds differ ({'torch': 1} against {'torch': 2})" in told.reason
+    assert told.repair is not None
+    assert "ns.seed_all" in told.repair
+    assert explained(origin("Functional.gelu.0.forward", 1.0), "float32", found).repair is None
+
+
 def test_a_run_on_the_cpu_has_no_setting_of_cuda() -> None:
     assert differences(manifest({TF32: True}), manifest({})) == (SettingDifference(TF32, True, None),)
 
@@ -46,7 +69,7 @@ def test_a_product_that_is_off_by_tf32s_rounding_is_explained_by_the_setting() -
     found = differences(manifest({TF32: True}), manifest({TF32: False}))
     told = explained(origin("Functional.linear.0.forward", 3e-4), "float32", found)
     assert told.mechanism == "precision"
-    assert told.reason.endswith(f"the target multiplies in TF32 ({TF32}), the reference does not")
+    assert told.reason.endswith(f"the target multiplies in TF32 ({TF32}), the reference in float32")
     assert told.repair == f"{TF32} = False in the target"
 
 

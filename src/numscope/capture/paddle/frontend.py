@@ -135,6 +135,10 @@ class PaddleFrontend:
         """Return no description: layers are replayed through their recorded calls."""
         return None
 
+    def program(self) -> None:
+        """Return no program: chains of causes are followed in torch's modules."""
+        return None
+
     def seeds(self) -> dict[str, int]:
         """Return the seed that Paddle's default generator was last given; reading it changes nothing."""
         try:

@@ -38,6 +38,7 @@ from numscope.capture.torch.patching import together
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.program import Program
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 
@@ -56,8 +57,9 @@ class TorchFrontend(Installed):
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings
+        self._optimizers = Optimizers(watch, self.modules)
         self._parts: list[Any] = [
-            Optimizers(watch, self.modules),
+            self._optimizers,
             Collectives(watch),
             PipelineShapes(watch),
             GraphReplays(watch),
@@ -168,6 +170,21 @@ class TorchFrontend(Installed):
         from numscope.capture.torch.module_description import describe
 
         return describe(self.modules.known(), os.path.abspath(sys.argv[0]) if sys.argv and sys.argv[0] else "")
+
+    def program(self) -> Program | None:
+        """Return the source and the plain attributes of what runs, or None where stacks are not wanted."""
+        if not self._settings.stacks:
+            return None
+        from numscope.capture.torch.program import program
+
+        try:
+            attributes = self.modules.attributes
+            for path, module in self.modules.known().items():
+                attributes.add(path, module)
+            return program(attributes, self._optimizers.classes, self.recorder.sites.all_frames())
+        except Exception as error:  # a user's class may raise anything when it is looked at
+            self.recorder.skip(f"the program's source and attributes: {type(error).__name__}")
+            return None
 
     def seeds(self) -> dict[str, int]:
         """Return the seed that torch's default generator was last given; reading it changes nothing."""

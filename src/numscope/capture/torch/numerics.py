@@ -21,12 +21,18 @@ _EVERYWHERE = (
     "torch.is_deterministic_algorithms_warn_only_enabled()",
     "torch.backends.mha.get_fastpath_enabled()",
     "torch.backends.opt_einsum.enabled",
+    "torch.backends.cuda.flash_sdp_enabled()",  # the CPU's attention obeys these, too
+    "torch.backends.cuda.mem_efficient_sdp_enabled()",
+    "torch.backends.cuda.math_sdp_enabled()",
+    "torch.backends.fp32_precision",  # since torch 2.9, as all of this name; where they are set, allow_tf32 is unreadable
 )
 _OF_CPU = (
     "torch.get_num_threads()",
     "torch.backends.mkldnn.enabled",
     "torch.backends.mkldnn.deterministic",
-    "torch.backends.mkldnn.allow_tf32",
+    "torch.backends.mkldnn.fp32_precision",
+    "torch.backends.mkldnn.matmul.fp32_precision",
+    "torch.backends.mkldnn.conv.fp32_precision",
     "torch.backends.nnpack.enabled()",
 )
 _OF_CUDA = (
@@ -35,12 +41,13 @@ _OF_CUDA = (
     "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
     "torch.backends.cuda.matmul.allow_fp16_accumulation",
     "torch.backends.cuda.preferred_blas_library()",
-    "torch.backends.cuda.flash_sdp_enabled()",
-    "torch.backends.cuda.mem_efficient_sdp_enabled()",
-    "torch.backends.cuda.math_sdp_enabled()",
+    "torch.backends.cuda.matmul.fp32_precision",
     "torch.backends.cuda.cudnn_sdp_enabled()",
+    "torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()",
     "torch.backends.cudnn.enabled",
     "torch.backends.cudnn.allow_tf32",
+    "torch.backends.cudnn.conv.fp32_precision",
+    "torch.backends.cudnn.rnn.fp32_precision",
     "torch.backends.cudnn.benchmark",
     "torch.backends.cudnn.deterministic",
 )

@@ -13,7 +13,7 @@ _HARMLESS = frozenset(
     """
     inplace memory_format non_blocking copy out generator device layout requires_grad pin_memory foreach
     fused capturable differentiable maximize_memory need_weights average_attn_weights async_op group
-    dtype_out stable sorted keepdim checkpoint use_reentrant names pin enable_gqa verbose initial_lr
+    dtype_out stable sorted keepdim checkpoint use_reentrant names pin enable_gqa verbose initial_lr _stacklevel
     """.split()
 )
 _MISSING = object()

@@ -76,6 +76,8 @@ def _details(finding: Finding, a: Side, b: Side) -> dict[str, object]:
     details: dict[str, object] = {}
     if finding.differences:
         details["arguments"] = [str(difference) for difference in finding.differences]
+    if finding.random:
+        details["random"] = True  # it draws random numbers
     details |= finding.reason.details(finding)
     if finding.target >= 0:
         details["target_order"] = int(a.calls.order[finding.target])

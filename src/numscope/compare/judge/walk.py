@@ -133,7 +133,7 @@ class _Walk:
             reasons={},
             wrong_slots=state.wrong_slots(),
             unmeasured=self._unmeasured(),
-            unmeasured_slots=~facts.measures.compared,
+            unmeasured_slots=~facts.measures.believed,
             corresponds=state.corresponds & ~blamed,
             batch_shapes=facts.batch_shapes,
             choices=self._choices(),
@@ -287,7 +287,7 @@ class _Walk:
         right = (verdict == EQUIVALENT) | (verdict == IDENTICAL)
         if facts.unmeasured.all():
             return np.asarray(right & bool(len(facts.unmeasured)))
-        compared, made = facts.measures.compared, facts.slots.role == OUTPUT
+        compared, made = facts.measures.believed, facts.slots.role == OUTPUT
         blank = np.zeros_like(right)
         for chosen in (np.ones_like(made), made):
             shows, measured = np.zeros_like(right), np.zeros_like(right)

@@ -17,6 +17,7 @@ Layouts = dict[int, LaidOut]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
 RESOLUTION = 2.0**-26  # relative: smaller errors do not show in a sketch in float32
 STATISTICS = 2.0**-20  # relative: smaller differences do not show in another tool's statistics in float32
+_UNLIKE = 0.5  # relative: further apart, two tensors of different shapes are not the same in row-major order
 _SHARED = 1 << 22  # elements: below this, threads take longer to start than the work takes
 _MOST_THREADS = 8
 
@@ -36,6 +37,12 @@ class Measures:
     columns: dict[str, AnyArray]  # EXACT_COLUMNS
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
     laid_out: Flags  # brought into the reference's layout, and compared by statistics alone
+
+    @property
+    def believed(self) -> Flags:
+        """Whether the two tensors of each slot pair can be the same one: of another shape and unlike, they are not."""
+        unlike = ~self.same_shape & ~self.bitwise & ~self.laid_out & (np.nan_to_num(self.error) > _UNLIKE)
+        return np.asarray(self.compared & ~unlike[self.row_of])
 
     @property
     def compared(self) -> Flags:

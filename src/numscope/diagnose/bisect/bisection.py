@@ -3,6 +3,7 @@
 DIR/target, DIR/reference                 first pass: fingerprints
 DIR/target-again, DIR/reference-again     does each command repeat itself?
 DIR/target-tensors, DIR/reference-tensors second pass: the suspects' tensors, in the step where they are
+DIR/target-on-cpu, DIR/target-float64     the proof: the target with the origin's operator elsewhere
 DIR/report.json, DIR/test_origin.py       the answer, and a test that shows it
 DIR/bisect.json                           the passes that are done: a second call goes on from there
 """
@@ -30,6 +31,7 @@ from numscope.core.report import Origin, Report
 from numscope.diagnose.bisect.axes import JobEnvironment
 from numscope.diagnose.diagnosis import SUSPECTS, diagnose
 from numscope.diagnose.explain.calls import MOST_TENSORS
+from numscope.diagnose.intervene.proof import Proof, prove, reroutes, with_proofs
 from numscope.diagnose.recorded.differing_tensors import differing_tensors
 from numscope.diagnose.recorded.paired_step import pair_step
 from numscope.diagnose.recorded.shared_inputs import subgraphs_of
@@ -39,6 +41,7 @@ from numscope.store import rundir
 
 Tell = Callable[[str], None]
 _MOST_NAMES = 4000
+_TO_PROVE = ("device", "precision", "unknown")  # a program that computes something else does so on the CPU too
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,29 @@ class Bisection:
         if fine.report.origin is None:
             fine = coarse  # the second run does not show the fault: the report says what could not be replayed
         self._tell("     replaying the suspects")
-        return diagnose(fine), fine
+        return self._proven(diagnose(fine), coarse), fine
+
+    def _proven(self, report: Report, coarse: Comparison) -> Report:
+        """Return the report with what the target gives when the origin runs elsewhere, where that can prove it."""
+        origin = report.origin
+        if origin is None or origin.mechanism not in _TO_PROVE:
+            return report
+        try:
+            ways = reroutes(coarse, origin)
+        except SettingsError:  # no function and no module
+            return report
+        self._passes += len(ways)
+        target, _ = self._jobs
+        proofs: list[Proof] = []
+        for way in ways:
+            try:
+                self._pass(target, way.folder, ("--keep", "stats", *way.options), f"proof: {way.where}")
+            except CaptureError as why:
+                self._tell(f"     no proof with {way.where}: {why}")
+                continue
+            rerouted = compare(self._out / way.folder, self._out / "reference", allow_incomplete=True)
+            proofs.append(prove(coarse, origin, rerouted, way))
+        return with_proofs(report, proofs)
 
     def repeats(self, item: Job) -> str:
         """Return in words whether a command repeats itself, with the first call that does not."""

@@ -56,9 +56,16 @@ def to_cpu(what: object = None, dtype: torch.dtype | str | None = None) -> Any:
 class Reroute:
     """Runs a callable on the CPU when it is called, or everywhere while it is entered."""
 
-    def __init__(self, what: object, dtype: torch.dtype | None, say: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        what: object,
+        dtype: torch.dtype | None,
+        say: Callable[[str], None] | None = None,
+        in_place: bool = False,
+    ) -> None:
         self._what = what
         self._dtype = dtype
+        self._in_place = in_place  # on the tensors' own device: only the dtype is another
         self._undo: list[Undo] = []
         self._callable = what if callable(what) else None
         names = [what] if isinstance(what, str) else list(what) if isinstance(what, (list, tuple)) else []
@@ -139,7 +146,7 @@ class Reroute:
         """Run a callable on the CPU; `names` are those that it was found by."""
         self.used += 1
         self._waiting.difference_update(names)
-        return run_on_cpu(function, args, kwargs, self._dtype)
+        return run_on_cpu(function, args, kwargs, self._dtype, self._in_place)
 
     def _around(self, function: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(function)
@@ -232,15 +239,24 @@ class RerouteOrder(TypedDict):
     dtype: str | None
 
 
+def install_float64(order: dict[str, str]) -> None:
+    """Run a name in float64 on its own device in this process until it ends, for a proof."""
+    _enter([order["install"]], "float64", in_place=True)
+
+
 def install(order: RerouteOrder) -> None:
     """Reroute in this process until it ends, for `numscope run --to-cpu`."""
+    _enter(order["names"], order["dtype"])
+
+
+def _enter(names: list[str], dtype: str | None, in_place: bool = False) -> None:
+    """Enter a reroute of names until this process ends."""
     try:
-        reroute = Reroute(order["names"], _dtype(order["dtype"]), say=_print)
+        reroute = Reroute(names, _dtype(dtype), _print, in_place)
         reroute.__enter__()
     except SettingsError as error:  # torch is being imported: the job has not started
         print(f"numscope: {error}", file=sys.stderr)
         sys.exit(2)
-
     atexit.register(reroute.tell, "nothing of that name was called in this process")
 
 

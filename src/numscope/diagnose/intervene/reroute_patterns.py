@@ -66,7 +66,7 @@ def nearest(text: str, names: Iterable[str]) -> str:
     """Return a hint at the names that are most like a pattern; empty where there are none."""
     wanted = text.strip("/" + _MARKS + "]").lower()
     by_word: dict[str, str] = {}
-    for name in names:
+    for name in sorted(names):
         by_word.setdefault(name.lower(), name)
         by_word.setdefault(name.rpartition(".")[2].lower(), name)
     found = difflib.get_close_matches(wanted, by_word, _MOST_NEAR, 0.5)

@@ -1,4 +1,4 @@
-"""Runs a callable on the CPU, or in another dtype, unnoticed by its caller.
+"""Runs a callable on the CPU, or in another dtype, or both, unnoticed by its caller.
 
 Arguments are copied to the CPU and results back. In-place writes are copied to the originals. Autograd goes through,
 because a copy is itself differentiable. Tensors that the callable reaches in other ways (a
@@ -48,10 +48,11 @@ class _ContainerCopy:
 
 
 class CpuCopies:
-    """Copies of tensors on the CPU, in a dtype if one is given, and their originals."""
+    """Copies of tensors on the CPU, or where they are, in a dtype if one is given, and their originals."""
 
-    def __init__(self, dtype: torch.dtype | None) -> None:
+    def __init__(self, dtype: torch.dtype | None, in_place: bool = False) -> None:
         self.dtype = dtype
+        self.in_place = in_place  # tensors stay on their device
         self.device: torch.device | None = None  # of the first tensor that was copied
         self.nominal: torch.dtype | None = None  # the dtype that results would have had
         self._copies: dict[int, _TensorCopy] = {}  # by the id of the original
@@ -76,13 +77,13 @@ class CpuCopies:
         if known is not None:
             return known.copy
         dtype = self.dtype_of(tensor.dtype)
-        if tensor.device.type == "cpu" and dtype == tensor.dtype:
+        if (self.in_place or tensor.device.type == "cpu") and dtype == tensor.dtype:
             return tensor
         if self.device is None and tensor.device.type != "cpu":
             self.device = tensor.device
         if dtype != tensor.dtype:
             self.nominal = torch.promote_types(self.nominal, tensor.dtype) if self.nominal else tensor.dtype
-        copy = tensor.to(CPU, dtype)
+        copy = tensor.to(tensor.device if self.in_place else CPU, dtype)
         self._copies[id(tensor)] = _TensorCopy(tensor, copy, copy._version)
         self._originals[id(copy)] = tensor
         return copy
@@ -146,18 +147,18 @@ class CpuMode(TorchFunctionMode):
     ) -> object:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _TO_DEVICE:
+        if name in _TO_DEVICE and not self._outer.in_place:
             return args[0]
         dtype = self._outer.dtype
         if dtype is not None and name in _CASTS and len(args) == 1 and not kwargs:
             (tensor,) = args
             assert isinstance(tensor, torch.Tensor)
             return tensor if tensor.dtype == dtype else tensor.to(dtype)
-        copies = CpuCopies(dtype)
+        copies = CpuCopies(dtype, self._outer.in_place)
         with OwnCode():
             args = tree_map(copies.copied(args), self._argument)
             kwargs = tree_map(copies.copied(kwargs), self._argument)
-        if name == "to" or "device" in kwargs:
+        if (name == "to" or "device" in kwargs) and not self._outer.in_place:
             args, kwargs = tree_map(args, _cpu_for_device), tree_map(kwargs, _cpu_for_device)
         result = func(*args, **kwargs)
         with OwnCode():
@@ -172,7 +173,7 @@ class CpuMode(TorchFunctionMode):
     def _argument(self, value: object) -> object:
         if isinstance(value, torch.dtype):
             return self._outer.dtype_of(value)
-        if isinstance(value, torch.device) and value.type not in ("cpu", "meta"):
+        if isinstance(value, torch.device) and not self._outer.in_place and value.type not in ("cpu", "meta"):
             if self._outer.device is None:
                 self._outer.device = value
             return CPU
@@ -185,10 +186,17 @@ def _cpu_for_device(value: object) -> object:
 
 
 def run_on_cpu(
-    function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], dtype: torch.dtype | None = None
+    function: Callable[..., T],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    dtype: torch.dtype | None = None,
+    in_place: bool = False,
 ) -> T:
-    """Call a function on the CPU, in a dtype if one is given; the result is where it would have been."""
-    copies = CpuCopies(dtype)
+    """Call a function on the CPU, in a dtype if one is given; the result is where it would have been.
+
+    With `in_place` tensors stay on their device: then only the dtype is another.
+    """
+    copies = CpuCopies(dtype, in_place)
     with OwnCode():
         args, kwargs = copies.copied(args), copies.copied(kwargs)
     with _autocast(copies), _checkpoints(copies), CpuMode(copies):

@@ -6,8 +6,6 @@ backward, and a test that the two agree. The test is run before the file is writ
 
 from __future__ import annotations
 
-import base64
-import zlib
 from pathlib import Path
 
 import torch
@@ -15,6 +13,7 @@ import torch
 from numscope.compare.comparison import Comparison
 from numscope.core.errors import NotKeptError, NumscopeError
 from numscope.core.report import Origin, Report
+from numscope.diagnose.explain.device import faulty_call
 from numscope.diagnose.recorded.differing_tensors import differing_tensors
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.paired_step import pair_step
@@ -22,10 +21,10 @@ from numscope.diagnose.recorded.shared_inputs import SharedInputs, shared_inputs
 from numscope.diagnose.recorded.subgraph import Subgraph
 from numscope.diagnose.replay.lift import lift
 from numscope.diagnose.replay.measures import relative_error
+from numscope.diagnose.repro import device_page
 from numscope.diagnose.repro.minify import Inputs, minify
 from numscope.diagnose.repro.python_source import GRADIENTS, WRITTEN, source_of
-
-MOST_BYTES = 4 << 20  # of inputs in a source file
+from numscope.diagnose.repro.values import MOST_BYTES, TENSOR, literal, size_words
 
 _PAGE = '''"""{title}
 
@@ -41,10 +40,7 @@ import zlib
 import torch
 
 
-def tensor(dtype, shape, data):
-    raw = bytearray(zlib.decompress(base64.b85decode(data)))
-    return torch.frombuffer(raw, dtype=dtype).reshape(shape) if raw else torch.empty(shape, dtype=dtype)
-
+{load}
 {helpers}
 def inputs():
     return {{
@@ -71,9 +67,27 @@ def write_repro(comparison: Comparison, report: Report, path: str | Path) -> str
     """Write the file and return its content in one line of words."""
     if report.origin is None:
         raise NumscopeError("there is nothing to reproduce: the two runs agree")
+    if report.origin.mechanism == "device":
+        return _write_of_device(comparison, report.origin, Path(path))
     text, size = repro(comparison, report.origin)
     Path(path).write_text(text, encoding="utf-8")
     return f"{path}: {size}; run it with pytest"
+
+
+def _write_of_device(comparison: Comparison, origin: Origin, path: Path) -> str:
+    """Write the file for a fault of a device: it can't be shown here, and so not be made smaller."""
+    pairs = pair_step(comparison, origin.step, origin.rank)
+    why = "the call at fault was not found again"
+    for tensor in differing_tensors(pairs, origin):
+        try:
+            target, reference = subgraphs_of(pairs, tensor)
+            shared = shared_inputs(pairs, target, reference)
+            figures = lift(target, reference, shared.target, shared.reference)
+            if figures.mechanism() == "device":
+                return device_page.write(faulty_call(target, reference, figures), path)
+        except (CannotReplay, NotKeptError) as error:
+            why = str(error)
+    raise NumscopeError(f"no repro of {origin.call} can be written: {why}")
 
 
 def repro(comparison: Comparison, origin: Origin) -> tuple[str, str]:
@@ -148,16 +162,15 @@ def _page(
         repair=f"{origin.repair}.\n" if origin.repair else "",
         target=comparison.target.path,
         reference=comparison.reference.path,
+        load=TENSOR,
         helpers=_helpers(target_code + reference_code),
-        inputs="".join(f"        {name!r}: {_literal(tensor)},\n" for name, tensor in inputs.items()),
+        inputs="".join(f"        {name!r}: {literal(tensor)},\n" for name, tensor in inputs.items()),
         parameters=", ".join(inputs),
         target_code=target_code,
         reference_code=reference_code,
         limit=limit,
     )
-    shapes = ", ".join(f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in list(inputs.values())[:4])
-    more = ", …" if len(inputs) > 4 else ""
-    return text, f"{len(inputs)} input{'s' * (len(inputs) > 1)}, {size} bytes ({shapes}{more})"
+    return text, size_words(inputs)
 
 
 def _helpers(body: str) -> str:
@@ -166,10 +179,3 @@ def _helpers(body: str) -> str:
 
 def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and relative_error(a, b) == 0.0
-
-
-def _literal(tensor: torch.Tensor) -> str:
-    raw = tensor.contiguous()
-    data = (raw if raw.dim() else raw.reshape(1)).view(torch.uint8).numpy().tobytes()
-    packed = base64.b85encode(zlib.compress(data, 9)).decode()
-    return f"tensor({tensor.dtype}, {list(tensor.shape)}, {packed!r})"

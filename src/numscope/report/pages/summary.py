@@ -20,10 +20,9 @@ FACETS = ("verdict", "phase", "kind", "dtype", "step", "rank")
 _MODULES = 2000  # module paths offered as suggestions
 # Facts that differ between any two jobs.
 _TIMES = ("created", "started", "finished", "ended", "time")
-_IGNORED = (
-    *(*_TIMES, "pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files"),
-    "checksum",
-)
+_TOLD_APART = ("numerics.",)  # in the report's own list of settings
+_NAMES = ("pid", "job", "path", "out", "settings.path", "id", "host", "imported.at", "imported.files", "checksum")
+_IGNORED = (*_TIMES, *_TOLD_APART, *_NAMES)
 
 
 def about(run: Run | None, name: str = "") -> JsonObject:

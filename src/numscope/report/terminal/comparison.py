@@ -25,6 +25,7 @@ from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown
 from numscope.store.schema import TableRow
 
+_MOST_LINKS = 8  # of the chain to the cause that are shown
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomplete": "33", "incomparable": "33"}
 _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
 
@@ -68,13 +69,14 @@ def lines(
     report = comparison.report
     badge = verdict_badge(report, paint)
     shown = [_headline(report.origin, badge, paint) if report.origin else badge.rstrip()]
-    shown += [""]
+    shown += [*_settings(report, paint, width), ""]
     if report.verdict == "incomplete":
         shown += _missing(report, paint, width)
     else:
         shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
     if report.origin:
         shown += _source(report.origin, paint, width)
+        shown += _chain(report.origin, paint, width)
         shown += ["", *_story(comparison, paint, width)]
         shown += _rivals(report.suspects[1:], paint, width)
     if "graft" in report.details:
@@ -86,6 +88,9 @@ def lines(
         shown += ["", *_unmatched(comparison, top, paint, width)]
     else:
         shown += ["", *_worst(table, paint, width, only, sort)]
+    if report.resolution is not None and "sentence" in report.resolution:
+        first, *others = textwrap.wrap(report.resolution["sentence"], width - 13, break_long_words=False)
+        shown += ["", f"  {paint('resolution', '36')} {first}", *(f"             {line}" for line in others)]
     shown += ["", *_coverage(comparison, paint, width)]
     if any(_estimated(row) for row in table.to_pylist()):
         shown.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
@@ -98,6 +103,21 @@ def verdict_badge(report: Report, paint: Paint) -> str:
     if report.verdict == "incomplete":
         return f"{paint(' INCOMPLETE:', colour)} {report.details['rest']['headline']}"
     return paint(f" {report.verdict.upper()} ", colour)
+
+
+def _settings(report: Report, paint: Paint, width: int) -> list[str]:
+    """Return the line of the settings in which the two runs differ, that which explains the origin first."""
+    if not report.settings:
+        return []
+    cause = report.origin.details.get("setting") if report.origin else None
+    first = sorted(report.settings, key=lambda one: one["name"] != cause)
+    told = [f"{one['name']}: {_setting(one['target'])} against {_setting(one['reference'])}" for one in first[:3]]
+    more = f" and {len(first) - 3} more (numscope doctor TARGET REFERENCE)" if len(first) > 3 else ""
+    return [f"  {paint('settings', '36')}   {_cut('; '.join(told) + more, width - 13)}"]
+
+
+def _setting(value: object) -> str:
+    return "not set" if value is None else str(value)
 
 
 def _missing(report: Report, paint: Paint, width: int) -> list[str]:
@@ -128,6 +148,12 @@ def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
         location = f"…{location[-room + 1 :]}"
     code = origin.source.code.strip()
     return [f"  {paint(location, '36')}"] + ([f"    {_cut(code, width - 4)}"] if code else [])
+
+
+def _chain(origin: Origin, paint: Paint, width: int) -> list[str]:
+    """Return the links from the use to the cause, a line each."""
+    links = list(origin.chain[:_MOST_LINKS])
+    return [f"    {paint('←', '36')} {_cut(link, width - 6)}" for link in links]
 
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
@@ -187,6 +213,8 @@ def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: st
         verdict = paint(f"{row['verdict'] or 'unmeasured':<10}", _CALL_COLOURS.get(row["verdict"], ""))
         at = f" step {row['step']}" + (f", rank {row['rank']}" if row["rank"] else "") if len(places) > 1 else ""
         told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}{at}")
+        if row["reason"] and row["verdict"] in ("equivalent", None):
+            told.append(paint(_cut(f"      {row['reason']}", width), "2"))
     return told
 
 

@@ -49,8 +49,7 @@ _BAR = 32  # the longest bar
 
 def print_diagnosis(report: Report, stream: TextIO, colour: bool | None = None) -> None:
     """Print a diagnosis."""
-    width = min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
-    for line in lines(report, width, Paint(stream, colour)):
+    for line in lines(report, _width(), Paint(stream, colour)):
         print(safely_shown(line, coloured=True), file=stream)
 
 
@@ -113,6 +112,8 @@ def _proof(origin: Origin, width: int) -> list[str]:
     for key, label in (("note", "note"), ("could_not", "could not")):
         if details.get(key):
             shown += _wrapped(label, str(details[key]), width)
+    for proof in origin.details.get("proof") or []:
+        shown += _wrapped("proof", str(proof["sentence"]), width)
     for item in (details.get("not_replayed") or [])[:3]:
         shown += _wrapped("could not", f"replay {item}", width)
     if details.get("next"):
@@ -190,6 +191,15 @@ def _unit(unit: JsonObject, width: int) -> list[str]:
     far = f"off by {_number(lift.get('native'))}, in float64 {_number(lift.get('float64'))}"
     told = far if lift.get("native") or lift.get("float64") else "right for what it was given"
     return _wrapped("as a unit", f"{unit['call']}, {unit['how']}: {told}{inside}", width)
+
+
+def labelled(label: str, text: str) -> str:
+    """Return a text under a label, as the lines of a diagnosis have them."""
+    return "\n".join(_wrapped(label, text, _width()))
+
+
+def _width() -> int:
+    return min(max(shutil.get_terminal_size((100, 40)).columns, 60), 140)
 
 
 def _rivals(report: Report, width: int) -> list[str]:

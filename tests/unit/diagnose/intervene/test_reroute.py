@@ -125,14 +125,14 @@ def test_a_module_is_found_by_the_names_that_a_report_prints(pattern: str) -> No
 def test_a_name_that_matches_nothing_is_told_after_one_step_with_the_nearest_names() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with ns.to_cpu(["gleu", "0.2", "1.3"]) as reroute:
+    with ns.to_cpu(["gleu", "0.2", "1.x1"]) as reroute:
         F.gelu(net(torch.randn(5, 6))).sum().backward()
         with pytest.warns(RuntimeWarning) as told:
             optimizer.step()
         optimizer.step()
     assert reroute.used == 1
     assert [str(warning.message) for warning in told] == [
-        "numscope: to_cpu(1.3): nothing of that name was called in the first step; nearest are 1.1, 1.0",
+        "numscope: to_cpu(1.x1): nothing of that name was called in the first step; nearest are 1.1, 1.0, 0.1",
         "numscope: to_cpu(gleu): nothing of that name was called in the first step; nearest are Functional.gelu",
     ]
 

@@ -28,6 +28,7 @@ from numscope.capture.torch.levels.function_names import Function
 from numscope.capture.torch.levels.module_state import state_of, watch_gradient, written_by
 from numscope.capture.torch.own_code import OwnCode
 from numscope.capture.torch.patching import replace
+from numscope.capture.torch.program import Attributes
 from numscope.capture.torch.slots import Arguments, Keywords, Slot
 from numscope.capture.torch.thread import Open, State, Undo
 from numscope.capture.torch.watch import Watch
@@ -89,10 +90,12 @@ class Modules:
         "_roots",
         "_shows_state",
         "_watch",
+        "attributes",
     )
 
     def __init__(self, watch: Watch, models: dict[str, Module]) -> None:
         self._watch = watch
+        self.attributes = Attributes()  # of modules, for the program of the run
         self._shows_state = watch.settings.parameters
         self._paths: dict[int, ModulePath] = {}
         self._modules: dict[int, ModuleName] = {}
@@ -112,6 +115,8 @@ class Modules:
         for path, module in model.named_modules(prefix=prefix):
             self._paths[id(module)] = ModulePath(weakref.ref(module), path)
             self._modules.pop(id(module), None)
+            if self._watch.settings.stacks:
+                self.attributes.add(path, module)
             for name, parameter in module._parameters.items():
                 if parameter is not None and id(parameter) not in self._parameters:
                     self._parameters[id(parameter)] = ParameterName(path, name)

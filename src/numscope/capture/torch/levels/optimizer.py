@@ -65,6 +65,7 @@ class Optimizers:
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
         self._names: dict[int, _KnownNames] = {}  # by the optimizer's id
         self._stepped = False
+        self.classes: set[type] = set()  # of the optimizers whose steps were recorded
         self._running: dict[int, FrameType] = {}  # id of the optimizer → the frame of the step that it is in
 
     def install(self) -> Undo:
@@ -138,6 +139,7 @@ class Optimizers:
     def _record(self, optimizer: torch.optim.Optimizer, stepping: OptimizerStep | None, frame: FrameType) -> None:
         watch = self._watch
         recorder = watch.recorder
+        self.classes.add(type(optimizer))
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
         pending, watch.before_call = watch.before_call, None  # several optimizers may end one step together

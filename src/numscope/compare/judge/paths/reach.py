@@ -16,6 +16,7 @@ from numscope.compare.judge.facts import OneSide
 from numscope.compare.judge.findings import EQUIVALENT, INHERITED, ORIGIN, PLAIN_ROUNDING, Finding, Suspicion
 from numscope.compare.judge.reasons import CallReason, ChangesState, GradientOnOneSide, OneSidedCall, WritesInPlace
 from numscope.compare.judge.state import State
+from numscope.core.dtypes import unit_roundoff
 from numscope.core.operators import Rounding, Trait, names_with
 
 _FADED = 0.05  # of an error: one that only fades on the way has not rejoined
@@ -106,7 +107,7 @@ class _Way:
                 return Reach.END
             for tensor in self._wrong_outputs(one, call, error):
                 users = [user for user in self._users_of(one).get(tensor, ()) if user > call]
-                if not users and self._is_read_unseen(one, call):
+                if not users and self._is_read_unseen(one, call) and not self._is_index(one, tensor):
                     return Reach.END
                 if any(self._proves_nothing(one, user) for user in users):
                     return Reach.END
@@ -115,10 +116,20 @@ class _Way:
                 seen.update(further)
                 stack += further
             backward = [row for row in self._gradients_of(one).get(call, ()) if row not in seen]
-            backward = [row for row in backward if not self._agrees(one, row, error)]
+            backward = [
+                row for row in backward if not self._agrees(one, row, error) and not self._is_given_wrong(one, row)
+            ]
             seen.update(backward)
             stack += backward
         return Reach.NOWHERE if dead_end else Reach.REJOINS
+
+    def _is_given_wrong(self, one: OneSide, call: int) -> bool:
+        """Return whether a backward call is given a wrong gradient: what differs behind it may come from elsewhere.
+
+        Where the suspected call itself made that gradient wrong, its results forward lead to the loss.
+        """
+        status = self.state.target if one.who == "target" else self.state.reference
+        return any(bool(status.wrong[tensor]) for tensor in one.flow.inputs(call))
 
     def _is_end(self, one: OneSide, call: int) -> bool:
         kind = one.side.book.words[one.side.calls.kind[call]]
@@ -134,6 +145,11 @@ class _Way:
         if one.side.calls.phase[call] == one.side.book.code("backward"):
             return not self._gradients_agree
         return call in self._gradients_of(one)
+
+    def _is_index(self, one: OneSide, tensor: int) -> bool:
+        """Return whether a tensor is a whole number that Python reads: what it is for shows in the calls that follow."""
+        tensors = one.side.tensors
+        return tensors.elements[tensor] == 1 and not unit_roundoff(self.facts.dtype(one.side, tensor))
 
     @cached_property
     def _has_backward(self) -> bool:

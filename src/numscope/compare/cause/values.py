@@ -1,0 +1,349 @@
+"""Follows the names in the line of a call to a value that the two runs have in two forms.
+
+A name is an attribute of a module, then who wrote it; a field of a configuration; a parameter, then what the caller
+passes or the default; or a local variable, then what was assigned to it. Nothing is executed.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from numscope.compare.cause.expressions import (
+    argument,
+    calls_in,
+    default_of,
+    dotted,
+    is_bound,
+    names_in,
+    parameters,
+    statement_at,
+    worth,
+)
+from numscope.compare.cause.recorded import RecordedCall
+from numscope.compare.cause.sources import UNKNOWN, Definition, Function, Place, ProgramSources
+
+_DEEPEST = 12  # links that are followed
+_MOST_NAMES = 64  # that are followed
+_NEAR = 1e-6  # relative: two numbers this near are one
+
+
+def followed(target: ProgramSources, reference: ProgramSources, call: RecordedCall, other: RecordedCall) -> list[str]:
+    """Return the links from a call's line to a value that differs, for the first name that leads to one."""
+    return _Follow(target, reference, call, other).links()
+
+
+def value_text(value: object) -> str:
+    """Return a value as a chain shows it."""
+    if isinstance(value, float):
+        return f"{value:.8g}"
+    return repr(value) if isinstance(value, (str, int, bool, list, type(None))) else "not given"
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """A function of the target that an expression stands in, with the reference's counterpart."""
+
+    depth: int  # frames from the innermost one; -1 in a constructor, which is on no stack
+    target: Definition
+    reference: Definition | None
+    modules: tuple[str, str]  # the paths of `self`, on both sides
+
+
+class _Follow:
+    """Follows the names in the line of a call to a value that the two runs have in two forms."""
+
+    def __init__(
+        self, target: ProgramSources, reference: ProgramSources, call: RecordedCall, other: RecordedCall
+    ) -> None:
+        self.target, self.reference = target, reference
+        self.call, self.other = call, other
+        self.followed: set[tuple[int, tuple[str, ...], str]] = set()
+        self.unresolved: list[str] = []  # the first call that passes what could not be followed further
+
+    def links(self) -> list[str]:
+        """Return the links of the first name that leads to a difference."""
+        scope = self._scope(0)
+        if scope is None:
+            return []
+        statement = statement_at(scope.target, self.call.frames[-1].place.line)
+        found = self._explore(statement, scope) if statement is not None else None
+        asked = self.call.arguments != self.other.arguments
+        return found or (self.unresolved if asked else [])
+
+    def _scope(self, depth: int) -> _Scope | None:
+        """Return the scope of a frame, counted from the innermost one."""
+        frames, others = self.call.frames, self.other.frames
+        if depth >= len(frames):
+            return None
+        own = self.target.around(frames[-1 - depth].place)
+        if own is None:
+            return None
+        # At the use itself the reference may run another function; further out, only the same one says the same.
+        same = depth < len(others) and (depth == 0 or others[-1 - depth].function == frames[-1 - depth].function)
+        theirs = self.reference.around(others[-1 - depth].place) if same else None
+        modules = (self._module_of(self.call, depth), self._module_of(self.other, depth))
+        return _Scope(depth, own, theirs, modules)
+
+    @staticmethod
+    def _module_of(call: RecordedCall, depth: int) -> str:
+        """Return the module whose method a frame is in: one module further out for each `forward` on the way."""
+        inner = sum(frame.function == "forward" for frame in call.frames[len(call.frames) - depth :])
+        return call.modules[min(inner, len(call.modules) - 1)] if call.modules else ""
+
+    # Names --------------------------------------------------------------------------------------------------------------
+
+    def _explore(self, node: ast.AST, scope: _Scope) -> list[str] | None:
+        for name in names_in(node):
+            key = (scope.depth, name, scope.target.node.name)
+            if key in self.followed or len(self.followed) > _MOST_NAMES:
+                continue
+            self.followed.add(key)
+            found = self._name(name, scope)
+            if found:
+                return found[:_DEEPEST]
+        return None
+
+    def _name(self, name: tuple[str, ...], scope: _Scope) -> list[str] | None:
+        function = scope.target.node
+        if name[0] == "self" and len(name) > 1:
+            return self._attribute(name[1:], scope)
+        if isinstance(function, Function) and name[0] in parameters(function, bound=False):
+            if len(name) == 2:
+                return self._configured(name, scope)
+            return self._parameter(name[0], scope) if len(name) == 1 else None
+        if len(name) == 1:
+            for value in _assigned(function, name):
+                if found := self._explore(value, scope):
+                    return found
+            return self._constant(name[0], scope)
+        return self._configured(name, scope) if len(name) == 2 else None
+
+    def _attribute(self, names: tuple[str, ...], scope: _Scope) -> list[str] | None:
+        own = self.target.value(scope.modules[0], names)
+        other = self.reference.value(scope.modules[1], names)
+        if own is UNKNOWN or other is UNKNOWN or _equal(own, other):
+            return None
+        text = ".".join(("self", *names))
+        link = f"{text}={value_text(own)} ({value_text(other)} in the reference)"
+        return [link, *self._written(names[0], own, scope.modules)] if len(names) == 1 else [link]
+
+    def _configured(self, name: tuple[str, ...], scope: _Scope) -> list[str] | None:
+        own = self.target.configured(scope.modules[0], name[-1])
+        other = self.reference.configured(scope.modules[1], name[-1])
+        if own is UNKNOWN or other is UNKNOWN or _equal(own, other):
+            return None
+        return [f"{'.'.join(name)}={value_text(own)} ({value_text(other)} in the reference)"]
+
+    def _constant(self, name: str, scope: _Scope) -> list[str] | None:
+        own = self.target.constants.get((scope.target.file, name))
+        other = self.reference.constants.get((scope.reference.file, name)) if scope.reference is not None else None
+        if own is None or other is None or _equal(own[0], other[0]):
+            return None
+        return [f"{name}={value_text(own[0])} ({value_text(other[0])} in the reference), {own[1]}"]
+
+    # Parameters of functions on the stack ---------------------------------------------------------------------------------
+
+    def _parameter(self, name: str, scope: _Scope) -> list[str] | None:
+        outer = self._scope(scope.depth + 1) if scope.depth >= 0 else None
+        if outer is None or scope.reference is None or not isinstance(scope.reference.node, Function):
+            return None
+        if name not in parameters(scope.reference.node, bound=False):
+            return None
+        place, place_r = self.call.frames[-2 - scope.depth].place, self.other.frames[-2 - scope.depth].place
+        if outer.reference is None:
+            return None
+        given = _given(outer.target, place.line, scope.target, name)
+        given_r = _given(outer.reference, place_r.line, scope.reference, name)
+        if given is None or given_r is None:
+            return None
+        return self._bound(name, scope, (given, given_r), outer)
+
+    def _bound(self, name: str, scope: _Scope, given: tuple[_Given, _Given], outer: _Scope | None) -> list[str] | None:
+        """Return the links of an argument that two calls pass, or do not."""
+        own, other = given
+        if own.value is None and other.value is None:
+            return _defaults(name, scope)
+        if own.value is None or other.value is None:
+            passes, fails = (other, own) if own.value is None else (own, other)
+            side = "" if own.value is None else " of the reference"
+            return [f"{fails.place} `{fails.code}`{side} does not pass {name}; {passes.place} `{passes.code}` does"]
+        values = [worth(own.value, lambda _: UNKNOWN), worth(other.value, lambda _: UNKNOWN)]
+        if UNKNOWN not in values:
+            if _equal(*values):
+                return None
+            return [
+                f"{name}={value_text(values[0])} ({value_text(values[1])} in the reference)",
+                f"{own.place} `{own.code}`",
+            ]
+        texts = [ast.unparse(one) for one in (own.value, other.value)]
+        if texts[0] == texts[1] and not self.unresolved:
+            self.unresolved = [f"{own.place} `{own.code}`"]
+        further = self._explore(own.value, outer) if outer is not None else None
+        if further:
+            return [f"{own.place} `{own.code}`", *further]
+        return [f"{name}={texts[0]} ({texts[1]} in the reference), {own.place}"] if texts[0] != texts[1] else None
+
+    # Attributes: who wrote them -------------------------------------------------------------------------------------------
+
+    def _written(self, name: str, value: object, modules: tuple[str, str]) -> list[str]:
+        kinds = self.target.class_of(modules[0]), self.reference.class_of(modules[1])
+
+        def lookup(names: tuple[str, ...]) -> object:
+            if names[0] == "self":
+                return self.target.value(modules[0], names[1:])
+            return self.target.configured(modules[0], names[-1]) if len(names) == 2 else UNKNOWN
+
+        for method in self.target.methods(kinds[0]):
+            for statement, right in _assignments(method.node, ("self", name)):
+                found = worth(right, lookup)
+                if found is not UNKNOWN and not _equal(found, value):
+                    continue
+                link = f"{method.place(statement)} `{method.code(statement)}`"
+                other = next(
+                    (one for one in self.reference.methods(kinds[1]) if one.node.name == method.node.name), None
+                )
+                scope = _Scope(-1, method, other, modules)
+                return [link, *self._of_constructor(right, scope, kinds)]
+        for function in self.target.functions():  # set by the script, after the module was made
+            for statement, right in _assignments(function.node, ("*", name)):
+                if _equal(worth(right, lambda _: UNKNOWN), value):
+                    return [f"{function.place(statement)} `{function.code(statement)}`"]
+        return []
+
+    def _of_constructor(self, right: ast.expr, scope: _Scope, kinds: tuple[str, str]) -> list[str]:
+        """Return the links from an expression in a constructor to what the constructor was given."""
+        for name in names_in(right):
+            key = (-2, name, scope.target.node.name)
+            if key in self.followed:
+                continue
+            self.followed.add(key)
+            if name[0] == "self" and len(name) > 1:
+                if found := self._attribute(name[1:], scope):
+                    return found
+            elif len(name) == 2 and (found := self._configured(name, scope)):
+                return found
+            elif len(name) == 1 and isinstance(scope.target.node, Function):
+                is_given = name[0] in parameters(scope.target.node, bound=True)
+                if is_given and (found := self._constructed(name[0], scope, kinds)):
+                    return found
+                for value in _assigned(scope.target.node, name):
+                    if found := self._of_constructor(value, scope, kinds):
+                        return found
+        return []
+
+    def _constructed(self, name: str, scope: _Scope, kinds: tuple[str, str]) -> list[str] | None:
+        """Return the links from a constructor's parameter to the call that made the module."""
+        if scope.reference is None or len(self.followed) > _MOST_NAMES:
+            return None
+        self.followed.add((-1, (name,), ".".join(kinds)))
+        own = _constructing(self.target, kinds[0], scope.modules[0])
+        other = _constructing(self.reference, kinds[1], scope.modules[1])
+        if own is None or other is None:
+            return _defaults(name, scope)
+        given = tuple(
+            _Given.of(one.definition, one.call, init, name)
+            for one, init in ((own, scope.target), (other, scope.reference))
+        )
+        outer = _Scope(-1, own.definition, other.definition, (own.module, other.module))
+        found = self._bound(name, scope, (given[0], given[1]), None)
+        if found is not None or given[0].value is None:
+            return found
+        around = self.target.class_of(own.module), self.reference.class_of(other.module)
+        further = self._of_constructor(given[0].value, outer, around)
+        return [f"{given[0].place} `{given[0].code}`", *further] if further else None
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What a call passes for a parameter."""
+
+    value: ast.expr | None
+    place: Place
+    code: str
+
+    @staticmethod
+    def of(caller: Definition, call: ast.Call, callee: Definition, name: str) -> _Given:
+        assert isinstance(callee.node, Function)
+        bound = is_bound(callee.node)
+        return _Given(argument(call, callee.node, name, bound), caller.place(call), caller.code(call))
+
+
+def _given(caller: Definition, line: int, callee: Definition, name: str) -> _Given | None:
+    """Return what the call of a function, in a line of its caller, passes for a parameter."""
+    statement = statement_at(caller, line)
+    if statement is None or not isinstance(callee.node, Function):
+        return None
+    calls = list(calls_in(statement, callee.node.name))
+    if not calls:  # called by another name: a module, a constructor, a function that is held under a name
+        most, named = len(parameters(callee.node, is_bound(callee.node))), parameters(callee.node, bound=False)
+        every = (one for one in ast.walk(statement) if isinstance(one, ast.Call))
+        calls = [one for one in every if len(one.args) <= most and all(x.arg in named for x in one.keywords)][:1]
+    calls.sort(key=lambda one: (line != one.lineno + caller.offset, -len(one.args) - len(one.keywords)))
+    if not calls or any(keyword.arg is None for keyword in calls[0].keywords):
+        return None
+    return _Given.of(caller, calls[0], callee, name)
+
+
+def _defaults(name: str, scope: _Scope) -> list[str] | None:
+    """Return the link of a parameter that nobody passes, where its two defaults differ."""
+    values = []
+    for one in (scope.target, scope.reference):
+        default = default_of(one.node, name) if one is not None and isinstance(one.node, Function) else None
+        values.append(worth(default, lambda _: UNKNOWN) if default is not None else UNKNOWN)
+    if scope.reference is None or UNKNOWN in values or _equal(*values):
+        return None
+    own, other = scope.target, scope.reference
+    return [
+        f"{name}={value_text(values[0])}, the default of {own.node.name}, {own.place()} "
+        f"({value_text(values[1])} of {other.node.name}, {other.place()}, in the reference)"
+    ]
+
+
+@dataclass(frozen=True)
+class _Constructing:
+    """A call that makes a module, in a function of the module around it or of the script."""
+
+    definition: Definition
+    call: ast.Call
+    module: str
+
+
+def _constructing(sources: ProgramSources, name: str, path: str) -> _Constructing | None:
+    parts = path.split(".") if path else []
+    for count in range(len(parts) - 1, -1, -1):
+        around = ".".join(parts[:count])
+        for method in sources.methods(sources.class_of(around)):
+            for call in calls_in(method.node, name):
+                return _Constructing(method, call, around)
+    for function in sources.functions():
+        for call in calls_in(function.node, name):
+            return _Constructing(function, call, "")
+    return None
+
+
+def _assigned(function: ast.AST, name: tuple[str, ...]) -> list[ast.expr]:
+    """Return the expressions that a function assigns to a name, the last first."""
+    return [right for _, right in _assignments(function, name)][::-1]
+
+
+def _assignments(function: ast.AST, name: tuple[str, ...]) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """Yield the statements that assign to a dotted name; `*` stands for whatever is before an attribute."""
+    for node in ast.walk(function):
+        targets: Sequence[ast.expr] = ()
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            if dotted(target) == name or (name[0] == "*" and dotted(target)[1:] and dotted(target)[-1:] == name[1:]):
+                assert isinstance(node, (ast.Assign, ast.AnnAssign))
+                assert node.value is not None
+                yield node, node.value
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, (int, float)) and isinstance(other, (int, float)):
+        return abs(one - other) <= _NEAR * max(abs(one), abs(other))
+    return one == other
