@@ -51,7 +51,7 @@ test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python TRITON_PACKAGES=$(abspath $(TRITON_DIR)) $(PY) -m pytest $(PYTEST_ARGS)
 
 crash: $(CORE) $(TEST_TOOLS)
-	@NUMSCOPE_KILLS=200 NUMSCOPE_KILLS_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
+	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
 
 check: check-python check-frontend
 

@@ -21,9 +21,9 @@ import numscope as ns
 from numscope.__main__ import main
 from numscope.store.reader import Run
 
-KILLS = int(os.environ.get("NUMSCOPE_KILLS", "10"))
+KILLS = int(os.environ.get("CRASH_KILLS", "10"))
 # A machine that is busy with other tests lets the thread that hands over wait.
-OLDER = float(os.environ.get("NUMSCOPE_KILLS_OLDER", "3"))
+OLDER = float(os.environ.get("CRASH_OLDER", "3"))
 LONGEST = 4.0
 TOGETHER = 5
 

@@ -25,7 +25,7 @@ Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSe
 GUARD_RECORD = "numscope-guard"  # the run that a guard writes where nothing else is said
 
 # Variables of the same prefix that are no settings: they connect the processes of a job, or turn compiled functions off.
-_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE"}
+_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE", "NUMSCOPE_CACHE_BYTES"}
 
 
 @dataclass(frozen=True)

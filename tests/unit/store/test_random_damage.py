@@ -18,7 +18,7 @@ from numscope.store.reader import Run, open_run
 from numscope.store.writer import RunWriter
 from tests.unit.store.batches import arrays_of, batch_of, write_run
 
-HARMS = int(os.environ.get("NUMSCOPE_HARMS", "200"))
+HARMS = int(os.environ.get("DAMAGE_HARMS", "200"))
 Harm = Callable[[random.Random, Path, Path], None]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from numscope.__main__ import main
 from numscope.core.errors import SettingsError
+from numscope.core.settings import from_environment
 from numscope.store import remote_cache
 
 
@@ -123,3 +124,7 @@ def test_a_lock_that_is_a_link_is_not_followed(root: Path, tmp_path: Path) -> No
     with pytest.raises(OSError, match="symbolic link"):
         remote_cache.begin_reading(entry)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_size_is_no_setting_of_a_capture(root: Path) -> None:
+    assert from_environment(dict(os.environ)) == {}
