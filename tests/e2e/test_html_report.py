@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from numscope.compare.comparison import Comparison
+from numscope.compare.comparison import Comparison, compare
 from numscope.compare.spool import Rows
 from numscope.core.report import Origin, Report
 from numscope.report.html import write_html
 from tests.e2e import synthetic
+from tests.unit.compare.test_judge import chain
 
 ORIGIN = "Functional.gelu.1.forward"
 NASTY = "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>"
@@ -52,6 +53,18 @@ def test_the_report_opens_from_disk_and_shows_the_first_pages(page: Any, report:
     assert "ULP, largest" in page.inner_text("[data-testid=errors]")
     assert page.locator(".tabs >> text=Model").count() == 0  # what needs a server is not offered
     assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+
+
+def test_the_answer_says_what_is_missing_and_how_small_a_fault_would_have_shown(page: Any, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    runs = (chain(noise=True).write(tmp_path / "a", steps=1), chain().write(tmp_path / "b", steps=3))
+    write_html(compare(*runs), path)
+    page.goto(path.as_uri())
+    page.wait_for_selector("[data-testid=verdict]")
+    assert "in the 1 of 3 steps that both have" in page.inner_text("[data-testid=verdict]")
+    assert "only the reference has steps 1, 2" in page.inner_text("[data-testid=missing]")
+    assert "of a call's output would show" in page.inner_text("[data-testid=resolution]")
+    assert page.locator(".limit").count() >= 3
 
 
 def test_names_from_a_run_cannot_become_code(page: Any, comparison: Any, tmp_path: Path) -> None:

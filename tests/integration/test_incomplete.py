@@ -19,7 +19,7 @@ import numscope as ns
 
 ROOT = Path(__file__).parents[2]
 HOW = {
-    **dict.fromkeys(("whole", "again", "short", "crash", "crash early"), None),
+    **dict.fromkeys(("whole", "again", "short", "crash", "crash early", "crash after"), None),
     "first": 0,
     "two": [0, 1],
 }
@@ -41,6 +41,11 @@ def train(out: Path, how: str, steps: object = None) -> None:
                 cap._recorder.flush()
                 cap._recorder.writer.flush()
                 os.kill(os.getpid(), 9)
+            if how == "crash after" and step == 2:
+                loss.backward()
+                optimizer.step()
+                cap.step()
+                raise ValueError("could not save")
             if how == "crash" and step == 2:
                 raise ValueError("no more data")
             loss.backward()
@@ -66,6 +71,7 @@ INCOMPLETE = [
     ("killed", "whole", "identical in the 2 of 5 steps that both have"),
     ("crash", "whole", "the target ended with ValueError in step 2; identical in the 2 of 5 steps that both have"),
     ("whole", "crash", "identical in the 2 of 5 steps that both have"),
+    ("crash after", "whole", "the target ended with ValueError after step 2; identical in the 3 of 5 steps that both"),
     (
         "crash early",
         "whole",
@@ -85,6 +91,14 @@ def test_a_run_that_lacks_steps_or_was_cut_off_is_incomplete(target, reference, 
     assert rest.report.coverage["missing"] == found.report.coverage["missing"]
 
 
+def test_a_crash_after_the_last_step_is_said_though_all_steps_are_there(runs):
+    found = ns.compare(runs / "crash after", runs / "crash after")
+    assert found.report.reason.startswith(
+        "the target ended with ValueError after step 2; identical in what was compared"
+    )
+    assert ns.compare(runs / "crash after", runs / "whole", steps=[0, 1]).verdict == "identical"
+
+
 def test_the_first_line_says_what_both_have_and_the_exit_status_is_2(runs, tmp_path):
     line = [sys.executable, "-m", "numscope", "compare", str(runs / "short"), str(runs / "whole")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -92,6 +106,8 @@ def test_the_first_line_says_what_both_have_and_the_exit_status_is_2(runs, tmp_p
     assert done.returncode == 2
     assert done.stdout.splitlines()[0].strip() == "INCOMPLETE: identical in the 2 of 5 steps that both have"
     assert json.loads((tmp_path / "r.json").read_text())["verdict"] == "incomplete"
+    piped = subprocess.run([*line, "--json", "-"], env=environment, capture_output=True, text=True)
+    assert json.loads(piped.stdout)["coverage"]["missing"] == ["only the reference has steps 2, 3, 4"]
     assert subprocess.run([*line, "--allow-incomplete"], env=environment, capture_output=True).returncode == 0
     assert subprocess.run([*line, "--step", "0"], env=environment, capture_output=True).returncode == 0
 

@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="derive the reference from the target: compile, device, dtype, threads, deterministic, 'env NAME=A,B'",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where runs, report and repro go")
+    parser.add_argument("--json", metavar="FILE", help="write the report there as well, as JSON")
     parser.add_argument("--level", default=None, help="of the capture: module, api, mix (default) or aten")
     parser.add_argument(
         "--no-check", dest="check", action="store_false", help="don't ask whether each command repeats itself"
@@ -39,9 +40,12 @@ def run(args: argparse.Namespace) -> int:
     """Run the passes, print the answer."""
     from numscope.diagnose.bisect.axes import sides
     from numscope.diagnose.bisect.bisection import Bisection, job, require
+    from numscope.report.files import answer_stream, check_output
     from numscope.report.json import write_json
     from numscope.report.terminal.diagnosis import print_diagnosis
 
+    if args.json:
+        check_output(args.json)
     require(args.target, args.reference, args.axis)
     here, there = sides(args.axis) if args.axis else (None, None)
     out = Path(args.out)
@@ -51,16 +55,19 @@ def run(args: argparse.Namespace) -> int:
     )
     report, comparison = bisection.run(args.check)
     write_json(report, out / "report.json")
-    print_diagnosis(report, sys.stdout)
-    print(f"\n  report     {out / 'report.json'}")
+    if args.json:
+        write_json(report, args.json)
+    stream = answer_stream(args.json)
+    print_diagnosis(report, stream)
+    print(f"\n  report     {out / 'report.json'}", file=stream)
     if report.origin is not None:
         from numscope.core.errors import NumscopeError
         from numscope.diagnose.repro.write import write_repro
 
         try:
-            print(f"  repro      {write_repro(comparison, report, out / 'test_origin.py')}")
+            print(f"  repro      {write_repro(comparison, report, out / 'test_origin.py')}", file=stream)
         except NumscopeError as why:
-            print(f"  repro      {why}")
+            print(f"  repro      {why}", file=stream)
     return EXIT_STATUS[report.verdict]
 
 

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     from numscope.check.checking import check
     from numscope.check.remarks import remarks
     from numscope.core.report import plain
-    from numscope.report.files import check_output, output
+    from numscope.report.files import STDOUT, check_output, output
     from numscope.report.terminal import check as report
     from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
@@ -69,8 +69,12 @@ def run(args: argparse.Namespace) -> int:
         shape["operators"] = headroom.operators(opened)
     if args.operators:
         told += report.operator_lines(shape["operators"])
-    if args.json:
-        with output(args.json) as file:
-            file.write_text(json.dumps(plain(shape), indent=1, ensure_ascii=False), encoding="utf-8")
-    print_lines(told)
+    text = json.dumps(plain(shape), indent=1, ensure_ascii=False) if args.json else ""
+    if args.json == STDOUT:
+        print(text)
+    else:
+        if args.json:
+            with output(args.json) as file:
+                file.write_text(text, encoding="utf-8")
+        print_lines(told)
     return 1 if result.found else 0

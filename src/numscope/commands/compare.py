@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print the answer, write the files."""
-    from numscope.report.files import check_output
+    from numscope.report.files import answer_stream, check_output
 
     for name in ("json", "csv", "parquet", "xlsx", "html"):
         if getattr(args, name):
@@ -101,11 +101,12 @@ def run(args: argparse.Namespace) -> int:
     )
     from numscope.report.terminal.comparison import print_comparison
 
+    stream = answer_stream(args.json)
     if args.explain_alignment:
         from numscope.report.terminal.alignment import print_alignment
 
-        print_alignment(comparison, sys.stdout)
-    print_comparison(comparison, sys.stdout, top=args.top, only=args.only, sort=args.sort)
+        print_alignment(comparison, stream)
+    print_comparison(comparison, stream, top=args.top, only=args.only, sort=args.sort)
     _write(comparison, args)
     return EXIT_STATUS[comparison.verdict]
 

@@ -11,7 +11,6 @@ Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done, or n
 from __future__ import annotations
 
 import argparse
-import sys
 from importlib.util import find_spec
 
 from numscope.core.errors import NumscopeError, SettingsError
@@ -46,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnose, print the answer, write the files."""
-    from numscope.report.files import check_output
+    from numscope.report.files import answer_stream, check_output
 
     for name in ("json", "repro"):
         if getattr(args, name):
@@ -64,25 +63,26 @@ def run(args: argparse.Namespace) -> int:
 
     comparison = compare(args.target, args.reference, noise=args.noise, map=args.map)
     report = diagnose(comparison, suspects=args.suspects)
-    print_diagnosis(report, sys.stdout)
+    stream = answer_stream(args.json)
+    print_diagnosis(report, stream)
     try:
         if args.repro and report.origin is not None:
             from numscope.diagnose.repro.write import write_repro
 
-            print(f"\n  repro      {write_repro(comparison, report, args.repro)}")
+            print(f"\n  repro      {write_repro(comparison, report, args.repro)}", file=stream)
         if args.grafted:
             from numscope.diagnose.intervene.graft import error_removed
 
             share = error_removed(args.target, args.grafted, args.reference)
             said = f"{share.before:.2g} before, {share.after:.2g} after: {share.removed:.0%} of it removed"
-            print(f"\n  grafted    the final error is {said}")
+            print(f"\n  grafted    the final error is {said}", file=stream)
         if args.confirm and report.origin is not None:
             from numscope.diagnose.intervene.confirm import confirm
             from numscope.diagnose.intervene.proof import with_proofs
 
             proofs = confirm(comparison, report, args.confirm, args.dtype)
             report = with_proofs(report, proofs)
-            print("\n" + "\n".join(labelled("confirmed", str(proof)) for proof in proofs))
+            print("\n" + "\n".join(labelled("confirmed", str(proof)) for proof in proofs), file=stream)
     finally:  # the answer stands, whatever came of the rest
         if args.json:
             write_json(report, args.json)

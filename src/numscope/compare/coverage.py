@@ -82,6 +82,7 @@ class StepCoverage:
     reference: GradientShare = field(default_factory=GradientShare)
     unmeasured: dict[str, int] = field(default_factory=dict)  # results that were compared with nothing, by reason
     batch_parts: bool = False  # the two sides are given parts of other sizes of a batch
+    same_calls: bool = True  # no call is on one side only
 
 
 def step_coverage(
@@ -98,6 +99,7 @@ def step_coverage(
         reference,
         {} if batch_parts else _unmeasured_results(a, b, alignment, slots, measured),
         batch_parts,
+        not (len(alignment.alone_target) or len(alignment.alone_reference)),
     )
 
 

@@ -96,10 +96,12 @@ def missing(
     both = (target, reference), (reference, target)
     sentences: list[str] = []
     first, ended_in = "", set[int]()
+    # Where both have the same calls in the last step of a run that crashed, it crashed at its end, or both did.
+    alike = {place for place, one in results if one.same_calls}
     for one, _ in both:
-        for end in _ends(one, steps, ranks):
+        for end in _ends(one, steps, ranks, alike):
             sentences.append(end.sentence)
-            ended_in.add(end.step)
+            ended_in |= {end.step} if end.cut_short else set()
             if one is target and end.by_exception and not first:
                 first = end.sentence
     common = [rank for rank in runs[0].ranks if rank in runs[1].ranks and (ranks is None or rank in ranks)]
@@ -137,9 +139,10 @@ class _End(NamedTuple):
     sentence: str
     step: int
     by_exception: bool
+    cut_short: bool  # the other run has calls of that step that this one has not
 
 
-def _ends(side: _Side, steps: set[int] | None, ranks: set[int] | None) -> list[_End]:
+def _ends(side: _Side, steps: set[int] | None, ranks: set[int] | None, alike: set[Place]) -> list[_End]:
     found: list[_End] = []
     for rank, end in side.run.ends().items():
         written, complete = side.run.written_steps(rank), side.run.rank_steps(rank)
@@ -149,10 +152,10 @@ def _ends(side: _Side, steps: set[int] | None, ranks: set[int] | None) -> list[_
         if steps is not None and (last not in steps or (not end and steps <= set(complete))):
             continue  # the steps that the user chose are all there
         who = f"rank {rank} of the {side.label}" if len(side.run.ranks) > 1 else f"the {side.label}"
-        where = f"in step {last}" if last >= 0 and (end or last not in complete) else f"after step {last}"
-        where = where if last >= 0 else "before its first step was written"
+        is_whole = last in complete and (not end or Place(last, rank) in alike)
+        where = f"{'after' if is_whole else 'in'} step {last}" if last >= 0 else "before its first step was written"
         how = f"ended with {end}" if end else "was cut off, or is still running,"
-        found.append(_End(f"{who} {how} {where}", last, bool(end)))
+        found.append(_End(f"{who} {how} {where}", last, bool(end), not is_whole))
     return found
 
 

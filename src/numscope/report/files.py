@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from numscope.core.errors import SettingsError, writing
+
+STDOUT = "-"  # in place of a file: standard output, where nothing else is printed then
+
+
+def answer_stream(json_path: str | None) -> TextIO:
+    """Return where an answer is printed: standard output, or nowhere where that takes the JSON."""
+    return io.StringIO() if json_path == STDOUT else sys.stdout
 
 
 def check_output(path: str | os.PathLike[str]) -> Path:
     """Return the path of an output file after making sure that it can be written."""
     target = Path(path)
+    if path == STDOUT:
+        return target
     if target.is_dir():
         raise SettingsError(f"{target} is a directory: name a file")
     parent = target.parent

@@ -57,6 +57,7 @@ def _summary(book: Workbook, comparison: Comparison, header: Format) -> None:
         rows += [("source", f"{source.file}:{source.line}" if source else "")]
     rows += [("target", str(comparison.target.path)), ("reference", str(comparison.reference.path))]
     rows += [(f"calls: {name}", count) for name, count in report.counts.items()]
+    rows += [(f"setting: {one['name']}", f"{one['target']} against {one['reference']}") for one in report.settings]
     rows += [(f"coverage: {name}", str(value)) for name, value in report.coverage.items()]
     for number, (label, value) in enumerate(rows):
         sheet.write(number, 0, label, header)

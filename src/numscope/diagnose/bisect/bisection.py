@@ -87,7 +87,8 @@ class Bisection:
                 self._tell(f"     {self.repeats(item)}")
         coarse = compare(self._out / "target", self._out / "reference")
         if coarse.report.origin is None:
-            self._tell(f"     the two runs are {coarse.verdict}: nothing to look into")
+            told = coarse.report.reason if coarse.verdict in ("incomplete", "incomparable") else "nothing to look into"
+            self._tell(f"     the two runs are {coarse.verdict}: {told}")
             return coarse.report, coarse
         origin = coarse.report.origin
         self._tell(f"     diverged at {origin.call}, step {origin.step}: now its tensors, and those around it")
