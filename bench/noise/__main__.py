@@ -1,6 +1,7 @@
 """Measure rounding on this machine.
 
 python -m bench.noise record FOLDER [--seconds N]    # the samples of every device here, as columns of numpy
+python -m bench.noise table FOLDER… > FILE           # the table of accuracy of recorded folders
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from bench.noise.table import rows
+from numscope.compare.judge.accuracy import write_rows
 from numscope.diagnose.accuracy.cases import dtypes, operators
 from numscope.diagnose.accuracy.data import Form
 from numscope.diagnose.accuracy.devices import Way, chip, ways
@@ -30,18 +33,29 @@ _GIVEN = tuple(10.0**-exponent for exponent in range(8, 0, -1))
 def main() -> int:
     """Do what the command line asks for."""
     parser = argparse.ArgumentParser(prog="python -m bench.noise", description=__doc__)
-    parser.add_argument("what", choices=("record",))
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("what", choices=("record", "table"))
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long, in all")
     parser.add_argument("--threads", type=int, nargs="*", help="of the CPU; default: one, and all")
+    parser.add_argument("--only", nargs="*", default=operators(), metavar="OPERATOR")
     parser.add_argument("--samples", type=int, default=12, help="of each kind of inputs, at most")
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    record(options.folder, options.seconds, options.samples, options.threads)
+    if options.what == "table":
+        write_rows(rows(*options.folders), "\n".join(map(about, options.folders)), sys.stdout)
+        return 0
+    (folder,) = options.folders
+    folder.mkdir(parents=True, exist_ok=True)
+    record(folder, options.seconds, options.samples, options.threads, options.only)
     return 0
 
 
-def record(folder: Path, seconds: float, samples: int, threads: list[int] | None) -> None:
+def about(folder: Path) -> str:
+    """Return when and with what a folder was recorded."""
+    facts = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    return ", ".join(f"{name} {value}" for name, value in facts.items() if value and name != "cpu")
+
+
+def record(folder: Path, seconds: float, samples: int, threads: list[int] | None, only: Sequence[str]) -> None:
     """Write the samples of all devices of this machine, and the amplifications where it has a CPU alone."""
     cuda = torch.cuda.is_available()
     threads = threads or sorted({1, os.cpu_count() or 1})
@@ -49,28 +63,28 @@ def record(folder: Path, seconds: float, samples: int, threads: list[int] | None
     end = time.perf_counter() + seconds
     for kind, count in plans:
         share = (end - time.perf_counter()) * (1.0 if kind == "cuda" or not cuda else 0.2)
-        rows, failed = _samples(torch.device(kind), count, samples, time.perf_counter() + share)
+        rows, failed = _samples(torch.device(kind), count, samples, time.perf_counter() + share, only)
         _write(folder / f"samples-{kind}-{count}.npz", rows)
         (folder / f"failed-{kind}-{count}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
         print(f"{kind}, {count} threads: {len(rows)} samples, {len(failed)} failures", flush=True)
-    about = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
-    about |= {"cpu": platform.processor() or platform.machine(), "date": time.strftime("%Y-%m-%d")}
-    (folder / "about.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-    if not cuda:
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version()}
+    facts |= {"cpu": platform.processor() or platform.machine(), "date": time.strftime("%Y-%m-%d")}
+    (folder / "about.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
+    if not cuda and len(only) == len(operators()):
         _write(folder / "amplified.npz", list(_amplified(max(2, samples // 4))))
 
 
 def _samples(
-    device: torch.device, threads: int, samples: int, until: float
+    device: torch.device, threads: int, samples: int, until: float, only: Sequence[str]
 ) -> tuple[list[dict[str, object]], dict[str, str]]:
     torch.set_num_threads(threads if device.type == "cpu" else 1)
     rows: list[dict[str, object]] = []
     failed: dict[str, str] = {}
     begin = time.perf_counter()
-    about = {"kind": device.type, "chip": chip(device), "threads": threads}
+    where = {"kind": device.type, "chip": chip(device), "threads": threads}
     slowest: Counter[str] = Counter()
     for number in range(samples):
-        for name in operators():
+        for name in only:
             for dtype in dtypes(name):
                 key = str(dtype).removeprefix("torch.")
                 for way in ways(device):
@@ -80,7 +94,7 @@ def _samples(
                     start = time.perf_counter()
                     try:
                         for sample in _of(name, number, device, dtype, way):
-                            rows.append({**about, "way": way.name, **_row(sample)})
+                            rows.append({**where, "way": way.name, **_row(sample)})
                     except Exception as error:  # a device that lacks an operator, or a dtype of it
                         failed[label] = f"{type(error).__name__}: {error}"[:200]
                     slowest[label] += int(1e3 * (time.perf_counter() - start))

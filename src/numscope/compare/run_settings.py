@@ -154,7 +154,9 @@ def _effect(origin: Origin, dtype: str, found: tuple[SettingDifference, ...]) ->
 
 def _computes(effect: _Effect, name: str) -> bool:
     return bool(effect.operators.fullmatch(name)) or (
-        effect.operators is _PRODUCTS and operator(name).rounding is Rounding.PRODUCT and not _CUDNN.fullmatch(name)
+        effect.operators is _PRODUCTS
+        and operator(name).rounding in (Rounding.PRODUCT, Rounding.GATED)
+        and not _CUDNN.fullmatch(name)
     )
 
 

@@ -28,6 +28,8 @@ class Rounding(IntEnum):
     CREATE = 10  # makes a tensor of arguments alone
     COMMUNICATE = 11  # collectives: a kind of call, so that no name has it
     SCALE = 12  # elementwise products
+    CHANNELWISE = 14  # normalises channels: statistics of whole images, added up in the order of the memory layout
+    GATED = 13  # mixes values by shares or gates that it computes inside: attention, recurrent layers
 
 
 IDLE = (Rounding.MOVE, Rounding.CREATE)  # compute nothing
@@ -164,7 +166,7 @@ lipschitz    kinked calls_itself              : elu leaky_relu
 lipschitz    kinked                           : hardsigmoid hardswish prelu
 lipschitz    calls_itself                     : selu
 lipschitz                                     : sigmoid=special_expit tanh mish softplus softsign celu tanhshrink erf
-lipschitz                                     : log_sigmoid logsigmoid logaddexp hypot lerp sin cos atan sum_to_size
+lipschitz                                     : log_sigmoid logsigmoid logaddexp hypot lerp sin cos atan
 scale        commutative turns_sign transmits : mul=imul,rmul,multiply
 scale                                         : square outer ger addcmul glu
 
@@ -183,22 +185,25 @@ other        list_by_element                  : _foreach_norm _foreach_mul _fore
     Products, sums, norms
 product      transmits                        : linear
 product      turns_sign transmits             : matmul=imatmul,rmatmul mm bmm
-product      adds                             : addmm addbmm baddbmm scaled_dot_product_attention
+product      adds                             : addmm addbmm baddbmm
+gated        adds                             : scaled_dot_product_attention
+gated                                         : multi_head_attention_forward lstm lstm_cell gru gru_cell rnn_tanh rnn_relu
 product                                       : addmv addr mv dot vdot inner einsum tensordot kron bilinear chain_matmul cdist
 product                                       : conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
-product                                       : convolution multi_head_attention_forward embedding_bag prod cumprod
-product                                       : lstm lstm_cell gru gru_cell rnn_tanh rnn_relu _scaled_mm _grouped_mm
+product                                       : convolution embedding_bag prod cumprod _scaled_mm _grouped_mm
 sum          adds transmits                   : sum
 sum          averages                         : mean nanmean std_mean var_mean mse_loss avg_pool1d avg_pool2d avg_pool3d
 sum          averages                         : adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d
 sum          averages kinked                  : l1_loss smooth_l1_loss
-sum                                           : nansum cumsum trace norm vector_norm std var interpolate upsample grid_sample
+sum                                           : nansum sum_to_size cumsum trace norm vector_norm std var
+sum                                           : interpolate upsample grid_sample
 sum                                           : index_add scatter_add scatter_reduce
 normalise    transmits calls_itself           : layer_norm rms_norm
-normalise    calls_itself                     : group_norm
-normalise    unversioned_writes               : batch_norm instance_norm native_batch_norm
+channelwise  calls_itself                     : group_norm
+channelwise  unversioned_writes               : batch_norm instance_norm native_batch_norm
 other        unversioned_writes               : _native_batch_norm_legit cudnn_batch_norm
-normalise                                     : native_layer_norm native_group_norm normalize local_response_norm
+channelwise                                   : native_group_norm
+normalise                                     : native_layer_norm normalize local_response_norm
 normalise                                     : cosine_similarity
 other        workspace                        : ctc_loss cudnn_ctc_loss
 

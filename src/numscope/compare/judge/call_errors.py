@@ -12,6 +12,7 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
+from numscope.compare.judge.accuracy import measured
 from numscope.compare.judge.choices import error_of_other_rows, explained_flips, flipped, values_agree
 from numscope.compare.judge.rounding import KINK, MOST_CANCELLATION, TWO_PRECISIONS, Norms, bounds
 from numscope.compare.load.side import Flags, Floats, Ints, Side
@@ -281,4 +282,5 @@ def _norms(columns: _SlotColumns, operators: _Operators, roundoff: Floats, forwa
         forward_in=np.where(has_forward, largest_in[behind], 0.0),
         forward_out=np.where(has_forward, out[behind], 0.0),
         averages=operators.having(Trait.AVERAGES),
+        own=measured().of_pairs(operators.names, operators.rounding, operators.backward, roundoff > 4 * SINGLE),
     )

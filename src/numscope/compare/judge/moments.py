@@ -28,7 +28,7 @@ WITH_OTHER_ARGUMENTS = 3.0
 # Products, powers and modules mix elements, so that their errors are not as many as their elements: the 95th percentile
 # in the clean pairs of the corpus (3.9 of 3,622 products, 4.9 of 806 steep functions, 3.9 of 7,939 modules; 0.5 of others).
 SPREAD_OF_MIXING = 4.0
-_MIXING = (Rounding.PRODUCT, Rounding.STEEP, Rounding.OTHER, Rounding.COMMUNICATE)
+_MIXING = (Rounding.PRODUCT, Rounding.GATED, Rounding.STEEP, Rounding.OTHER, Rounding.COMMUNICATE)
 LEAST_SIBLINGS = 3  # the largest of so many says what rounding does on this line
 _LEAST_ELEMENTS = 64  # over which anything averages out
 _MOST_ERROR = 0.1  # relative: beyond it an error is no small change any more, and does not average out

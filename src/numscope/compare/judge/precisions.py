@@ -56,7 +56,7 @@ def precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Prec
 def _products(side: Side) -> Flags:
     present, place = distinct(side.calls.op)
     classes = [operator(side.book.words[code]).rounding if code >= 0 else 0 for code in present.tolist()]
-    return np.asarray((np.array(classes, dtype=np.int64) == Rounding.PRODUCT)[place])
+    return np.asarray(np.isin(np.array(classes, dtype=np.int64), (Rounding.PRODUCT, Rounding.GATED))[place])
 
 
 def _differing_dtypes(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] | None:

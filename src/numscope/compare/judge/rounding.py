@@ -1,6 +1,7 @@
-"""How much error rounding alone explains: a rule for each class of operator, and the constants of the rules.
+"""How much error rounding alone explains: a rule for each class of operator.
 
-A right call's result may be off for two reasons. It rounds by itself: the `floor`, in units of the unit roundoff u. And it
+A right call's result may be off for two reasons. It rounds by itself: the `floor`, in units of the unit roundoff u, which
+is the rule's shape times what the operator was measured to be off (accuracy.py). And it
 hands on the error that came in: `absolute` times its absolute size, `relative` times its relative size. Rules read norms,
 which every fingerprint has, because a sum rounds in proportion to its terms, not to its result: one that cancels to nearly
 nothing may be off by all of itself (the gradient of a key's bias, which is zero but for rounding).
@@ -25,34 +26,36 @@ _TINY = 1e-300  # stands for a norm of zero under a fraction
 _LARGEST_EXPONENT = 600.0  # of e: products of norms stay finite, and above zero
 
 
-class Constants(NamedTuple):
-    """The constants of one class of operators."""
+class Gains(NamedTuple):
+    """What a class of operators makes of an error that comes in."""
 
-    floor: float  # units of roundoff, in float32 and above
-    narrow_floor: float  # below: kernels accumulate in float32 and round once, so that the number of terms adds nothing
     absolute: float  # gain of an absolute error, 0 where the relative one tells more
     relative: float  # gain of a relative error
 
 
 # Generous where it costs nothing: mostly the runs agree to the bit before a bug, and nothing comes in.
 FORWARD = {
-    Rounding.MOVE: Constants(0, 0, 4, 2),
-    Rounding.LIPSCHITZ: Constants(4, 4, 4, 2),  # kernels differ by an ulp or two, each 2u
-    Rounding.SCALE: Constants(4, 4, 0, 8),
-    Rounding.PRODUCT: Constants(4, 4, 0, 8),
-    Rounding.SUM: Constants(4, 4, 4, 8),
-    Rounding.NORMALISE: Constants(8, 2, 0, 16),
-    Rounding.EXPONENTIAL: Constants(8, 3, 0, 16),
-    Rounding.STEEP: Constants(8, 8, 0, 48),
-    Rounding.DISCRETE: Constants(0, 0, 0, 1e3),  # what an error flips is not in proportion to it
-    Rounding.RANDOM: Constants(4, 4, 4, 4),
-    Rounding.CREATE: Constants(4, 4, 0, 8),
-    Rounding.COMMUNICATE: Constants(8, 8, 4, 8),
-    Rounding.OTHER: Constants(16, 16, 0, 32),
+    Rounding.MOVE: Gains(4, 2),
+    Rounding.LIPSCHITZ: Gains(4, 2),
+    Rounding.SCALE: Gains(0, 8),
+    Rounding.PRODUCT: Gains(0, 8),
+    Rounding.SUM: Gains(4, 8),
+    Rounding.CHANNELWISE: Gains(0, 16),
+    Rounding.GATED: Gains(0, 16),  # as the softmax or the gates inside
+    Rounding.NORMALISE: Gains(0, 16),
+    Rounding.EXPONENTIAL: Gains(0, 16),
+    Rounding.STEEP: Gains(0, 48),
+    Rounding.DISCRETE: Gains(0, 1e3),  # what an error flips is not in proportion to it
+    Rounding.RANDOM: Gains(4, 4),
+    Rounding.CREATE: Gains(0, 8),
+    Rounding.COMMUNICATE: Gains(4, 8),
+    Rounding.OTHER: Gains(0, 32),
 }
-BACKWARD = Constants(16, 6, 4, 24)  # several products and sums
-BACKWARD_OF_MOVE = Constants(8, 2, 4, 2)  # the gradient of a gather is a sum
-PER_ROOT_OF_TERMS = 0.25  # units of roundoff that the √n of n terms adds: blocked kernels show no more
+BACKWARD = Gains(4, 24)  # several products and sums
+BACKWARD_OF_MOVE = Gains(4, 2)
+# Kernels add up blocks of some 256 terms, and the blocks pairwise: of K terms, √K/16 more than of a few.
+PER_ROOT_OF_TERMS = 1 / 16
+PER_ROOT_OF_ELEMENTS = 1 / 64  # the terms of a gradient's sums are a part of its elements
 MOST_SCALE = 32.0  # gain of an elementwise product beyond its constant
 RMS_TO_LARGEST = 10.0  # the largest logit is no more root mean squares away
 MOST_LOGIT = 1e4
@@ -78,6 +81,7 @@ class Norms:
     forward_in: Floats  # of the forward call of a backward one: norms of its input and output, 0 for none
     forward_out: Floats
     averages: Flags  # a sum that is divided by the number of its terms
+    own: Floats  # error of the operator itself, both sides', in units of its rule's shape (accuracy.py)
 
     def of(self, rows: Flags) -> Norms:
         """Return the norms of some of the pairs."""
@@ -107,22 +111,22 @@ class Bound(NamedTuple):
     relative: Floats
 
 
-Rule = Callable[[Norms, Constants], Bound]
+Rule = Callable[[Norms, Gains], Bound]
 
 
-def _constant(norms: Norms, c: Constants) -> Bound:
-    """fl(f(x)) = f(x)·(1 + δ) with |δ| ≤ c·u, whatever x is."""
-    return Bound(_floor(norms, c), np.full(len(norms.out), c.absolute), np.full(len(norms.out), c.relative))
+def _constant(norms: Norms, g: Gains) -> Bound:
+    """fl(f(x)) = f(x)·(1 + δ) with |δ| ≤ c·u, whatever x is; c is what the operator itself was measured to be off."""
+    return Bound(_floor(norms), np.full(len(norms.out), g.absolute), np.full(len(norms.out), g.relative))
 
 
-def _scale(norms: Norms, c: Constants) -> Bound:
+def _scale(norms: Norms, g: Gains) -> Bound:
     """‖Δx∘y‖ / ‖x∘y‖ exceeds ‖Δx‖/‖x‖ by up to ‖x‖‖y‖ / ‖x∘y‖: the error may lie where y is large."""
-    bound = _constant(norms, c)
-    return bound._replace(relative=c.relative * np.clip(norms.product / norms.result, 1.0, MOST_SCALE))
+    bound = _constant(norms, g)
+    return bound._replace(relative=g.relative * np.clip(norms.product / norms.result, 1.0, MOST_SCALE))
 
 
-def _product(norms: Norms, c: Constants) -> Bound:
-    """‖fl(AB) - AB‖ ≈ (c + √K/4)·u·‖A‖‖B‖/√K with K terms to a sum; for random data ‖A‖‖B‖/√K is ‖AB‖ itself.
+def _product(norms: Norms, g: Gains) -> Bound:
+    """‖fl(AB) - AB‖ ≈ c·(1 + √K/16)·u·‖A‖‖B‖/√K with K terms to a sum; for random data ‖A‖‖B‖/√K is ‖AB‖ itself.
 
     K follows from the numbers of elements: of [m, K] times [K, n], √(mK·Kn / mn).
     """
@@ -130,37 +134,51 @@ def _product(norms: Norms, c: Constants) -> Bound:
     terms = np.sqrt(np.maximum(elements / norms.out_elements, 1.0))
     terms = np.clip(terms, 1.0, norms.in_elements)
     cancelled = _cancellation(norms.product, norms.result * np.sqrt(terms))
-    return _enlarged(_constant(norms, c)._replace(floor=_floor(norms, c, terms)), cancelled)
+    return _enlarged(_constant(norms, g)._replace(floor=_floor(norms, PER_ROOT_OF_TERMS * np.sqrt(terms))), cancelled)
 
 
-def _sum(norms: Norms, c: Constants) -> Bound:
-    """‖fl(Σx) - Σx‖ ≈ (c + √m/4)·u·‖x‖ with m terms to a sum; the mean of m terms is Σx/m."""
+def _sum(norms: Norms, g: Gains) -> Bound:
+    """‖fl(Σx) - Σx‖ ≈ c·(1 + √m/16)·u·‖x‖ with m terms to a sum; the mean of m terms is Σx/m."""
     terms = np.maximum(norms.in_elements / norms.out_elements, 1.0)
     cancelled = _cancellation(norms.largest_in, norms.result * np.where(norms.averages, terms, 1.0))
-    return _enlarged(_constant(norms, c)._replace(floor=_floor(norms, c, terms)), cancelled)
+    return _enlarged(_constant(norms, g)._replace(floor=_floor(norms, PER_ROOT_OF_TERMS * np.sqrt(terms))), cancelled)
 
 
-def _normalise(norms: Norms, c: Constants) -> Bound:
+def _normalise(norms: Norms, g: Gains) -> Bound:
     """x - mean(x) rounds as x does, and cancels by ‖x‖ / (√n·σ); the mean itself, where it is a result too, is a sum."""
     centred = _cancellation(norms.largest_in, np.maximum(np.sqrt(norms.in_elements) * norms.deviation, _TINY))
     terms = np.maximum(norms.in_elements / norms.off_elements, 1.0)
     mean = np.fmax(centred, _cancellation(norms.largest_in, norms.result * terms))
-    return _enlarged(_constant(norms, c), np.where(terms > 1, mean, centred))
+    return _enlarged(_constant(norms, g), np.where(terms > 1, mean, centred))
 
 
-def _exponential(norms: Norms, c: Constants) -> Bound:
+def _channelwise(norms: Norms, g: Gains) -> Bound:
+    """A variance in one pass, E x² - (E x)², rounds by its squares and cancels by (‖x‖ / (√n·σ))²; K terms add √K/16."""
+    bound = _normalise(norms, g)
+    centred = _cancellation(norms.largest_in, np.maximum(np.sqrt(norms.in_elements) * norms.deviation, _TINY))
+    longer = np.where(norms.narrow, 1.0, 1.0 + PER_ROOT_OF_TERMS * np.sqrt(norms.in_elements))
+    return bound._replace(floor=bound.floor * centred * longer)
+
+
+def _exponential(norms: Norms, g: Gains) -> Bound:
     """Δeˣ/eˣ = Δx = (Δx/x)·x: a relative error comes out times the largest logit, which norms only bound."""
     logit = np.minimum(RMS_TO_LARGEST * norms.largest_in / np.sqrt(norms.in_elements), MOST_LOGIT)
-    return _constant(norms, c)._replace(relative=np.maximum(c.relative, 2.0 * logit))
+    return _constant(norms, g)._replace(relative=np.maximum(g.relative, 2.0 * logit))
 
 
-def _backward(norms: Norms, c: Constants) -> Bound:
-    """‖Δ‖ ≈ (c + √n/4)·u·‖terms‖: of ‖g‖ times the forward call's slope, or of ‖g‖‖x‖ summed over n elements."""
+def _backward_of_gated(norms: Norms, g: Gains) -> Bound:
+    """‖Δ‖ ≈ c·u·‖g‖ times the forward call's slope: its shares and gates are at most 1, so that no product of norms counts."""
+    slope = np.where(norms.forward_in > 0, norms.forward_out / np.maximum(norms.forward_in, _TINY), 1.0)
+    return _enlarged(_constant(norms, g), _cancellation(norms.largest_in * np.maximum(slope, 1.0), norms.result))
+
+
+def _backward(norms: Norms, g: Gains) -> Bound:
+    """‖Δ‖ ≈ c·(1 + √n/64)·u·‖terms‖: of ‖g‖ times the forward call's slope, or of ‖g‖‖x‖ summed over n elements."""
     slope = np.where(norms.forward_in > 0, norms.forward_out / np.maximum(norms.forward_in, _TINY), 1.0)
     elementwise = _cancellation(norms.largest_in * np.maximum(slope, 1.0), norms.result)
     product = norms.product * norms.forward_in / norms.result
     summed = np.clip(product / np.sqrt(norms.in_elements), 1.0, MOST_CANCELLATION)
-    bound = _constant(norms, c)._replace(floor=_floor(norms, c, norms.in_elements))
+    bound = _constant(norms, g)._replace(floor=_floor(norms, PER_ROOT_OF_ELEMENTS * np.sqrt(norms.in_elements)))
     return _enlarged(bound, np.maximum(elementwise, summed))
 
 
@@ -169,6 +187,7 @@ RULES: dict[Rounding, Rule] = {
     Rounding.PRODUCT: _product,
     Rounding.SUM: _sum,
     Rounding.NORMALISE: _normalise,
+    Rounding.CHANNELWISE: _channelwise,
     Rounding.EXPONENTIAL: _exponential,
 }
 
@@ -176,15 +195,20 @@ RULES: dict[Rounding, Rule] = {
 def bounds(classes: Ints, backward: Flags, sign_like: Flags, norms: Norms) -> Bound:
     """Return what rounding explains at each pair of calls, by the class of its operator and its direction."""
     moves = classes == Rounding.MOVE
-    parts: list[tuple[Flags, Rule, Constants]] = [
-        (~backward & (classes == kind), RULES.get(kind, _constant), constants) for kind, constants in FORWARD.items()
+    parts: list[tuple[Flags, Rule, Gains]] = [
+        (~backward & (classes == kind), RULES.get(kind, _constant), gains) for kind, gains in FORWARD.items()
     ]
-    parts += [(backward & ~moves, _backward, BACKWARD), (backward & moves, _constant, BACKWARD_OF_MOVE)]
+    gated = classes == Rounding.GATED
+    parts += [
+        (backward & ~moves & ~gated, _backward, BACKWARD),
+        (backward & moves, _constant, BACKWARD_OF_MOVE),
+        (backward & gated, _backward_of_gated, BACKWARD),
+    ]
     whole = Bound(*(np.zeros(len(classes)) for _ in Bound._fields))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        for rows, rule, constants in parts:
+        for rows, rule, gains in parts:
             if rows.any():
-                for column, values in zip(whole, rule(norms.of(rows), constants)):
+                for column, values in zip(whole, rule(norms.of(rows), gains)):
                     column[rows] = values
     floor = np.where(norms.narrow & ~backward, np.minimum(whole.floor, MOST_NARROW_FLOOR), whole.floor)
     return Bound(floor, whole.absolute, np.where(sign_like & ~backward, SIGN_LIKE, whole.relative))
@@ -202,9 +226,9 @@ def common_roundoff(sides: Sequence[float], coarser: bool) -> float:
     return max(least, min(max(sides), SINGLE)) if least else 0.0
 
 
-def _floor(norms: Norms, c: Constants, terms: Floats | float = 0.0) -> Floats:
-    """Return the units of roundoff of calls that add up so many terms."""
-    return np.where(norms.narrow, c.narrow_floor, c.floor + PER_ROOT_OF_TERMS * np.sqrt(terms))
+def _floor(norms: Norms, longer: Floats | float = 0.0) -> Floats:
+    """Return the units of roundoff of calls; `longer`: what the number of terms adds, in float32 and above."""
+    return norms.own * np.where(norms.narrow, 1.0, 1.0 + longer)
 
 
 def _cancellation(terms: Floats, result: Floats) -> Floats:

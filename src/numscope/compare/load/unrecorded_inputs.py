@@ -9,7 +9,7 @@ from numscope.core.operators import Rounding, Trait, names_with
 
 _NO_SIGN = ("optimizer", "data", "save")  # kinds of calls that may have no inputs in any run
 # Their rounding depends on how many inputs there are, and on their sizes.
-_MIXING = (Rounding.PRODUCT, Rounding.SUM, Rounding.NORMALISE, Rounding.OTHER)
+_MIXING = (Rounding.PRODUCT, Rounding.GATED, Rounding.SUM, Rounding.NORMALISE, Rounding.CHANNELWISE, Rounding.OTHER)
 
 
 def records_inputs(side: Side) -> bool:

@@ -421,8 +421,20 @@ _two(
     lambda data: (data.shifted(), 1.0 + 0.1 * data.normal(data.depth)),
     rms_norm=lambda x, w: F.rms_norm(x, w.shape, w, 1e-6),
 )
+
+
+def _channels_and_scale(data: Data) -> tuple[torch.Tensor, ...]:
+    """Return channels in a row, or images in the layout `channels_last`, for which kernels are others."""
+    if data.form in (Form.LONG, Form.CANCELLING):
+        shape = (8, 8, 32, 32) if data.form is Form.LONG else (4, 8, 16, 16)
+        x = data.shifted(*shape).contiguous(memory_format=torch.channels_last)
+    else:
+        x = data.shifted(4, 8, data.depth)
+    return x, 1.0 + 0.1 * data.normal(8), data.normal(8)
+
+
 _two(
-    lambda data: (data.shifted(4, 8, data.depth), 1.0 + 0.1 * data.normal(8), data.normal(8)),
+    _channels_and_scale,
     group_norm=lambda x, w, b: F.group_norm(x, 2, w, b),
     native_group_norm=lambda x, w, b: F.group_norm(x, 4, w, b),
     batch_norm=lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True),

@@ -33,7 +33,7 @@ class Way:
         if self.dtype and self.dtype != dtype:
             return False
         if self.products:
-            return operator(name).rounding is Rounding.PRODUCT
+            return operator(name).rounding in (Rounding.PRODUCT, Rounding.GATED)
         return not self.operators or name in self.operators
 
 
