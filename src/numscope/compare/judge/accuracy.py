@@ -78,12 +78,19 @@ class Accuracy:
     by_class: dict[tuple[Rounding, bool, bool], float]
 
     def of(self, name: str, rounding: Rounding, backward: bool, narrow: bool) -> float:
-        """Return an operator's own error, or where nobody measured it that of its class."""
+        """Return an operator's own error, or where nobody measured it that of its class.
+
+        The gradient of an operand that was broadcast is a sum, whatever the operator.
+        """
+        own = self._of(name, rounding, backward, narrow)
+        return max(own, self.high[Key(_SUM, False, narrow)]) if backward else own
+
+    def _of(self, name: str, rounding: Rounding, backward: bool, narrow: bool) -> float:
         measured = self.high.get(Key(canonical(name), backward, narrow))
         if measured is not None:
             return measured
         if rounding is Rounding.MOVE:
-            return self.high[Key(_SUM, False, narrow)] if backward else 0.0  # the gradient of a gather is a sum
+            return 0.0
         if rounding is Rounding.COMMUNICATE:
             return self.high[Key(_SUM, False, narrow)]
         return self.by_class.get((rounding, backward, narrow), self.high[Key(_UNKNOWN, False, False)])

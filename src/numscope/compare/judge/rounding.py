@@ -21,7 +21,7 @@ from numscope.compare.load.side import Flags, Floats, Ints
 from numscope.core.dtypes import SINGLE
 from numscope.core.operators import Rounding
 
-MOST_CANCELLATION = 1e6  # no cancellation is believed beyond this factor
+MOST_CANCELLATION = 1 / SINGLE  # beyond it a result of float32 is nothing but rounding
 _TINY = 1e-300  # stands for a norm of zero under a fraction
 _LARGEST_EXPONENT = 600.0  # of e: products of norms stay finite, and above zero
 
