@@ -141,7 +141,7 @@ def test_a_normalisation_cancels_where_the_mean_is_large_against_the_deviation()
 
 
 def test_statistics_of_images_cancel_by_their_squares() -> None:
-    """| batch, group, instance norm | c (1 + √n/16) u · (‖x‖ / (√n σ))² | a variance in one pass cancels by the square of that |"""
+    """| batch, group, instance norm | c (1 + √n/16) u · (‖x‖ / (√n σ))² | a variance in one pass cancels by its square |"""
     assert of(Rounding.CHANNELWISE, largest_in=8.0, deviation=1.0)[0] == 4 * (1 + 8 / 16)
     assert of(Rounding.CHANNELWISE, largest_in=80.0, deviation=1.0)[0] == pytest.approx(400 * (1 + 8 / 16))
 
