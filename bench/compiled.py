@@ -658,12 +658,19 @@ def captured(name: str, device: torch.device, folder: Path, level: str, twins: b
     import numscope as ns
     from numscope.capture.torch import native
 
+    begun: list[Any] = []
+
     def capture(models: list[nn.Module]) -> Any:
-        return ns.capture(folder, models or None, level=level, on_error="raise")
+        begun.append(ns.capture(folder, models or None, level=level, on_error="raise"))
+        return begun[-1]
 
     with nullcontext() if twins else native.without(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return observe(name, device, capture, order)
+        try:
+            return observe(name, device, capture, order)
+        finally:  # a job that raises must not spoil the next
+            for one in begun:
+                one.close()
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import numscope as ns
+from numscope.capture.torch import native
 from tests.integration.models import MLP
 
 
@@ -77,7 +79,9 @@ def test_operators_after_a_compiled_region_are_seen_as_before_it(warm, tmp_path)
     assert not torch._C._dispatch_tls_is_dispatch_key_included(python)
 
 
-def test_what_a_compiled_backward_does_is_of_phase_backward(tmp_path):
+@pytest.mark.parametrize("twins", [True, False])
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_the_inside_of_a_compiled_backward_is_left_alone(level, twins, tmp_path):
     torch._dynamo.reset()
 
     @torch.compile(backend="aot_eager")
@@ -86,13 +90,20 @@ def test_what_a_compiled_backward_does_is_of_phase_backward(tmp_path):
 
     x = torch.randn(3, requires_grad=True)
     region(x)
-    with ns.capture(tmp_path / "run", None, level="mix", on_error="raise"):
-        region(x).sum().backward()
-    phases = {row["name"]: row["phase"] for row in ns.open_run(tmp_path / "run").calls.to_pylist()}
-    inside = {name: phase for name, phase in phases.items() if name.startswith("Aten.")}
-    assert "Aten.mul.0.forward" in inside
-    assert set(inside.values()) == {"backward"}
-    assert phases["Tensor.sum.0.forward"] == "forward"
+    with (
+        nullcontext() if twins else native.without(),
+        ns.capture(tmp_path / "run", None, level=level, on_error="raise"),
+    ):
+        y = region(x)
+        (y * 2).sum().backward()
+    names = ns.open_run(tmp_path / "run").calls["name"].to_pylist()
+    assert not [name for name in names if "sin" in name or "cos" in name or "neg" in name]
+    around = (
+        ("Aten.mul.0.forward", "Aten.mul.0.backward")
+        if level == "aten"
+        else ("Tensor.sum.0.forward", "Tensor.sum.0.backward")
+    )
+    assert set(around) <= set(names)
 
 
 LATE = """

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from numscope.capture.rows import tensors_of
 from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.identity.uninitialized import record_results
+from numscope.capture.torch.levels.compiled import is_in_compiled_backward
 from numscope.capture.torch.levels.function_names import Function
 from numscope.capture.torch.levels.operator_schema import Names, Operator
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
@@ -72,6 +73,10 @@ class AtenMode(TorchDispatchMode):
         operator = self._operators.get(id(func)) or self._know(func)
         kwargs = kwargs or {}
         if operator.silent or state.busy or not watch.on or (operator.in_group and state.collective):
+            return func(*args, **kwargs)
+        if is_in_compiled_backward():
+            if operator.writes:
+                watch.tensors.drop_all_carried_over()
             return func(*args, **kwargs)
         frame = sys._getframe().f_back
         begun: BegunOperator | None = None

@@ -37,12 +37,22 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 flags: Any = (
     torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(_is_compiling_flag=True)
 )
+_BACKWARD = "CompiledFunctionBackward"  # the node of a compiled region; the engine's threads have our modes on
+_task = torch._C._current_graph_task_id
+_node = torch._C._current_autograd_node
 _modes = torch._C._len_torch_dispatch_stack
 _traced = torch._C._is_tracing  # by torch.jit.trace
 
 
+def is_in_compiled_backward() -> bool:
+    """Tell whether the backward of a compiled region runs: what we allocated there would be in its pool of CUDA graphs."""
+    return _task() != -1 and type(_node()).__name__ == _BACKWARD
+
+
 def is_tracing() -> bool:
-    """Tell whether what runs now is being compiled or traced: its tensors have no data, or ours would be in the graph."""
+    """Tell whether what runs now is no call: it is traced, so that its tensors have no data, or it is inside a region."""
+    if is_in_compiled_backward():
+        return True
     if flags._is_compiling_flag and torch.compiler.is_compiling():
         return True
     return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced()

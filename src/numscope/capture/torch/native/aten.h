@@ -117,6 +117,12 @@ static void end_operator(PyObject *watch, PyObject *operation, PyObject *args, P
     extend(call.inputs.rows, call.order.p, Watch_first_output(watch), number.p, note.p);
 }
 
+/* Whether the backward of a compiled region runs, whose inside is left alone; as is_in_compiled_backward in compiled.py. */
+static bool is_in_compiled_backward() {
+    Ref node(must(PyObject_CallNoArgs(given.current_node)));
+    return !std::strcmp(Py_TYPE(node)->tp_name, "CompiledFunctionBackward");
+}
+
 /* AtenMode.__torch_dispatch__(mode, func, types, args, kwargs): ordinary operators here, all others by Python's. */
 static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t count) {
     Asked asked(all, count);
@@ -132,7 +138,7 @@ static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t coun
             State_optimizer_step.is_none(state) && Watch_forward_on.is_set(watch) && !number_from(given.functions);
         if (ordinary) {
             in_engine = number_from(given.task) != -1;
-            ordinary = !(in_engine && c10::GradMode::is_enabled());
+            ordinary = !(in_engine && (c10::GradMode::is_enabled() || is_in_compiled_backward()));
         }
     });
     if (!well) return nullptr;
