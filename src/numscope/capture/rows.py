@@ -8,6 +8,8 @@ recorder's buffers hold rows one after the other in one list of integers, which 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Annotated, NamedTuple, TypeAlias
 
 
@@ -75,6 +77,23 @@ class MeasuredAt(NamedTuple):
 SLOT_WIDTH = len(SlotRow._fields)
 TENSOR_OF_SLOT = SlotRow._fields.index("tensor")  # the place of the tensor's number in a slot's row
 _TENSOR_WIDTH = len(TensorRow._fields)
+
+
+def add_slot(rows: list[int], call: int, slot: int, tensor: int, note: int = -1) -> None:
+    """Add a slot's row to those before it, in a third of the time that a SlotRow takes."""
+    rows += (call, slot, tensor, note)
+
+
+def add_slots(rows: list[int], call: int, slots: Iterable[int], tensors: Iterable[int]) -> None:
+    """Add the rows of many slots of a call that were all measured."""
+    rows.extend(chain.from_iterable(zip(repeat(call), slots, tensors, repeat(-1))))
+
+
+def add_tensor(
+    rows: list[int], tensor: int, dtype: int, shape: int, device: int, row: int = -1, placement: int = -1
+) -> None:
+    """Add a tensor's row to those before it."""
+    rows += (tensor, dtype, shape, device, row, placement)
 
 
 def tensors_of(slots: list[int]) -> list[int]:

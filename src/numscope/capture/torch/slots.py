@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -21,6 +22,11 @@ class Slot(NamedTuple):
 
     name: int  # interned
     tensor: torch.Tensor
+
+
+def slots_of(names: Iterable[int], tensors: Iterable[torch.Tensor]) -> list[Slot]:
+    """Return tensors in their slots: an optimizer's are many."""
+    return list(map(partial(tuple.__new__, Slot), zip(names, tensors)))
 
 
 class Place(NamedTuple):
@@ -131,7 +137,7 @@ class Values:
             ids = self._list_ids.get(path, [])
             if len(ids) < len(value):
                 ids = self._list_ids[path] = [self.slot_id(path, index) for index in range(len(value))]
-            return list(map(Slot, ids, value))
+            return slots_of(ids, value)
         found: list[Slot] = []
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             if isinstance(item, torch.Tensor):

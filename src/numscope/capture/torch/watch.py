@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from itertools import chain, repeat
 from types import FrameType
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from numscope.capture.interned import Series
 from numscope.capture.recorder import UNWANTED, Recorder
-from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow
+from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow, add_slot, add_slots
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
 from numscope.capture.torch.identity.tensors import Tensors
@@ -219,7 +218,7 @@ class Watch(Values):
                 if base is None and not (self._restricted or (overwritten and self.tensors.uninitialized)):
                     names, many = zip(*slots)
                     numbers = self.tensors.numbers(many, self.thread.here.known_tensors)
-                    rows = list(chain.from_iterable(map(SlotRow, repeat(order), names, numbers)))
+                    add_slots(rows, order, names, numbers)
                     slots, overwritten = slots[len(numbers) :], False
                 self._add_rows(rows, order, slots, overwritten, backward, base)
             return rows
@@ -242,17 +241,17 @@ class Watch(Values):
     ) -> None:
         for slot, tensor in slots:
             if self._restricted and not self._wants_slot(slot, backward):
-                rows += SlotRow(order, slot, UNWANTED)
+                add_slot(rows, order, slot, UNWANTED)
                 continue
             if overwritten and self.tensors.is_uninitialized(tensor):
-                rows += SlotRow(order, slot, -1, self.uninitialized)
+                add_slot(rows, order, slot, -1, self.uninitialized)
                 continue
             overwritten = False
             try:
                 number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
-                rows += SlotRow(order, slot, number)
+                add_slot(rows, order, slot, number)
             except Unmeasured as why:
-                rows += SlotRow(order, slot, -1, self.unmeasured(why))
+                add_slot(rows, order, slot, -1, self.unmeasured(why))
 
     def measure_ahead(self, model: torch.nn.Module) -> None:
         """Measure a model's parameters together, once a step, before its modules ask for them one by one."""
@@ -281,20 +280,26 @@ class Watch(Values):
         recompute: bool = False,
     ) -> CallRow:
         """Return the row of a call that begins now, in this thread."""
-        return CallRow(
-            order,
-            name,
-            kind,
-            module,
-            module_class,
-            phase,
-            parent,
-            forward,
-            arguments,
-            stack,
-            recompute,
-            thread=self.thread_number(),
-            autocast=self.autocast() if kind != self.aten_kind and _autocasts() else -1,
+        thread = self.thread.here.number
+        autocast = self.autocast() if kind != self.aten_kind and _autocasts() else -1
+        return _call_row(  # the class itself takes four times as long
+            CallRow,
+            (
+                order,
+                name,
+                kind,
+                module,
+                module_class,
+                phase,
+                parent,
+                forward,
+                arguments,
+                stack,
+                recompute,
+                -1,  # no error
+                thread if thread >= 0 else self.thread_number(),
+                autocast,
+            ),
         )
 
     def autocast(self) -> int:
@@ -369,7 +374,15 @@ class Watch(Values):
         base: torch.Tensor | None = None,
     ) -> None:
         """Record one tensor in its slot of a call: a gradient, unless told otherwise; for `base` see `record`."""
-        self.record(order, [Slot(slot, tensor)], name, backward, base)
+        if self.restless:
+            self.record(order, [Slot(slot, tensor)], name, backward, base)
+            return
+        number = note = -1
+        try:
+            number = self.tensors.number(tensor) if base is None else self.tensors.look_up(tensor, base)
+        except Unmeasured as why:
+            note = self.unmeasured(why)
+        add_slot(self.recorder.slot_rows, order, slot, number, note)
 
     def flush_if_full(self) -> None:
         """Hand over to the writer where the buffers are full.
@@ -399,6 +412,7 @@ class Watch(Values):
             self._counts = [0, 0]
 
 
+_call_row: Callable[[type[CallRow], tuple[int, ...]], CallRow] = tuple.__new__
 _autocasts: Callable[[], bool] = getattr(torch._C, "_is_any_autocast_enabled", torch.is_autocast_enabled)
 LIST = 16  # tensors: a call that has more has lists of them, as a fused optimizer's, to be measured with few launches
 _STEP = 16  # times as many slots may wait in an optimizer's step

@@ -41,7 +41,7 @@ class Executions:
 
     def note(self, series: object, number: int, order: int, inputs: list[int]) -> None:
         """Remember a first execution, with the numbers of the tensors that were its inputs."""
-        self.log += Execution(series, number, order, -1, inputs)
+        self.log += (series, number, order, -1, inputs)  # an Execution
 
     def find(self, series: object, inputs: list[int]) -> tuple[int, int] | None:
         """Return (number, order) of the first execution of a call that is recomputed now."""

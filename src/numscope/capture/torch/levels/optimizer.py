@@ -20,7 +20,7 @@ from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.patching import replace, together
-from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot
+from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot, slots_of
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.nonfinite.rule import SKIPPED_STEP
@@ -266,7 +266,7 @@ class Optimizers:
         if before != now:
             untold = [parameter for parameter, old, new in zip(parameters, before, now) if old == new]
         tensors.mark_all_unversioned(tensors.not_written_by_optimizer(untold))
-        rows = self._show(begun.order, list(map(Slot, names.outputs, parameters)), begun.name)
+        rows = self._show(begun.order, slots_of(names.outputs, parameters), begun.name)
         sees_writes = watch.thread.here.entered or watch.unversioned_writes is not None
         if sees_writes and watch.recorder.measures:
             # What writes to them from here on is seen.
@@ -294,10 +294,11 @@ def _is_next_to(ours: object, hooks: Iterator[object]) -> bool:
 def _before_step(names: _Names, parameters: Sequence[torch.Tensor]) -> list[Slot]:
     """Return parameters and their gradients with their slots."""
     gradients = list(map(_gradient, parameters))
-    slots = chain.from_iterable(zip(zip(names.parameters, parameters), zip(names.gradients, gradients)))
+    labels = chain.from_iterable(zip(names.parameters, names.gradients))
+    tensors = chain.from_iterable(zip(parameters, gradients))
     if any(map(is_, gradients, repeat(None))):
-        return [Slot(name, tensor) for name, tensor in slots if tensor is not None]
-    return list(map(Slot._make, slots))
+        return [Slot(name, tensor) for name, tensor in zip(labels, tensors) if tensor is not None]
+    return slots_of(labels, tensors)
 
 
 def _state(optimizer: torch.optim.Optimizer) -> Sequence[torch.Tensor]:
