@@ -95,6 +95,11 @@ def test_the_device_is_at_fault_and_the_elements_are_named(
     assert ELEMENTS.get(name, "") in found["elements"]
     assert found["again"] == "on the CPU here it is right"
     assert "torch" in found["made_by"]
+    is_once = not name.startswith(("product", "batched")) and "cross_entropy" not in origin.call
+    if fault.phase == "forward" and is_once:  # else the loss comes from further calls of the faulty kernel
+        carried = origin.details["carried"]
+        assert carried["loss"] == "Functional.cross_entropy.0.forward"
+        assert carried["after"] < carried["before"] / 10, carried
 
 
 def test_a_kernel_that_is_wrong_here_too_is_told_by_float64(

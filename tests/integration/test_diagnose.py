@@ -155,6 +155,30 @@ def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:
     assert "was not kept" in report.origin.details["diagnosis"]["could_not"]
 
 
+def test_a_repair_of_a_call_is_one_statement_and_the_loss_another(tmp_path: Path) -> None:
+    def one(m: Any, h: torch.Tensor) -> torch.Tensor:
+        return F.gelu(h, approximate="tanh")
+
+    def two(m: Any, h: torch.Tensor) -> torch.Tensor:
+        return F.gelu(h, approximate="tanh") * 1.01
+
+    def right(m: Any, h: torch.Tensor) -> torch.Tensor:
+        return F.gelu(h) * 1.0
+
+    run(tmp_path / "reference", lambda m, h: F.gelu(h))
+    run(tmp_path / "one", one)
+    found = ns.diagnose(tmp_path / "one", tmp_path / "reference").origin
+    assert found is not None
+    assert "approximate='none'" in (found.repair or "")
+    assert "that is the whole of it" in found.details["carried"]["sentence"]
+    run(tmp_path / "with a product", right)
+    run(tmp_path / "two", two)
+    found = ns.diagnose(tmp_path / "two", tmp_path / "with a product").origin
+    assert found is not None
+    assert found.call == "Functional.gelu.0.forward"
+    assert "something else makes most of it" in found.details["carried"]["sentence"]
+
+
 def test_a_diagnosis_of_statistics_says_first_what_it_cannot_know_and_what_would_tell(tmp_path: Path) -> None:
     def captured(name: str, factor: float, **settings: Any) -> Path:
         with ns.capture(tmp_path / name, on_error="raise", **settings):

@@ -20,6 +20,7 @@ from numscope.compare.comparison import CompareOptions, Comparison, compare
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.below_rounding import reveal
 from numscope.diagnose.explain.calls import MOST_TENSORS
+from numscope.diagnose.explain.carried import carried_to_loss
 from numscope.diagnose.explain.explanation import Explanation, needs_tensors
 from numscope.diagnose.explain.modules import DiagnoseRuns
 from numscope.diagnose.explain.statistics_only import unknowable
@@ -86,6 +87,8 @@ def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseR
     if needs_tensors(origin):
         found = unknowable(paired(origin.step, origin.rank), origin, MOST_TENSORS)
         details["unknowable"] = found.to_dict()
+    elif diagnose_inside is not None and (carried := carried_to_loss(paired(origin.step, origin.rank), origin)):
+        origin = replace(origin, details={**origin.details, "carried": carried.to_dict()})
     return replace(report, origin=origin, suspects=suspects_now, details=details)
 
 

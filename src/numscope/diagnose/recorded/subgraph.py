@@ -75,8 +75,10 @@ def _passed_through(graph: StepGraph, call: RecordedCall, known: Mapping[int, to
     return found
 
 
-def upstream(graph: StepGraph, output: int, shared: Collection[int], include_maker: bool = False) -> Subgraph:
-    """Return the subgraph that leads from shared tensors to `output`.
+def upstream(
+    graph: StepGraph, output: int, shared: Collection[int], include_maker: bool = False, most: int = MOST_CALLS
+) -> Subgraph:
+    """Return the subgraph of at most so many calls that leads from shared tensors to `output`.
 
     With `include_maker` the call that made the output is included even if the output itself is shared.
     """
@@ -88,7 +90,7 @@ def upstream(graph: StepGraph, output: int, shared: Collection[int], include_mak
         number = waiting.pop()
         maker = graph.producer.get(number)
         is_shared = number in shared and not (include_maker and number == output)
-        if is_shared or maker is None or len(calls) >= MOST_CALLS:
+        if is_shared or maker is None or len(calls) >= most:
             inputs[number] = None
             continue
         call = graph.calls[maker]

@@ -112,6 +112,8 @@ def _proof(origin: Origin, width: int) -> list[str]:
     for key, label in (("note", "note"), ("could_not", "could not")):
         if details.get(key):
             shown += _wrapped(label, str(details[key]), width)
+    if origin.details.get("carried"):
+        shown += _wrapped("the loss", str(origin.details["carried"]["sentence"]), width)
     for proof in origin.details.get("proof") or []:
         shown += _wrapped("proof", str(proof["sentence"]), width)
     for item in (details.get("not_replayed") or [])[:3]:
