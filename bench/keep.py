@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from numscope.capture.recorder import FLUSH_BYTES
+from numscope.capture.recording.recorder import FLUSH_BYTES
 from numscope.store.writer import Batch, RunWriter
 
 CHUNK = 1 << 24

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from bench.noise.table import rows
-from numscope.compare.judge.accuracy import write_rows
+from numscope.compare.judge.rounding.accuracy import write_rows
 from numscope.diagnose.accuracy.cases import dtypes, operators
 from numscope.diagnose.accuracy.data import Form
 from numscope.diagnose.accuracy.devices import Way, chip, ways

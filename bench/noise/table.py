@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.judge.accuracy import Row
+from numscope.compare.judge.rounding.accuracy import Row
 from numscope.diagnose.accuracy.measured import rows_of
 
 Columns = Mapping[str, NDArray[Any]]

@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 
 import numscope as ns
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch import native
 from numscope.capture.torch.identity.carried_over import CarriedOver
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
@@ -90,7 +90,7 @@ def test_the_run_is_the_one_in_which_all_is_measured_anew(
     level: str, keep: str, parts: bool, tmp_path: Path, referred: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if parts:
-        monkeypatch.setattr("numscope.capture.recorder.FLUSH_SLOTS", 6)
+        monkeypatch.setattr("numscope.capture.recording.recorder.FLUSH_SLOTS", 6)
 
     def run(path: Path) -> list[dict[str, Any]]:
         model = Net()

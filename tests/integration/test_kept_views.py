@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import numscope as ns
-from numscope.capture import recorder
+from numscope.capture.recording import recorder
 from numscope.capture.torch.identity.subclasses import to_numpy
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from numscope.core.errors import RunError
-from numscope.store import remote_cache
 from numscope.store.reader import open_run
+from numscope.store.remote import cache
 from tests.unit.store.batches import write_run
 
 pytest.importorskip("moto")
@@ -111,7 +111,7 @@ def test_one_bucket_and_key_at_two_endpoints_are_two_runs(
     for n, server in enumerate(servers):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
         assert len(open_run("s3://bucket/same").steps) == 1 + n
-    assert len(remote_cache.entries()) == 4
+    assert len(cache.entries()) == 4
 
 
 def test_a_key_that_leads_out_of_the_run_is_refused_and_nothing_is_written(

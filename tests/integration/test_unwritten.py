@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import numscope as ns
-from numscope.capture import unwritten
+from numscope.capture.recording import unwritten
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,9 @@ def test_calls_before_a_wait_are_written_during_it(tmp_path: Path) -> None:
 
 
 def test_a_steady_job_hands_over_at_the_end_of_a_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("numscope.capture.recorder.Recorder.flush_unmoved", lambda *_: pytest.fail("not needed"))
+    monkeypatch.setattr(
+        "numscope.capture.recording.recorder.Recorder.flush_unmoved", lambda *_: pytest.fail("not needed")
+    )
     monkeypatch.setattr(unwritten, "LOOK", 0.1)
     with ns.capture(tmp_path / "run", None):
         x = torch.ones(3)

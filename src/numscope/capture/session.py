@@ -21,13 +21,13 @@ from typing import Any, Protocol
 
 from numscope.capture import ranks
 from numscope.capture.control import ControlFile
-from numscope.capture.recorder import Recorder
-from numscope.capture.unwritten import UnwrittenLimit
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.unwritten import UnwrittenLimit
 from numscope.core import grafts
-from numscope.core.description import FILE as MODULES
 from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
-from numscope.core.program import FILE as PROGRAM
-from numscope.core.program import Program
+from numscope.core.job_files.modules import FILE as MODULES
+from numscope.core.job_files.program import FILE as PROGRAM
+from numscope.core.job_files.program import Program
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.checksums import sealed

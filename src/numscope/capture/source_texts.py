@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable
 
 from numscope.capture.sites import Frame, is_user
-from numscope.core.program import SourceText
+from numscope.core.job_files.program import SourceText
 from numscope.store.manifest import is_secret
 
 _LONGEST = 4_000_000  # characters of a file

@@ -29,23 +29,23 @@ def run(args: argparse.Namespace) -> int:
     """List the copies, or delete them."""
     from numscope.core.errors import SettingsError
     from numscope.report.terminal.lines import align, print_lines, size
-    from numscope.store import remote_cache
+    from numscope.store.remote import cache
 
-    entries, kept = remote_cache.entries(), []
+    entries, kept = cache.entries(), []
     if args.clear is not None:
-        chosen = {remote_cache.without_credentials(address).rstrip("/") for address in args.clear}
+        chosen = {cache.without_credentials(address).rstrip("/") for address in args.clear}
         known = {entry.address.rstrip("/") for entry in entries}
         if unknown := chosen - known:
             raise SettingsError(f"no copy of {min(unknown)}: `numscope cache` lists those that are there")
         entries = [entry for entry in entries if not chosen or entry.address.rstrip("/") in chosen]
-        kept = [entry for entry in entries if not remote_cache.delete(entry)]
+        kept = [entry for entry in entries if not cache.delete(entry)]
         entries = [entry for entry in entries if entry not in kept]
-    total, most = sum(entry.bytes for entry in entries), remote_cache.most_bytes()
+    total, most = sum(entry.bytes for entry in entries), cache.most_bytes()
     if args.json:
         rows = [{"address": entry.address, "bytes": entry.bytes, "used": entry.used} for entry in entries]
         answer = {
             "format": "numscope.cache/1",
-            "folder": str(remote_cache.root()),
+            "folder": str(cache.root()),
             "most_bytes": most,
             "deleted" if args.clear is not None else "runs": rows,
             "in_use": [entry.address for entry in kept],
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         return 2 if kept else 0
     cells = [[size(entry.bytes), _date(entry.used), entry.address] for entry in entries]
     print_lines("  ".join(row) for row in align(cells, [True, False, False]))
-    what = "deleted" if args.clear is not None else f"of {size(most)} at most, in {remote_cache.root()}"
+    what = "deleted" if args.clear is not None else f"of {size(most)} at most, in {cache.root()}"
     print_lines([f"{len(entries)} {'copy' if len(entries) == 1 else 'copies'}, {size(total)} {what}"])
     print_lines(f"{entry.address} is being read: it is left" for entry in kept)
     return 2 if kept else 0

@@ -14,11 +14,11 @@ from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.coverage import StepCoverage, step_coverage
-from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.findings import History, Weight
 from numscope.compare.judge.origins import origin
 from numscope.compare.judge.other_ranks import OtherRanks
-from numscope.compare.judge.precisions import Precisions, precisions
+from numscope.compare.judge.rounding.choices import Choice
+from numscope.compare.judge.rounding.precisions import Precisions, precisions
 from numscope.compare.judge.unmeasured import StructureDifferences, structure_differences
 from numscope.compare.judge.walk import Judgement, judge
 from numscope.compare.load import frameworks

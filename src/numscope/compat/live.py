@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 
 from numscope.capture import ranks, session
-from numscope.capture.recorder import Recorder
-from numscope.capture.rows import CallRow, SlotRow
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.rows import CallRow, SlotRow
 from numscope.capture.sites import Frame
 from numscope.capture.torch.frontend import TorchFrontend
 from numscope.capture.torch.identity.subclasses import to_numpy

@@ -23,7 +23,7 @@ from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.core.untrusted import check_folder
 from numscope.store.joins import joined_calls, joined_tensors
-from numscope.store.remote import fetch_shard, is_url, local_copy
+from numscope.store.remote.copies import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest, read_rank
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of

@@ -14,7 +14,7 @@ from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
 from numscope.store.checksums import CURE, is_intact, sealed
 from numscope.store.files import place
-from numscope.store.remote import is_url
+from numscope.store.remote.copies import is_url
 from numscope.store.schema import FORMAT
 
 MANIFEST = "manifest.json"

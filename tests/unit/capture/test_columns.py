@@ -10,9 +10,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.capture.columns import AGAIN, Lasting, Tables
-from numscope.capture.interned import Shapes, Strings
-from numscope.capture.rows import CallRow, SlotRow, TensorRow
+from numscope.capture.recording.columns import AGAIN, Lasting, Tables
+from numscope.capture.recording.interned import Shapes, Strings
+from numscope.capture.recording.rows import CallRow, SlotRow, TensorRow
 from numscope.fingerprint.columns import Fingerprints
 
 _NUMBER = st.integers(-1, 9)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import numscope as ns
-from numscope.capture import recorder
+from numscope.capture.recording import recorder
 
 torch = pytest.importorskip("torch")
 

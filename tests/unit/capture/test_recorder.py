@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from numscope.capture.interned import Series, Strings
+from numscope.capture.recording.interned import Series, Strings
 
 THREADS = 4
 

@@ -13,8 +13,8 @@ import pytest
 from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileSystemHandler, FileType, LocalFileSystem, PyFileSystem
 
 from numscope.core.errors import RunError
-from numscope.store import remote
 from numscope.store.reader import open_run
+from numscope.store.remote import copies
 from numscope.store.rundir import check
 from tests.unit.store.batches import write_run
 
@@ -30,7 +30,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         assert url == URL
         return LocalFileSystem(), str(directory)
 
-    monkeypatch.setattr(remote, "_file_system", file_system)
+    monkeypatch.setattr(copies, "_file_system", file_system)
     return directory
 
 
@@ -80,7 +80,7 @@ class Bucket(FileSystemHandler):
 
 def serve(monkeypatch: pytest.MonkeyPatch, buckets: dict[str, Bucket], root: str = "bucket/runs/one") -> None:
     """Let each address lead to a bucket of its own."""
-    monkeypatch.setattr(remote, "_file_system", lambda url: (PyFileSystem(buckets[url]), root))
+    monkeypatch.setattr(copies, "_file_system", lambda url: (PyFileSystem(buckets[url]), root))
 
 
 def shards(directory: Path) -> list[str]:
@@ -204,11 +204,11 @@ def test_two_endpoints_with_the_same_bucket_and_key_are_two_runs(
         write_run(tmp_path / str(n), steps=1 + n)
         serve(monkeypatch, {url: Bucket.of_run(tmp_path / str(n), "bucket/runs/one")})
         assert len(open_run(url).steps) == 1 + n
-    assert len({remote._digest(url, "bucket/runs/one") for url in urls}) == 2
-    before = remote._digest(URL, "bucket/runs/one")
-    assert remote._digest("s3://key:secret@bucket/runs/one", "bucket/runs/one") == before
+    assert len({copies._digest(url, "bucket/runs/one") for url in urls}) == 2
+    before = copies._digest(URL, "bucket/runs/one")
+    assert copies._digest("s3://key:secret@bucket/runs/one", "bucket/runs/one") == before
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
-    assert remote._digest(URL, "bucket/runs/one") != before
+    assert copies._digest(URL, "bucket/runs/one") != before
 
 
 def test_threads_that_ask_for_the_same_shard_at_once_copy_it_once(

@@ -13,18 +13,18 @@ import pytest
 from numscope.__main__ import main
 from numscope.core.errors import SettingsError
 from numscope.core.settings import from_environment
-from numscope.store import remote_cache
+from numscope.store.remote import cache
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(remote_cache.VARIABLE, "10kB")
-    return remote_cache.root()
+    monkeypatch.setenv(cache.VARIABLE, "10kB")
+    return cache.root()
 
 
 def add(name: str, size: int, used: float) -> Path:
-    entry = remote_cache.root() / name
+    entry = cache.root() / name
     (entry / "run" / name / "rank0").mkdir(parents=True)
     (entry / "origin").write_text(f"s3://key:secret@bucket/{name}")
     (entry / "run" / name / "rank0" / "data").write_bytes(bytes(size))
@@ -34,25 +34,25 @@ def add(name: str, size: int, used: float) -> Path:
 
 
 def names() -> list[str]:
-    return [entry.path.name for entry in remote_cache.entries()]
+    return [entry.path.name for entry in cache.entries()]
 
 
 def test_the_longest_unused_runs_go_first_and_only_as_many_as_must(root: Path) -> None:
     for name, used in (("new", 3e9), ("old", 1e9), ("middle", 2e9)):
         add(name, 3000, used)
-    remote_cache.make_room(500)
+    cache.make_room(500)
     assert names() == ["old", "middle", "new"]
-    remote_cache.make_room(2000)
+    cache.make_room(2000)
     assert names() == ["middle", "new"]
-    remote_cache.make_room(1_000_000)
+    cache.make_room(1_000_000)
     assert names() == []
 
 
 HOLD = """
 import sys
 from pathlib import Path
-from numscope.store import remote_cache
-remote_cache.begin_reading(Path(sys.argv[1]))
+from numscope.store.remote import cache
+cache.begin_reading(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -66,19 +66,19 @@ def test_a_run_that_another_process_reads_is_left(root: Path, capsys: pytest.Cap
     with reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == "held\n"
-        remote_cache.make_room(5000)
+        cache.make_room(5000)
         assert names() == ["held"]
         assert main(["cache", "--clear"]) == 2
         assert "s3://bucket/held is being read" in capsys.readouterr().out
         reader.communicate("")
-    remote_cache.make_room(5000)
+    cache.make_room(5000)
     assert names() == []
 
 
 def test_a_run_that_this_process_reads_is_left(root: Path) -> None:
     entry = add("own", 9000, 1e9)
-    remote_cache.begin_reading(entry)
-    remote_cache.make_room(5000)
+    cache.begin_reading(entry)
+    cache.make_room(5000)
     assert names() == ["own"]
 
 
@@ -107,14 +107,14 @@ def test_one_address_or_all_are_cleared(root: Path, capsys: pytest.CaptureFixtur
 
 
 def test_a_size_that_is_none_is_one_line(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert remote_cache.most_bytes() == 10_000
-    monkeypatch.setenv(remote_cache.VARIABLE, "1.5 TB")
-    assert remote_cache.most_bytes() == 1_500_000_000_000
-    monkeypatch.setenv(remote_cache.VARIABLE, "much")
+    assert cache.most_bytes() == 10_000
+    monkeypatch.setenv(cache.VARIABLE, "1.5 TB")
+    assert cache.most_bytes() == 1_500_000_000_000
+    monkeypatch.setenv(cache.VARIABLE, "much")
     with pytest.raises(SettingsError, match="'much' is no size: write 50GB"):
-        remote_cache.most_bytes()
-    monkeypatch.delenv(remote_cache.VARIABLE)
-    assert remote_cache.most_bytes() > 10**8
+        cache.most_bytes()
+    monkeypatch.delenv(cache.VARIABLE)
+    assert cache.most_bytes() > 10**8
 
 
 def test_a_lock_that_is_a_link_is_not_followed(root: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_lock_that_is_a_link_is_not_followed(root: Path, tmp_path: Path) -> No
     (entry / "readers.lock").unlink()
     (entry / "readers.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic link"):
-        remote_cache.begin_reading(entry)
+        cache.begin_reading(entry)
     assert not (tmp_path / "elsewhere").exists()
 
 

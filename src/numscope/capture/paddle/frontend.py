@@ -15,7 +15,7 @@ from numscope.capture.paddle.optimizer import Optimizers, tick
 from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.static import pause_in_static
 from numscope.capture.paddle.watch import Undo, Watch
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.core.errors import SettingsError
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter

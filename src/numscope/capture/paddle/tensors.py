@@ -16,7 +16,7 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.fingerprint.columns import Unmeasured
 
 Array = NDArray[np.generic]

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol, TypeVar
 import paddle
 
 from numscope.capture.arguments import describe, key_of
-from numscope.capture.interned import Series
 from numscope.capture.paddle.tensors import Tensors
-from numscope.capture.recorder import Recorder
-from numscope.capture.rows import CallRow, SlotRow
+from numscope.capture.recording.interned import Series
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.rows import CallRow, SlotRow
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.core.settings import CaptureSettings
 from numscope.fingerprint.columns import Unmeasured

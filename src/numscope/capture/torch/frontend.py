@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recorder import Recorder
-from numscope.capture.rows import CallRow
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.rows import CallRow
 from numscope.capture.torch import native, numerics
 from numscope.capture.torch.autograd.backward import BackwardCall
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
@@ -38,7 +38,7 @@ from numscope.capture.torch.patching import together
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
-from numscope.core.program import Program
+from numscope.core.job_files.program import Program
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
 

@@ -2,7 +2,7 @@
 
 A module is its class, its children, its parameters and buffers (whose values the calls show), and its attributes:
 numbers, texts, functions that can be imported, configuration objects. The description is written once a run, to
-`rank0/modules.json` (its format: `core/description.py`). Nothing is pickled; a value without a plain form is named by its
+`rank0/modules.json` (its format: `core/job_files/modules.py`). Nothing is pickled; a value without a plain form is named by its
 type.
 """
 
@@ -17,7 +17,7 @@ from types import BuiltinFunctionType, FunctionType
 
 import torch
 
-from numscope.core.description import FORMAT
+from numscope.core.job_files.modules import FORMAT
 from numscope.core.json_value import Json
 from numscope.store.manifest import is_secret
 

@@ -1,4 +1,4 @@
-"""The program of a run in torch: modules' plain attributes, configuration objects, sources (format: `core/program.py`)."""
+"""A job in torch as a program: attributes of modules, configurations, sources (format: `core/job_files/program.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numscope.capture.sites import Frame
 from numscope.capture.source_texts import packages, source_texts
 from numscope.capture.torch.module_description import name_of
-from numscope.core.program import FORMAT, ModuleValues, ObjectValues, Program, Value
+from numscope.core.job_files.program import FORMAT, ModuleValues, ObjectValues, Program, Value
 from numscope.store.manifest import is_secret
 
 _LONGEST_TEXT = 200

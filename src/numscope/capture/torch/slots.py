@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 
 from numscope.capture.arguments import describe, key_of
-from numscope.capture.interned import Strings
+from numscope.capture.recording.interned import Strings
 
 Arguments: TypeAlias = Sequence[object]  # of a function of the user's or torch's: values of any kind
 Keywords: TypeAlias = Mapping[str, object]

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from numscope.capture.interned import Series
-from numscope.capture.recorder import UNWANTED, Recorder
-from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow, add_slot, add_slots
+from numscope.capture.recording.interned import Series
+from numscope.capture.recording.recorder import UNWANTED, Recorder
+from numscope.capture.recording.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow, add_slot, add_slots
 from numscope.capture.scope import Call, Scope, any_of
 from numscope.capture.torch.autograd.recompute import Executions
 from numscope.capture.torch.identity.tensors import Tensors

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from numscope.core.program import FILE, FORMAT, Program, SourceText, Value
+from numscope.core.job_files.program import FILE, FORMAT, Program, SourceText, Value
 from numscope.store.reader import Run
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

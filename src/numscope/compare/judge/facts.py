@@ -11,7 +11,6 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference
 from numscope.compare.align.slots import OUTPUT, SlotPairs
 from numscope.compare.judge.batch_parts import batch_shapes, pairs_that_load_data
-from numscope.compare.judge.call_errors import CallErrors, call_errors, forward_pairs
 from numscope.compare.judge.correspondence import (
     Differences,
     corresponding_pairs,
@@ -20,12 +19,13 @@ from numscope.compare.judge.correspondence import (
     part_pairs_with_lone_inputs,
 )
 from numscope.compare.judge.findings import Dtypes, ErrorSizes, Finding, Inputs, LoneCall, Reason, Who
-from numscope.compare.judge.moments import Moments
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.dataflow import Flow, flow, unrelated_sources
-from numscope.compare.judge.precisions import Precisions
 from numscope.compare.judge.reasons import one_sided_call
-from numscope.compare.judge.rounding import common_roundoff
+from numscope.compare.judge.rounding.call_errors import CallErrors, call_errors, forward_pairs
+from numscope.compare.judge.rounding.limits import common_roundoff
+from numscope.compare.judge.rounding.moments import Moments
+from numscope.compare.judge.rounding.precisions import Precisions
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.unrecorded_inputs import is_source, loosened, records_inputs
 from numscope.compare.measure.measures import Measures

@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from numscope.compare.align.arguments import Difference
-from numscope.compare.judge.precisions import Precisions
+from numscope.compare.judge.rounding.precisions import Precisions
 from numscope.compare.load.side import Side
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism, OriginKind

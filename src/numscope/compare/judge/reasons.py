@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from numscope.compare.judge.call_titles import module_of, number, operator, title
 from numscope.compare.judge.findings import Finding, Inputs, Reason, Who
-from numscope.compare.judge.moments import StandOut
+from numscope.compare.judge.rounding.moments import StandOut
 from numscope.compare.load.side import Side
 from numscope.core.names import label_of
 from numscope.core.words import Mechanism, OriginKind

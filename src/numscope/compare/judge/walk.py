@@ -15,8 +15,6 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import OUTPUT, SlotPairs
-from numscope.compare.judge.call_errors import CallErrors
-from numscope.compare.judge.choices import Choice
 from numscope.compare.judge.correspondence import Differences
 from numscope.compare.judge.facts import gather_facts
 from numscope.compare.judge.findings import (
@@ -36,6 +34,8 @@ from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.paths.reach import set_aside
 from numscope.compare.judge.reasons import CallReason, DataDiffers, DataOfAnotherSize
+from numscope.compare.judge.rounding.call_errors import CallErrors
+from numscope.compare.judge.rounding.choices import Choice
 from numscope.compare.judge.rules.composite_calls import CompositeCalls
 from numscope.compare.judge.rules.late_writes import late_writes
 from numscope.compare.judge.rules.leaf_calls import LeafCalls

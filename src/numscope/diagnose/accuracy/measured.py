@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from numscope.compare.judge.accuracy import Key, Row
-from numscope.compare.judge.rounding import Norms, bounds
+from numscope.compare.judge.rounding.accuracy import Key, Row
+from numscope.compare.judge.rounding.limits import Norms, bounds
 from numscope.core.dtypes import SINGLE, unit_roundoff
 from numscope.core.operators import Trait, operator
 from numscope.diagnose.accuracy.samples import Sample

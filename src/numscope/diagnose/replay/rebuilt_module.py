@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from numscope.core.description import FILE, FORMAT, ModuleEntry, ObjectEntry
+from numscope.core.job_files.modules import FILE, FORMAT, ModuleEntry, ObjectEntry
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.replay.calls import operator_errors

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from numscope.capture.interned import Series, Strings
+from numscope.capture.recording.interned import Series, Strings
 from numscope.capture.sites import Sites
 from numscope.capture.torch.guard.calls import LiveCall, OpenModule
 from numscope.capture.torch.guard.tracking import LiveOrigin, LiveTensor, LiveTracking

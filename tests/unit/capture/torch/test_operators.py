@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from numscope.capture.interned import Series, Strings
+from numscope.capture.recording.interned import Series, Strings
 from numscope.capture.torch.levels.operator_schema import Names, Operator
 
 

@@ -35,6 +35,7 @@ SPELLINGS = {
     "_AutoDispatchBelowADInplaceOrView": set(),
     "no_grad": {
         "fingerprint/torch_form.py",  # used outside a job, too: knows no capture
+        "fingerprint/torch_complex.py",  # likewise
         "fingerprint/cuda/stream.py",  # likewise
         "testing/models.py",  # puts the user's buffers back when the capture is over
     },

@@ -12,7 +12,7 @@ from numscope.compare.align.alignment import align
 from numscope.compare.align.slots import pair_slots
 from numscope.compare.judge.facts import Facts, gather_facts
 from numscope.compare.judge.findings import VERDICTS, Finding, History
-from numscope.compare.judge.precisions import Precisions
+from numscope.compare.judge.rounding.precisions import Precisions
 from numscope.compare.judge.state import State
 from numscope.compare.judge.walk import Judgement, judge
 from numscope.compare.load.side import Codebook

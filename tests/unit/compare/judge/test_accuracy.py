@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from numscope.compare.judge.accuracy import SIDES, Accuracy, Key, Row, accuracy_of, measured, own_rows, read_rows
+from numscope.compare.judge.rounding.accuracy import (
+    SIDES,
+    Accuracy,
+    Key,
+    Row,
+    accuracy_of,
+    measured,
+    own_rows,
+    read_rows,
+)
 from numscope.core.errors import SettingsError
 from numscope.core.operators import Rounding, operator
 from numscope.diagnose.accuracy.cases import dtypes, operators

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from numscope.compare.align.alignment import align
 from numscope.compare.align.slots import pair_slots
-from numscope.compare.judge.accuracy import measured
-from numscope.compare.judge.call_errors import CallErrors, call_errors
+from numscope.compare.judge.rounding.accuracy import measured
+from numscope.compare.judge.rounding.call_errors import CallErrors, call_errors
 from numscope.compare.load.side import Codebook
 from numscope.compare.measure.measures import RESOLUTION, measure
 from numscope.core.dtypes import SINGLE, unit_roundoff

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from numscope.compare.judge.choices import Choice, error_of_other_rows, explained_flips, flipped
+from numscope.compare.judge.rounding.choices import Choice, error_of_other_rows, explained_flips, flipped
 from tests.unit.compare.judge.tables import Judged, data, judged, off
 from tests.unit.compare.scripted import Script, numbers
 

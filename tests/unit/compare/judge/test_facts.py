@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numscope.compare.judge.facts import gather_facts
-from numscope.compare.judge.precisions import Precisions
+from numscope.compare.judge.rounding.precisions import Precisions
 from numscope.core.dtypes import SINGLE, unit_roundoff
 from tests.unit.compare.judge.tables import Array, X, chain, data, facts_of, off
 from tests.unit.compare.scripted import Script, numbers

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from numscope.compare.judge.moments import STANDS_OUT, StandOut
 from numscope.compare.judge.reasons import StandsOut
+from numscope.compare.judge.rounding.moments import STANDS_OUT, StandOut
 from tests.unit.compare.judge.tables import data, facts_of, judged
 from tests.unit.compare.scripted import Script, numbers
 

@@ -8,7 +8,7 @@ import pytest
 
 from numscope.compare.align.alignment import align
 from numscope.compare.align.slots import pair_slots
-from numscope.compare.judge.precisions import Precisions, precisions
+from numscope.compare.judge.rounding.precisions import Precisions, precisions
 from numscope.compare.load.side import Codebook
 from numscope.core.dtypes import unit_roundoff
 from tests.unit.compare.judge.tables import W, X, data

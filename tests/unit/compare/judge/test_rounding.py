@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from numscope.compare.judge.rounding import (
+from numscope.compare.judge.rounding.limits import (
     BACKWARD,
     FORWARD,
     MOST_CANCELLATION,

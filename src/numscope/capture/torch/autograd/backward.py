@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from numscope.capture.rows import CallRow
+from numscope.capture.recording.rows import CallRow
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Backward, Open, State
 from numscope.capture.torch.watch import Watch

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from numscope.capture.rows import tensors_of
+from numscope.capture.recording.rows import tensors_of
 
 
 class Execution(NamedTuple):

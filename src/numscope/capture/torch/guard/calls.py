@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from numscope.capture.interned import Series
+from numscope.capture.recording.interned import Series
 from numscope.capture.torch.thread import Open
 from numscope.nonfinite.rule import Counts
 from numscope.nonfinite.tracker import TrackedCall

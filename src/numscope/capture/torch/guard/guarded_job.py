@@ -8,7 +8,7 @@ from typing import NamedTuple, ParamSpec
 
 import torch
 
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.guard.calls import LiveCall
 from numscope.capture.torch.guard.device_log import DeviceLog, Window

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.interned import Series
+from numscope.capture.recording.interned import Series
 from numscope.capture.torch.autograd.graph import Edge, edges_of
 from numscope.capture.torch.guard import on_cpu, on_device
 from numscope.capture.torch.guard.backward import CallEdge, ModuleBackward, ModuleGradients, call_edges, hook_call

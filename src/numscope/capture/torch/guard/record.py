@@ -11,8 +11,8 @@ from itertools import groupby
 
 import torch
 
-from numscope.capture.recorder import Recorder
-from numscope.capture.rows import CallRow, SlotRow, tensors_of
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.rows import CallRow, SlotRow, tensors_of
 from numscope.capture.torch.device_to_host import for_the_writer
 from numscope.capture.torch.guard.calls import HeldTensor, LiveCall, resolve
 from numscope.capture.torch.guard.device_log import Look, Window

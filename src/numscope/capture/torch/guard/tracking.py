@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 
-from numscope.capture.interned import Strings
+from numscope.capture.recording.interned import Strings
 from numscope.capture.scope import Call, Scope
 from numscope.capture.sites import Sites
 from numscope.capture.torch.guard.calls import HeldTensor, LiveCall, OpenModule, resolve, storage_of

@@ -15,8 +15,8 @@ from operator import attrgetter
 
 import torch
 
-from numscope.capture.columns import Lasting
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.columns import Lasting
+from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch.identity.known_tensors import KnownTensor
 from numscope.capture.torch.identity.layouts import Layout
 from numscope.capture.torch.identity.subclasses import untyped_storage

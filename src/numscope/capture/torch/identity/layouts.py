@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from numscope.capture.rows import MeasuredAt
+from numscope.capture.recording.rows import MeasuredAt
 
 VERSION_SHIFT = 64  # the bit of a content key at which the version begins
 _STORAGE = (1 << VERSION_SHIFT) - 1  # the bits below

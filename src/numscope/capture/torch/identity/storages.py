@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from numscope.capture.interned import Strings
+from numscope.capture.recording.interned import Strings
 from numscope.capture.torch.identity.carried_over import CarriedOver, has_aliases, have_no_aliases
 from numscope.capture.torch.identity.known_tensors import KnownTensor
 from numscope.capture.torch.identity.subclasses import PLAIN, untyped_storage, unwrap

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from numscope.capture.interned import Strings
+from numscope.capture.recording.interned import Strings
 from numscope.capture.torch.own_code import OwnCode
 from numscope.fingerprint.columns import Unmeasured
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import torch
 
-from numscope.capture.columns import Lasting
-from numscope.capture.recorder import NewTensor, Recorder
-from numscope.capture.rows import MeasuredAt
+from numscope.capture.recording.columns import Lasting
+from numscope.capture.recording.recorder import NewTensor, Recorder
+from numscope.capture.recording.rows import MeasuredAt
 from numscope.capture.torch.device_to_host import fetched_later
 from numscope.capture.torch.identity.kept_views import KeptBases
 from numscope.capture.torch.identity.known_tensors import KnownTensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from numscope.capture.rows import SLOT_WIDTH, TENSOR_OF_SLOT
+from numscope.capture.recording.rows import SLOT_WIDTH, TENSOR_OF_SLOT
 from numscope.capture.torch.identity.storages import address_of
 from numscope.capture.torch.levels.function_names import Api
 from numscope.capture.torch.patching import replace

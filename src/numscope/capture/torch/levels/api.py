@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from numscope.capture.interned import Series
-from numscope.capture.rows import CallRow, tensors_of
+from numscope.capture.recording.interned import Series
+from numscope.capture.recording.rows import CallRow, tensors_of
 from numscope.capture.torch.autograd.backward import BackwardCall, running
 from numscope.capture.torch.autograd.graph import CallGraph
 from numscope.capture.torch.identity.storages import version_of

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from numscope.capture.rows import tensors_of
+from numscope.capture.recording.rows import tensors_of
 from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.identity.uninitialized import record_results
 from numscope.capture.torch.levels.compiled import is_in_compiled_backward

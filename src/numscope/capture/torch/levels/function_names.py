@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from numscope.capture.interned import Series
+from numscope.capture.recording.interned import Series
 from numscope.capture.torch.slots import Arguments, Keywords
 from numscope.core.operators import NONE, Trait, operator, writes_in_place
 

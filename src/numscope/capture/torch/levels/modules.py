@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
-from numscope.capture.interned import Series
-from numscope.capture.rows import tensors_of
+from numscope.capture.recording.interned import Series
+from numscope.capture.recording.rows import tensors_of
 from numscope.capture.torch.autograd.backward import BackwardCall
 from numscope.capture.torch.autograd.graph import CallGraph
 from numscope.capture.torch.identity.storages import version_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.interned import Series
+from numscope.capture.recording.interned import Series
 from numscope.capture.torch.levels.collectives import METHODS
 from numscope.capture.torch.levels.function_names import Api
 from numscope.capture.torch.slots import POSITIONS, Arguments, Keywords

@@ -13,7 +13,7 @@ import torch
 from torch.optim.optimizer import _global_optimizer_post_hooks as _post_hooks
 from torch.optim.optimizer import _global_optimizer_pre_hooks as _pre_hooks
 
-from numscope.capture.rows import tensors_of
+from numscope.capture.recording.rows import tensors_of
 from numscope.capture.torch.identity.subclasses import PLAIN
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep

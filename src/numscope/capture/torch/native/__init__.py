@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from numscope.capture.columns import AGAIN
-from numscope.capture.interned import Numbering, Series
-from numscope.capture.recorder import Recorder
-from numscope.capture.rows import CallRow, MeasuredAt
+from numscope.capture.recording.columns import AGAIN
+from numscope.capture.recording.interned import Numbering, Series
+from numscope.capture.recording.recorder import Recorder
+from numscope.capture.recording.rows import CallRow, MeasuredAt
 from numscope.capture.sites import Sites
 from numscope.capture.torch.autograd.backward import KEY, BackwardCall, Exit, Led, NodeHook, Sink
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from numscope.capture.arguments import LONGEST
-from numscope.capture.interned import Numbering
-from numscope.capture.rows import CallRow, MeasuredAt, SlotRow, TensorRow
+from numscope.capture.recording.interned import Numbering
+from numscope.capture.recording.rows import CallRow, MeasuredAt, SlotRow, TensorRow
 from numscope.capture.torch.autograd.backward import EDGE_ENTRIES, Exit, Led
 from numscope.capture.torch.autograd.recompute import Execution
 from numscope.capture.torch.identity.layouts import View

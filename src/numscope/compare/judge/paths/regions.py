@@ -23,7 +23,7 @@ from numscope.compare.judge.findings import (
 from numscope.compare.judge.paths.dataflow import RegionPair, region
 from numscope.compare.judge.paths.region_cause import narrowed, region_cause
 from numscope.compare.judge.reasons import ExtraCall, OneSidedCall
-from numscope.compare.judge.rounding import common_roundoff
+from numscope.compare.judge.rounding.limits import common_roundoff
 from numscope.compare.judge.rules.gradients import forward_cause, further_use, suspect_again
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Side

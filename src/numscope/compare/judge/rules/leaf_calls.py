@@ -18,10 +18,10 @@ from numscope.compare.judge.findings import (
     Status,
     or_zero,
 )
-from numscope.compare.judge.moments import StandOut
 from numscope.compare.judge.paths.counterparts import changed_places, lone_calls_make_up
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import ChangesState, OutputDiffers, StandsOut, UnrecordedWork
+from numscope.compare.judge.rounding.moments import StandOut
 from numscope.compare.judge.rules.unrecorded_calls import lone_call_before
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Ints, Side, distinct

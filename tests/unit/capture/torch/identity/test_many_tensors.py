@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch.identity.tensors import KnownById, Tensors
 from numscope.fingerprint.torch_form import TorchBatch
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from numscope.capture.recorder import Recorder
+from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch.identity.layouts import element_order
 from numscope.capture.torch.identity.tensors import Tensors
 from numscope.fingerprint.definition import fingerprint

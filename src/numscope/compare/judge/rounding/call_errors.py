@@ -12,9 +12,9 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
-from numscope.compare.judge.accuracy import measured
-from numscope.compare.judge.choices import error_of_other_rows, explained_flips, flipped, values_agree
-from numscope.compare.judge.rounding import KINK, MOST_CANCELLATION, TWO_PRECISIONS, Norms, bounds
+from numscope.compare.judge.rounding.accuracy import measured
+from numscope.compare.judge.rounding.choices import error_of_other_rows, explained_flips, flipped, values_agree
+from numscope.compare.judge.rounding.limits import KINK, MOST_CANCELLATION, TWO_PRECISIONS, Norms, bounds
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import RESOLUTION, Measures, filled
 from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff

@@ -1,6 +1,6 @@
 """Reads runs at an address: `s3://…`, `gs://…`, `hdfs://…`, by pyarrow's file systems.
 
-A run is read through a copy in the user's cache (see `remote_cache`). Opening the run copies the tables that are new or
+A run is read through a copy in the user's cache (see `cache`). Opening the run copies the tables that are new or
 have changed; a shard of kept tensors is copied when one of its tensors is asked for.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from numscope.core.errors import RunError
-from numscope.store import remote_cache
+from numscope.store.remote import cache
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def local_copy(url: str) -> Path:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     files, root = _file_system(url)
-    return refresh(url, files, root, remote_cache.root() / _digest(url, root))
+    return refresh(url, files, root, cache.root() / _digest(url, root))
 
 
 def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
@@ -65,8 +65,8 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
     copy = entry / "run" / _label(root)
     for directory in (entry, copy, entry / "partial", entry / "etags"):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    remote_cache.begin_reading(entry)
-    with remote_cache.only_writer(entry):
+    cache.begin_reading(entry)
+    with cache.only_writer(entry):
         _write_origin(entry, url)
         _delete_abandoned(entry / "partial")
         for tree in (copy, entry / "etags"):
@@ -76,7 +76,7 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
                     path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         old = {name: info for name, info in listed.items() if not _is_current(files, info, entry, copy / name, name)}
         needed = [name for name in old if (copy / name).exists() or not name.endswith(_ON_DEMAND)]
-        remote_cache.make_room(sum(listed[name].size or 0 for name in needed))
+        cache.make_room(sum(listed[name].size or 0 for name in needed))
         for name in needed:
             _copy(files, listed[name], copy / name, entry, name)
     return copy
@@ -85,16 +85,16 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
 def fetch_shard(run: Path, file: Path) -> None:
     """Copy a shard from the run's address, if `run` is a copy in the cache and the shard is missing."""
     entry = run.absolute().parent.parent
-    if file.exists() or entry.parent != remote_cache.root():  # an `origin` beside any other run is not ours
+    if file.exists() or entry.parent != cache.root():  # an `origin` beside any other run is not ours
         return
     url = (entry / "origin").read_text(encoding="utf-8")
     files, root = _file_system(url)
     path = f"{root}/{file.relative_to(run).as_posix()}"
     name = _name_in_run(url, path, root)
-    with remote_cache.only_writer(entry):
+    with cache.only_writer(entry):
         if not file.exists():  # another thread or process may have copied it meanwhile
             info = files.get_file_info(path)
-            remote_cache.make_room(info.size or 0)
+            cache.make_room(info.size or 0)
             _copy(files, info, file, entry, name)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from numscope.capture.recorder import Progress, Recorder
+from numscope.capture.recording.recorder import Progress, Recorder
 
 LOOK = 0.25  # seconds; three looks and the writing stay below a second
 

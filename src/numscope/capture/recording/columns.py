@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 import numpy as np
 import pyarrow as pa
 
-from numscope.capture.interned import Shapes, Strings, nullable
-from numscope.capture.rows import CallRow, Column, SlotRow, TensorRow
+from numscope.capture.recording.interned import Shapes, Strings, nullable
+from numscope.capture.recording.rows import CallRow, Column, SlotRow, TensorRow
 from numscope.fingerprint.columns import Fingerprints
 
 # In the place of a fingerprint's row: the first of those that an earlier step has measured; the next is less.

@@ -16,9 +16,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from numscope.capture.collector import make_room
-from numscope.capture.columns import AGAIN, Lasting, Tables
-from numscope.capture.interned import Shapes, Strings
-from numscope.capture.rows import SLOT_WIDTH, CallRow, MeasuredAt, SlotRow, TensorRow, add_tensor, highest_tensor
+from numscope.capture.recording.columns import AGAIN, Lasting, Tables
+from numscope.capture.recording.interned import Shapes, Strings
+from numscope.capture.recording.rows import (
+    SLOT_WIDTH,
+    CallRow,
+    MeasuredAt,
+    SlotRow,
+    TensorRow,
+    add_tensor,
+    highest_tensor,
+)
 from numscope.capture.sites import Sites
 from numscope.core.errors import CaptureError
 from numscope.fingerprint.columns import Batch as FingerprintBatch
