@@ -494,7 +494,7 @@ def _group(device: torch.device) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Seen:
-    """What is held of one run of a job: the same with and without capture."""
+    """The facts of one run of a job that must be the same with and without capture."""
 
     bits: dict[str, str]  # a hash of each loss, gradient, parameter, state
     counters: dict[str, dict[str, int]]  # torch's own
@@ -636,7 +636,7 @@ def cache() -> Iterator[Path]:
 
 
 class Plain:
-    """What jobs do without capture, each run once with empty caches and once with full ones."""
+    """The results of jobs without capture, each run once with empty caches and once with full ones."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -26,6 +26,7 @@ CHOSEN = {
         "TinyLM, 2 layers: mix stats",
         "TinyLM, 2 layers: mix tensors",
         "TinyLM, 12 layers: mix stats",
+        "TinyLM, 12 layers: mix stats, no compiler",
         "Medium: mix stats",
         "Medium: mix tensors",
         "TinyLM, 2 layers: stopped",

@@ -28,6 +28,7 @@ CAPTURE: dict[str, tuple[list[str], int, int, int, int]] = {
     "TinyLM, 12 layers": (["module stats", "mix stats", "aten stats", "mix tensors"], 2, 2, 5, 2),
     "Medium": (["module stats", "mix stats", "aten stats", "mix tensors"], 2, 2, 4, 2),
 }
+WITHOUT_COMPILER = "TinyLM, 12 layers"  # the model on which the absence of a compiler is measured
 IDLE_ROUNDS = {"TinyLM, 2 layers": 40, "Medium": 4}  # in each turn
 PEER_ON_ALL = {"mix stats", "mix tensors"}  # the other modes of the peer only on the first model
 
@@ -42,14 +43,22 @@ def capture(bench: Bench) -> list[Row]:
             turns, rounds, steps, peer_steps = 1, 1, 2, 1
         peer_modes = [mode for mode in modes if mode in PEER_MODE and (not rows or mode in PEER_ON_ALL)]
         ours: list[Row] = []
+        interpreted: list[Row] = []
         theirs: dict[str, list[Row]] = {mode: [] for mode in peer_modes if bench.msprobe}
         for turn in range(turns):
             say(f"capture: {model}, turn {turn + 1} of {turns}")
             idle = 1 if bench.quick else IDLE_ROUNDS.get(model, 0)
             words = (model, json.dumps([mode.split() for mode in modes]), "--rounds", rounds, "--steps", steps)
             ours.append(bench.own("capture_worker", *words, "--idle", idle, "--out", bench.folder("numscope")))
+            if model == WITHOUT_COMPILER:
+                out = bench.folder("numscope")
+                words = (model, json.dumps([["mix", "stats"], ["aten", "stats"]]), "--rounds", rounds, "--steps", steps)
+                interpreted.append(bench.own("capture_worker", *words, "--idle", 0, "--out", out, compiled=False))
             for mode, found in theirs.items():
                 found.append(bench.peer(model, *PEER_MODE[mode], peer_steps))
+        for mode, side in merged(interpreted).get("modes", {}).items():
+            mode = f"{mode}, no compiler"
+            rows.append({"what": f"{model}: {mode}", "model": model, "mode": mode, "numscope": side})
         rows += capture_rows(model, modes, merged(ours), {mode: merged(found) for mode, found in theirs.items()})
     return rows
 

@@ -28,11 +28,12 @@ class Bench:
     msprobe: Path | None
     quick: bool = False
 
-    def worker(self, python: str | Path, module: str, *words: object, limit: int = 240) -> Row:
+    def worker(self, python: str | Path, module: str, *words: object, limit: int = 240, compiled: bool = True) -> Row:
         """Return the line of JSON that a worker prints; a worker that fails gives {"error": its last line}."""
         command = [str(python), "-m", f"bench.{module}", *map(str, words)]
+        environment = ENVIRONMENT if compiled else {**ENVIRONMENT, "NUMSCOPE_NATIVE": "0"}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=ENVIRONMENT)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
         except subprocess.TimeoutExpired:
             return {"error": f"did not end within {limit} s"}
         if done.returncode != 0:
@@ -40,9 +41,9 @@ class Bench:
         result: Row = json.loads(done.stdout.strip().splitlines()[-1])
         return result
 
-    def own(self, module: str, *words: object, limit: int = 240) -> Row:
-        """Run a worker in numscope's environment."""
-        return self.worker(sys.executable, module, *words, limit=limit)
+    def own(self, module: str, *words: object, limit: int = 240, compiled: bool = True) -> Row:
+        """Run a worker in numscope's environment, without its compiled functions if asked."""
+        return self.worker(sys.executable, module, *words, limit=limit, compiled=compiled)
 
     def peer(self, model: str, task: str, level: str, steps: int, out: str = "msprobe") -> Row:
         """Run one mode of msprobe; its dump stays in the folder until the next."""

@@ -1,4 +1,4 @@
-"""What all tests share: subprocesses see this tree's source, and nobody takes more than one thread."""
+"""The set-up that all tests share: subprocesses see this tree's source, and nobody takes more than one thread."""
 
 from __future__ import annotations
 

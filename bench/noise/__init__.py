@@ -1,1 +1,1 @@
-"""What rounding does to each operator on this machine: the samples from which the table of accuracy is made."""
+"""The rounding of each operator on this machine: the samples from which the table of accuracy is made."""

@@ -1,4 +1,4 @@
-"""What the tests of the guard and of `numscope check` have in common: jobs in which something stops being a number."""
+"""Jobs in which something stops being a number, for the tests of the guard and of `numscope check`."""
 
 from __future__ import annotations
 

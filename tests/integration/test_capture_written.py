@@ -1,4 +1,4 @@
-"""What is written in place, or not written yet, is measured as it is then."""
+"""A tensor that is written in place, or not written yet, is measured as it is then."""
 
 import pytest
 import torch

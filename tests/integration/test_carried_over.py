@@ -1,4 +1,4 @@
-"""What an optimizer has left need not be measured again in the next step, unless anything may have written to it."""
+"""Parameters that an optimizer has left are not measured again in the next step, unless anything may have written to them."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

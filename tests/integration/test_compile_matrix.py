@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[compiled.Plain]:
-    """What jobs do without capture, and the caches that they have filled."""
+    """The results of jobs without capture, and the caches that they have filled."""
     with compiled.cache():
         yield compiled.Plain(CPU)
 

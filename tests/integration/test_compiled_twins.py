@@ -208,7 +208,7 @@ def test_nothing_of_the_job_is_held(tmp_path: Path) -> None:
 
 
 def test_counts_of_references_are_right(tmp_path: Path) -> None:
-    """What the compiled functions hold and give back: no object gains or loses references by being recorded."""
+    """Reference counts: no object gains or loses references by being recorded."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU())
     x, scale, marker = torch.ones(8, 4), 1.5, ("a name of this test", 3)
 

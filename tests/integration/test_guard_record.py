@@ -1,4 +1,4 @@
-"""What the guard leaves behind when it strikes, or when the job ends otherwise: a run with the last calls."""
+"""The record that the guard leaves when it strikes, or when the job ends otherwise: a run with the last calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was compared with nothing makes a comparison incomplete, and what the user chose does not."""
+"""A part that was compared with nothing makes a comparison incomplete; a part that the user left out does not."""
 
 from __future__ import annotations
 

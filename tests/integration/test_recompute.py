@@ -1,4 +1,4 @@
-"""What a checkpoint runs again inside backward is linked to its first execution, at every level."""
+"""A call that a checkpoint runs again inside backward is linked to its first execution, at every level."""
 
 from pathlib import Path
 from typing import Any

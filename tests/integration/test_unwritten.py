@@ -1,4 +1,4 @@
-"""What was recorded lies in memory for less than a second, also in a job that waits for something."""
+"""Recorded calls lie in memory for less than a second, also in a job that waits for something."""
 
 from __future__ import annotations
 

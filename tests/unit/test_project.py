@@ -106,6 +106,16 @@ def test_every_package_says_what_it_holds() -> None:
         assert text.startswith('"""'), f"{init.relative_to(ROOT)} has no docstring"
 
 
+def test_docstrings_open_with_a_noun_or_a_verb() -> None:
+    sources = sorted((ROOT / "src").rglob("*.py"))
+    assert not [path.name for path in sources if re.search(r'^ *"""What ', path.read_text(), re.MULTILINE)]
+
+
+def test_folders_hold_about_fifteen_modules() -> None:
+    sizes = {folder: len(list(folder.glob("[!_]*.py"))) for folder in (ROOT / "src").rglob("*") if folder.is_dir()}
+    assert not {folder.name: size for folder, size in sizes.items() if size > 16}
+
+
 def test_the_demo_scripts_know_nothing_of_numscope() -> None:
     for script in (ROOT / "src" / "numscope" / "demo").glob("*.py"):
         assert not re.search(r"^\s*(import|from) numscope", script.read_text(), re.MULTILINE), script.name

@@ -41,7 +41,7 @@ _RUNNING: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 
 class _Watch(Protocol):
-    """What sees the job's calls."""
+    """The hooks and modes that see the job's calls."""
 
     on: bool
 
@@ -53,7 +53,7 @@ class _Frontend(Protocol):
 
     @property
     def watch(self) -> _Watch:
-        """What sees the job's calls, while it is on."""
+        """The hooks and modes that see the job's calls."""
 
     @property
     def arrived_through(self) -> list[str]:

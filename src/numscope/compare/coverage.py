@@ -1,4 +1,4 @@
-"""What of a step was compared: the share of its gradients, and the results that were compared with nothing.
+"""The share of a step's gradients that was compared, and the results that were compared with nothing.
 
 A tensor in the middle of a call whose result was compared is no lack: a fault there would show in that result.
 """
@@ -76,7 +76,7 @@ class GradientShare:
 
 @dataclass(frozen=True)
 class StepCoverage:
-    """What of one step of one rank was compared."""
+    """The coverage of one step of one rank."""
 
     target: GradientShare = field(default_factory=GradientShare)
     reference: GradientShare = field(default_factory=GradientShare)

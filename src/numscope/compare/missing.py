@@ -1,4 +1,4 @@
-"""What two runs hold, or should hold, that was compared with nothing: steps, ranks, gradients, tensors, and what a run that
+"""Parts of two runs that were compared with nothing: steps, ranks, gradients, tensors, and whatever a run that
 did not end cleanly never wrote.
 
 INCOMPLETE: identical in the 2 of 5 steps that both have
@@ -25,7 +25,7 @@ from numscope.store.rundir import CLOSED
 
 @dataclass(frozen=True)
 class Missing:
-    """What was compared with nothing."""
+    """The parts of two runs that were compared with nothing."""
 
     sentences: tuple[str, ...] = ()
     within: str = ""  # "in the 2 of 5 steps that both have", where not all of both was compared

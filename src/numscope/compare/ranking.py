@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class _Cause(NamedTuple):
-    """What several suspects of one cause have in common: a line of code and an operator, or a name but for its numbers."""
+    """The key that suspects of one cause share: a line of code and an operator, or a name but for its numbers."""
 
     kind: str
     name: str

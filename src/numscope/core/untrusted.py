@@ -1,4 +1,4 @@
-"""What is done with names, sizes and files that a stranger may have made, before they are shown, allocated or used."""
+"""Checks on names, sizes and files that a stranger may have made, before they are shown, allocated or used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may stand after `numscope run … --`."""
+"""Commands that may stand after `numscope run … --`."""
 
 from __future__ import annotations
 

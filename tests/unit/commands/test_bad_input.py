@@ -1,4 +1,4 @@
-"""What a user gives by mistake: one line that says how to put it right, and status 2."""
+"""Mistakes of a user: one line that says how to put it right, and status 2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a machine may lack: a terminal that shows every letter, room on the disk, a name in UTF-8."""
+"""Machines that lack something: a terminal that shows every letter, room on the disk, a name in UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows is complete in itself, and nothing in a run can become markup."""
+"""A notebook's answer is complete in itself, and nothing in a run can become markup."""
 
 from __future__ import annotations
 

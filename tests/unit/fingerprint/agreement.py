@@ -1,4 +1,4 @@
-"""What it means that a form of the fingerprint agrees with the definition, and tensors to try it on."""
+"""The agreement of a form of the fingerprint with the definition, and tensors to try it on."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def check_division() -> None:
 
 
 def check_device() -> None:
-    """What stands around the streams: a device tries itself out, takes tensors one by one and many at once."""
+    """A device tries itself out, takes tensors one by one and many at once."""
     for name, result in (("getCurrentRawStream", 0), ("isCurrentStreamCapturing", False), ("getDevice", 0)):
         setattr(torch._C, f"_cuda_{name}", lambda *index, result=result: result)
     from numscope.fingerprint.cuda import form as triton_form

@@ -1,4 +1,4 @@
-"""What `diagnose` prints: the answer first, then the figures that prove it, then what could not be done."""
+"""`diagnose` prints the answer first, then the figures that prove it, then what could not be done."""
 
 from __future__ import annotations
 

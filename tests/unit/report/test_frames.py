@@ -1,4 +1,4 @@
-"""What goes to the browser as bytes comes back the same: NaN, infinities and nulls are three different things."""
+"""Columns that go to the browser as bytes come back the same: NaN, infinities and nulls are three different things."""
 
 from __future__ import annotations
 

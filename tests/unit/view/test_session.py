@@ -1,4 +1,4 @@
-"""What the pages are told of a real comparison and of a run alone."""
+"""The facts that the pages are told of a real comparison and of a run alone."""
 
 from __future__ import annotations
 

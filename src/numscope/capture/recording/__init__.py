@@ -1,1 +1,1 @@
-"""What capture has seen, as rows, and as the columns that the store writes."""
+"""The calls and tensors of a step as rows, and as the columns that the store writes."""

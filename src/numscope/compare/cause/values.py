@@ -257,7 +257,7 @@ class _Follow:
 
 @dataclass(frozen=True)
 class _Given:
-    """What a call passes for a parameter."""
+    """The expression that a call passes for a parameter."""
 
     value: ast.expr | None
     place: Place

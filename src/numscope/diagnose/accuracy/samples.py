@@ -50,7 +50,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Both:
-    """What a call and its backward make: the results, the gradients of the results and of the inputs."""
+    """The results of a call, and the gradients of its results and inputs."""
 
     inputs: Tensors
     made: Tensors
@@ -190,7 +190,7 @@ NOISES = (Noise("absolute", False, False), Noise("relative", True, False), Noise
 
 
 class Amplified(NamedTuple):
-    """What became of an error of the inputs."""
+    """The error of a result that follows from an error of the inputs."""
 
     operator: str
     backward: bool

@@ -38,7 +38,7 @@ class FaultyCall(NamedTuple):
 
     @property
     def made_by(self) -> str:
-        """What is recorded of the kernel, in words: dispatched operators, chip and versions."""
+        """The recorded facts of the kernel, in words: dispatched operators, chip and versions."""
         graph = self.replay.graph
         numerics = graph.run.manifest.get("numerics")
         facts = numerics if isinstance(numerics, dict) else {}

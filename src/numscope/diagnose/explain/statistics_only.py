@@ -1,4 +1,4 @@
-"""What a diagnosis of statistics alone cannot know, and the commands that would tell."""
+"""The limits of a diagnosis of statistics alone, and the commands that would tell more."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Lift:
 
     @property
     def outcome(self) -> Outcome:
-        """What the figures say: of the two programs, and of each recorded output."""
+        """The outcome that the figures show, of the two programs and of each recorded output."""
         return Outcome(self._programs(), _recorded(self.target, self.reference), _recorded(self.reference, self.target))
 
     def mechanism(self) -> Mechanism:

@@ -1,4 +1,4 @@
-"""What the replays of a suspect show, and the mechanism that follows: one table, which docs/explanation/mechanisms.md has too.
+"""The outcome of a suspect's replays, and the mechanism that follows: one table, which docs/explanation/mechanisms.md has too.
 
 Two questions are answered apart. Do the two *programs* compute the same, made here on the same inputs? And is each
 side's *recorded* output what its own recorded inputs give? A device is at fault where the programs are the same and one
@@ -40,7 +40,7 @@ _OF_PROGRAMS: dict[Programs, Mechanism] = {
 
 
 class Outcome(NamedTuple):
-    """What the replays of both sides show."""
+    """The outcome of the replays of both sides."""
 
     programs: Programs
     target: Recorded

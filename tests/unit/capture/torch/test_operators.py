@@ -1,4 +1,4 @@
-"""What is known of operators: their names as they come, in any number of threads."""
+"""Names of operators as they come, in any number of threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step of an optimizer shows, while the optimizer's parameters change."""
+"""The record of an optimizer's step, while the optimizer's parameters change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounding explains at each pair of calls of two steps written by hand."""
+"""The error that rounding explains at each pair of calls of two steps written by hand."""
 
 from __future__ import annotations
 

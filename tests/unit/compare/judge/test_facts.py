@@ -1,4 +1,4 @@
-"""What is known of a step before it is judged."""
+"""The facts of a step before it is judged."""
 
 from __future__ import annotations
 

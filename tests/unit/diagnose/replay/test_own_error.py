@@ -23,7 +23,7 @@ class Tensor:
 
 
 class Graph:
-    """What own_error asks of a recorded step: the inputs' data, by number, and the output's, which is number -1."""
+    """The part of a recorded step that own_error asks for: the inputs' data, by number, and the output's, which is number -1."""
 
     def __init__(self, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
         self._data = {**dict(enumerate(inputs)), -1: output}

@@ -1,4 +1,4 @@
-"""What a comparison can tell from another tool's dump: statistics bound the error, a foreign hash is no hash of ours."""
+"""A comparison of another tool's dump: statistics bound the error, a foreign hash is no hash of ours."""
 
 from __future__ import annotations
 

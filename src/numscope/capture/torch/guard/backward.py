@@ -37,7 +37,7 @@ class Node(Protocol):
 
     @property
     def metadata(self) -> dict[str, object]:
-        """What anybody has attached to it."""
+        """The values that anybody has attached to it."""
 
     @property
     def next_functions(self) -> tuple[tuple[Node | None, int], ...]:

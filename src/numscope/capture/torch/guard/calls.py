@@ -93,7 +93,7 @@ class LiveCall:
 
 
 class Given:
-    """What a call was given, as it was before the call."""
+    """The arguments of a call, as they were before it."""
 
     __slots__ = ("args", "kwargs", "saved", "tensors", "versions", "was_finite")
 

@@ -1,4 +1,4 @@
-"""What all parts of the guard share, and when a call is judged: at once, or when the flags of a device have come."""
+"""The state that all parts of the guard share. A call is judged at once, or when the flags of a device have come."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def numbered(watch: Watch, series: Series, tensors: list[Tensor], task: int) -> 
 
 @dataclass(frozen=True)
 class _ModuleFacts:
-    """What all calls of a module have in common."""
+    """The facts that all calls of a module share."""
 
     path: str
     path_id: int

@@ -28,7 +28,7 @@ _SUM = "sum"
 
 
 class Key(NamedTuple):
-    """What a row is of."""
+    """The operator, direction and format of a row."""
 
     operator: str
     backward: bool

@@ -27,7 +27,7 @@ _LARGEST_EXPONENT = 600.0  # of e: products of norms stay finite, and above zero
 
 
 class Gains(NamedTuple):
-    """What a class of operators makes of an error that comes in."""
+    """How far a class of operators amplifies an error that comes in."""
 
     absolute: float  # gain of an absolute error, 0 where the relative one tells more
     relative: float  # gain of a relative error

@@ -1,4 +1,4 @@
-"""What is done for a list of tensors at once is what is done for each of them, one after the other."""
+"""A list of tensors is treated at once as each of them would be, one after the other."""
 
 from __future__ import annotations
 
