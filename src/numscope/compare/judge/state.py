@@ -40,6 +40,12 @@ class SideState:
         self.cause = np.full(tensors, NO_CAUSE)  # of what is wrong: a suspicion
         self.error = np.zeros(tensors)
 
+    def like_cleared(self, one: OneSide, calls: list[int]) -> set[int]:
+        """Return those of some calls that are of an operator on a source line whose calls led to a right result elsewhere."""
+        op, stack = one.side.calls.op, one.side.calls.stack
+        lines = {(int(op[call]), int(stack[call])) for call in self.cleared if stack[call] >= 0}
+        return {call for call in calls if (int(op[call]), int(stack[call])) in lines}
+
 
 class State:
     """The state of judging the calls of a step one by one."""

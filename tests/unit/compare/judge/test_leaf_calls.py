@@ -213,3 +213,14 @@ def test_a_collective_that_gives_something_else_for_the_same_brings_what_another
     found = judged(chain(("Distributed.all_reduce", off(G, 0.1))), chain(("Distributed.all_reduce", G)))
     assert found.verdict("Distributed.all_reduce.0.forward") == "origin"
     assert "other rank" in found.sentences()[0]
+
+
+def test_a_call_whose_result_is_the_same_is_not_blamed_for_a_cast_behind_it() -> None:
+    # The mask hides how far apart the softmax's inputs are: one is cast, to the same numbers.
+    masked = np.where(numbers((16, 64), seed=9) > 0, G, -3e38).astype(ml_dtypes.bfloat16)
+    shares = np.exp(G) / np.exp(G).sum()
+    target = chain(("Tensor.masked_fill", masked), ("Tensor.softmax", shares.astype(ml_dtypes.bfloat16)))
+    reference = chain(
+        ("Tensor.masked_fill", masked), ("Tensor.float", masked.astype(np.float32)), ("Tensor.softmax", shares)
+    )
+    assert judged(target, reference).named() == "Tensor.softmax.0.forward"

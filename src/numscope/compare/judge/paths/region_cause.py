@@ -230,11 +230,13 @@ class _Search:
 def _uncleared(side: tuple[OneSide, SideState], part: Region, matched: frozenset[int]) -> list[int]:
     """Return the calls that one side alone has, without those that led to a right result before, if others are left.
 
-    A mask, which the first layer used too, led to a right result.
+    A mask, which the first layer used too, led to a right result; and so did calls of the same line in other layers.
     """
-    _, status = side
+    one, status = side
     lone = [call for call in part.calls if call not in matched]
-    return [call for call in lone if call not in status.cleared] or lone
+    for cleared in (status.cleared, status.like_cleared(one, lone)):
+        lone = [call for call in lone if call not in cleared] or lone
+    return lone
 
 
 def _first_computing(facts: Facts, side: Side, calls: list[int]) -> int:

@@ -191,8 +191,8 @@ class LeafCalls:
                 first = int(np.flatnonzero(facts.flow_a.same[facts.slots.a] == t)[0])
                 return _Source(int(facts.slots.pair[first]), facts.slot(first))
             producer = facts.pair_of(int(facts.flow_a.producer[t]))
-            if producer < 0:
-                continue
+            if producer < 0 or facts.errors.error_out[producer] == 0:
+                continue  # what it made is the same: the difference is a cast's, on the way
             earlier = self._unmeasured_source(producer)
             if earlier is not None:
                 return earlier
