@@ -108,6 +108,9 @@ def test_the_checker_writes_the_eleven_columns(tmp_path: Path, capsys: pytest.Ca
     csv_file = first / "tensors/compare_rst/rank_0_rst.csv"
     assert plotter(["--rst_path", str(csv_file), "--target_name", "Linear", "--values_per_step", "2"]) == 0
     assert (csv_file.parent / "rank_0_rst_Linear.png").read_bytes()[:4] == b"\x89PNG"
+    (csv_file.parent / "rank_0_rst_Linear.png").unlink()
+    assert plotter(["--rst_path", str(csv_file), "--target_name", "Linear"]) == 0  # the names say the micro steps
+    assert (csv_file.parent / "rank_0_rst_Linear.png").read_bytes()[:4] == b"\x89PNG"
     assert plotter(["--rst_path", str(csv_file), "--target_name", "Nothing", "--values_per_step", "2"]) == 2
     assert checker(["--pathA", "nowhere", "--pathB", str(second)]) == 2
 
@@ -133,6 +136,12 @@ def test_the_saving_hook_on_bf16_tuples_and_torch(tmp_path: Path) -> None:
     register_hook(Cast(), path=str(tmp_path / "p"))(paddle.ones([1, 2]))
     (file,) = (tmp_path / "p/tensors/rank_0").iterdir()
     assert np.load(file).dtype == np.float32
+    with pytest.warns(UserWarning, match="Two has layers inside, and only leaves are saved: name LSTM"):
+        register_hook(Two(), path=str(tmp_path / "c"), target_class_names="Two")
+    with pytest.warns(UserWarning, match="Sequential has layers inside, and only leaves are saved: name Linear, ReLU"):
+        register_hook(
+            paddle.nn.Sequential(paddle.nn.Linear(2, 2), paddle.nn.ReLU()), target_class_names=["Sequential", "Linear"]
+        )
     with pytest.raises(ns.SettingsError, match="matches no leaf layer"):
         register_hook(paddle.nn.Linear(2, 2), target_class_names=["Conv2D"])
     with pytest.raises(ns.SettingsError, match=r"paddle\.nn\.Layer"):

@@ -287,7 +287,6 @@ def test_the_forms_answer_as_the_page_asks() -> None:
     [
         (lambda: Tracer("nowhere.yaml", nn.Linear(1, 1)), "does not exist"),
         (lambda: Tracer({"trace_mode": 4}, nn.Linear(1, 1)), "trace_mode"),
-        (lambda: Tracer({"trace_modes": 1}, nn.Linear(1, 1)), "did you mean 'trace_mode'"),
         (lambda: Tracer({}, "model"), "nn.Module"),
         (lambda: Comparer({"evaluation_metrics": ["XX"]}), "evaluation_metrics"),
         (lambda: Comparer({"compare_mode": 3}), "compare_mode"),
@@ -298,6 +297,15 @@ def test_the_forms_answer_as_the_page_asks() -> None:
 def test_bad_settings_say_what_is_wrong(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_key_that_has_no_effect_is_a_warning(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="did you mean 'trace_mode'"):
+        Tracer({"trace_modes": 1}, nn.Linear(1, 1))
+    settings = tmp_path / "comparer.yaml"
+    settings.write_text("comparer_name: comparer\ncompare_mode: 1\n")
+    with pytest.warns(UserWarning, match="'comparer_name' is not used"):
+        Comparer(settings)
 
 
 def test_the_page_is_served() -> None:

@@ -350,3 +350,25 @@ def test_an_existing_file_is_replaced_and_the_numbering_begins_anew() -> None:
     lines, _ = dump("npu_dump")
     assert lines[0][0].startswith("0_")
     assert len([line for line in lines if line[0].startswith("0_")]) == 4
+
+
+def test_shape_flag_pairs_operators_of_other_dtypes(tmp_path: Path) -> None:
+    for side, dtype in (("npu", "torch.float16"), ("cpu", "torch.float32")):
+        (tmp_path / side).mkdir()
+        np.save(tmp_path / side / "0_Torch_norm_forward_output.npy", np.ones((2, 3), np.float32))
+        line = ["0_Torch_norm_forward_output", 1, [], dtype, [2, 3], [1.0, 1.0, 1.0]]
+        (tmp_path / f"{side}.pkl").write_text(json.dumps(line) + "\n")
+    paths = {
+        "npu_pkl_path": str(tmp_path / "npu.pkl"),
+        "bench_pkl_path": str(tmp_path / "cpu.pkl"),
+        "npu_dump_data_dir": str(tmp_path / "npu"),
+        "bench_dump_data_dir": str(tmp_path / "cpu"),
+    }
+    compare(paths, str(tmp_path), shape_flag=True)
+    (file,) = tmp_path.glob("compare_result_*.csv")
+    (row,) = csv.DictReader(file.read_text().splitlines())
+    assert (row["NPU Tensor Dtype"], row["Bench Tensor Dtype"], float(row["Cosine"])) == (
+        "torch.float16",
+        "torch.float32",
+        pytest.approx(1.0),
+    )

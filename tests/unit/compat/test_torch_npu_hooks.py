@@ -73,12 +73,17 @@ def test_the_first_example_one_registration_serves_two_dumps() -> None:
     compare("./npu_module_op.pkl", "./cpu_module_op.pkl", "./module_result.csv")
 
     name, values, dtype, shape = tensor_line
-    assert (name, dtype, shape) == ("0_Functional_linear_forward_input", "torch.float32", [2, 2])
+    assert (name, dtype, shape) == ("0_Functional_linear_forward_input.0", "torch.float32", [2, 2])
     flat = x.numpy().reshape(-1)
     assert values[:4] == [float(v) for v in flat]
     assert values[4:] == pytest.approx([flat.max(), flat.min(), flat.astype(np.float64).mean()])
     names = [line[0] for line in lines("./npu_module_op.pkl")]
     assert [int(name.partition("_")[0]) for name in names] == list(range(len(names)))
+    assert names[1:4] == [  # what is in a tuple has its place, a lone tensor has none
+        "1_Functional_linear_forward_input.1",
+        "2_Functional_linear_forward_input.2",
+        "3_Functional_linear_forward_output",
+    ]
     assert any("Tensor_sum_forward_output" in name for name in names)  # 0-d outputs too
     assert sum("relu_forward_output" in name for name in names) == 1  # and no double dump inside
     assert any("Functional_linear_backward_input" in name for name in names)
@@ -130,7 +135,7 @@ def test_the_second_example_two_models_and_a_loss() -> None:
     with open("resnet50_result.csv", newline="") as stream:
         rows = list(csv.DictReader(stream))
     wrong = [row["NPU Name"] for row in rows if float(row["RMSE"] or 0) > 0]
-    assert re.search(r"Functional_linear_forward_input$", wrong[0])  # the bias itself
+    assert re.search(r"Functional_linear_forward_input\.2$", wrong[0])  # the bias itself
     bias = next(row for row in rows if row["NPU Name"] == wrong[0])
     a, b = (
         np.array(next(line[1] for line in lines(f"./{side}_resnet50_op.pkl") if line[0] == bias[column]))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from numscope.compat.hooktools import records
-from numscope.compat.hooktools.options import NameFilter, Settings, check_keys, listed, load, one_of, section
+from numscope.compat.hooktools.options import NameFilter, Settings, listed, load, one_of, section, warn_unused_keys
 from numscope.core.errors import MissingExtraError, SettingsError
 from numscope.view.forms import METRICS, Entry, in_range
 
@@ -34,15 +34,15 @@ class Comparer:
 
     def __init__(self, config: str | Path | Settings) -> None:
         settings = load(config)
-        check_keys(settings, _KEYS, "comparer settings")
+        warn_unused_keys(settings, _KEYS, "comparer settings")
         self._settings = settings
         self._mode = one_of(settings, "compare_mode", (0, 1, 2), 0)
         self._metrics = _metrics(settings.get("evaluation_metrics", ["RMSE"]))
         self._filter = section(settings, "filter")
-        check_keys(self._filter, {"global_filter", *(f"{metric}_filter" for metric in METRICS)}, "filter")
+        warn_unused_keys(self._filter, {"global_filter", *(f"{metric}_filter" for metric in METRICS)}, "filter")
         self._wants = NameFilter(section(settings, "compare_specifiy_modules"))
         self._directory = section(settings, "compare_directory_options")
-        check_keys(self._directory, _DIRECTORY_KEYS, "compare_directory_options")
+        warn_unused_keys(self._directory, _DIRECTORY_KEYS, "compare_directory_options")
         self._trust = bool(settings.get("trust_pickle", False))
         self.entries: list[Entry] = []
         self.missing: list[str] = []

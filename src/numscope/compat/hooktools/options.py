@@ -1,9 +1,10 @@
-"""hooktools' settings: a YAML file or a dict, checked key by key."""
+"""hooktools' settings: a YAML file or a dict; keys that have no effect are warned of."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -32,12 +33,13 @@ def load(config: str | Path | Settings) -> dict[str, object]:
     return content
 
 
-def check_keys(settings: Settings, known: set[str], where: str) -> None:
-    """Raise where a key is not known."""
+def warn_unused_keys(settings: Settings, known: set[str], where: str) -> None:
+    """Warn of keys that have no effect: settings files of the original, which has more keys, load as they are."""
     for key in settings:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, 1)
-            raise SettingsError(f"{where}: unknown key {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            warnings.warn(f"{where}: the key {key!r} is not used{hint}", stacklevel=3)
 
 
 def section(settings: Settings, key: str) -> dict[str, object]:
@@ -67,7 +69,7 @@ class NameFilter:
     """A test for names: `starts_with` or `regular_expression` must match, where either is given."""
 
     def __init__(self, settings: Settings) -> None:
-        check_keys(settings, {"starts_with", "regular_expression"}, "hook_specifiy_modules")
+        warn_unused_keys(settings, {"starts_with", "regular_expression"}, "hook_specifiy_modules")
         self._starts = tuple(map(str, listed(settings.get("starts_with"))))
         try:
             self._patterns = [re.compile(str(text)) for text in listed(settings.get("regular_expression"))]

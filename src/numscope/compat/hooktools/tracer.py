@@ -13,7 +13,7 @@ import torch
 
 from numscope.capture.torch.identity.subclasses import to_numpy
 from numscope.capture.torch.own_code import OwnComputation
-from numscope.compat.hooktools.options import NameFilter, Settings, check_keys, listed, load, one_of, section
+from numscope.compat.hooktools.options import NameFilter, Settings, listed, load, one_of, section, warn_unused_keys
 from numscope.compat.live import LiveCall, LiveSession, LiveTensor
 from numscope.compat.measures import Array
 from numscope.core.errors import SettingsError
@@ -43,7 +43,7 @@ class Tracer:
 
     def __init__(self, config: str | Path | Settings, model: torch.nn.Module) -> None:
         settings = load(config)
-        check_keys(settings, _KEYS, "tracer settings")
+        warn_unused_keys(settings, _KEYS, "tracer settings")
         self._mode = one_of(settings, "trace_mode", (0, 1, 2, 3), 0)
         self._named_only = one_of(settings, "trace_granularity", (0, 1), 0) == 1
         hooks = settings.get("register_hooks", ["dump_pt_hook"])
@@ -175,7 +175,7 @@ class _Functions:
     def __init__(self, settings: Settings) -> None:
         self.on = bool(settings.get("hacker_non_nn_modules", False))
         options = section(settings, "hacker_options")
-        check_keys(options, {"verbose", "supported_apis"}, "hacker_options")
+        warn_unused_keys(options, {"verbose", "supported_apis"}, "hacker_options")
         self._listed: set[str] | None = None
         if options.get("supported_apis") is not None:
             groups = section(options, "supported_apis").values()

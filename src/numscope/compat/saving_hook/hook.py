@@ -7,7 +7,8 @@ engine records the accumulated one, so this facade listens to the frameworks the
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -47,6 +48,7 @@ class _Framework(NamedTuple):
     """The parts that differ between Paddle and torch."""
 
     leaves: list[_Leaf]
+    containers: dict[str, list[str]]  # the class of a layer with sublayers → the classes of the leaves inside it
     arrays: ToArrays
 
 
@@ -138,7 +140,13 @@ def register_saving_hook(
     else:
         targets = set(target_class_names)
     leaves = [leaf for leaf in framework.leaves if targets is None or leaf.class_name in targets]
-    if not leaves:
+    containers = [name for name in framework.containers if targets is not None and name in targets]
+    for name in containers:
+        inside = ", ".join(framework.containers[name])
+        warnings.warn(
+            f"target_class_names: {name} has layers inside, and only leaves are saved: name {inside}", stacklevel=2
+        )
+    if not leaves and not containers:
         present = sorted({leaf.class_name for leaf in framework.leaves})
         raise SettingsError(f"target_class_names={target_class_names!r} matches no leaf layer: the model has {present}")
     limits = {
@@ -162,10 +170,24 @@ register_hook = register_saving_hook
 def _framework(model: object) -> _Framework:
     torch, paddle = sys.modules.get("torch"), sys.modules.get("paddle")
     if torch is not None and isinstance(model, torch.nn.Module):
-        return _Framework(_torch_leaves(model), _torch_arrays)
+        modules = model.modules()
+        nested = ((one, (leaf for leaf in one.modules() if not any(True for _ in leaf.children()))) for one in modules)
+        return _Framework(_torch_leaves(model), _containers(nested), _torch_arrays)
     if paddle is not None and isinstance(model, paddle.nn.Layer):
-        return _Framework(_paddle_leaves(model), _paddle_arrays)
+        layers = model.sublayers(include_self=True)
+        nested = ((one, (leaf for leaf in one.sublayers() if not leaf.sublayers())) for one in layers)
+        return _Framework(_paddle_leaves(model), _containers(nested), _paddle_arrays)
     raise SettingsError(f"the model is a {type(model).__name__}: pass a paddle.nn.Layer or a torch.nn.Module")
+
+
+def _containers(layers: Iterable[tuple[object, Iterable[object]]]) -> dict[str, list[str]]:
+    """Return the classes of layers with sublayers, each with the classes of the leaves inside it."""
+    found: dict[str, set[str]] = {}
+    for layer, leaves in layers:
+        inside = {type(leaf).__name__ for leaf in leaves if leaf is not layer}
+        if inside:
+            found.setdefault(type(layer).__name__, set()).update(inside)
+    return {name: sorted(inside) for name, inside in found.items()}
 
 
 class _Cap:

@@ -120,11 +120,6 @@ class _Scheduled(ABC):
         """Take a call of a scheduled step, with the first part of its tensors' names."""
 
 
-def _tensors(call: LiveCall) -> list[tuple[str, LiveTensor]]:
-    """Return the tensors of a call, each with `input` or `output`."""
-    return [(role.partition(".")[0], tensor) for role, tensor in role_names(call)]
-
-
 def elements(array: Array, count: int | None = None) -> list[float]:
     """Return the first elements, or all, as numbers that JSON can hold."""
     flat = widened(np.ascontiguousarray(array)).reshape(-1)[:count]
@@ -132,7 +127,7 @@ def elements(array: Array, count: int | None = None) -> list[float]:
 
 
 class _Lines(_Scheduled):
-    """Writes `[name, values, dtype, shape]`, a line per tensor."""
+    """Writes `[name, values, dtype, shape]`, a line per tensor; one of a tuple has its place in its name (`input.1`)."""
 
     def __init__(self, sample: bool, steps: schedule) -> None:
         super().__init__(steps)
@@ -142,7 +137,7 @@ class _Lines(_Scheduled):
         if _state.path is None:
             return
         lines = []
-        for role, tensor in _tensors(call):
+        for role, tensor in role_names(call):
             array = tensor.numpy()
             values = [*elements(array, SAMPLE), *statistics(array)] if self._sample else elements(array)
             record = [f"{_state.counter}_{head}_{role}", values, tensor.dtype, list(tensor.shape)]
@@ -160,7 +155,7 @@ class _Overflow(_Scheduled):
         self._counter = 0
 
     def take(self, head: str, call: LiveCall) -> None:
-        tensors = _tensors(call)
+        tensors = role_names(call)
         first, self._counter = self._counter, self._counter + len(tensors)
         if not is_overflow(call):
             return
@@ -189,9 +184,10 @@ class _AsyncFiles(_Scheduled):
 
     def take(self, head: str, call: LiveCall) -> None:
         counts = {"input": 0, "output": 0}
-        for role, tensor in _tensors(call):
+        for name, tensor in role_names(call):
+            role = name.partition(".")[0]
             parts = {"shape": tensor.shape, "stride": tensor.stride, "offset": (tensor.offset,), "format": (ND,)}
-            facts = "_".join(f"{name}[{','.join(map(str, values))}]" for name, values in parts.items())
+            facts = "_".join(f"{part}[{','.join(map(str, values))}]" for part, values in parts.items())
             self._waiting.put((f"{self._counter}_{head}_{role}{counts[role]}_{facts}.npy", tensor))
             self._counter += 1
             counts[role] += 1
