@@ -15,27 +15,15 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from numscope.commands import available, module_of
-from numscope.core.errors import NumscopeError, SettingsError, cure_of, describe
+from numscope.commands.grammar import Parser, parser_of, with_bare_json
+from numscope.core.errors import InvalidSetting, NumscopeError, SettingsError, cure_of, describe
 from numscope.core.untrusted import shown
 from numscope.core.version import __version__
 
 ABOUT = "Find the first operator at which two runs of a model stop agreeing, and why."
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, like all others, and that leaves the lines of descriptions as they are."""
-
-    def __init__(self, prog: str, description: str, usage: str | None = None, epilog: str | None = None) -> None:
-        super().__init__(prog, usage, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
-
-    def error(self, message: str) -> NoReturn:
-        _, _, unknown = message.partition("unrecognized arguments: ")
-        near = difflib.get_close_matches(unknown.partition("=")[0].split(" ")[0], self._option_string_actions, n=1)
-        cure = f"did you mean {near[0]}? " if near else ""
-        raise SettingsError(f"{message} ({cure}{self.prog} -h lists the arguments)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,10 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 2
         name = arguments[own]
         command = _load(name, debug)
-        parser = Parser(prog=f"numscope {name}", description=command.__doc__ or command.HELP)
-        command.add_arguments(parser)
-        parser.add_argument("--debug", action="store_true", help="show where an error came from")
-        options = parser.parse_args(arguments[own + 1 :])
+        parser = parser_of(name, command)
+        options = parser.parse_args(with_bare_json(arguments[own + 1 :]))
         debug = options.debug = options.debug or debug
     except SystemExit as leave:  # -h and --version
         return int(leave.code or 0)
@@ -121,7 +107,9 @@ def _fail(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
         return 2
-    if isinstance(error, NumscopeError):
+    if isinstance(error, InvalidSetting):
+        message = error.on_command_line()
+    elif isinstance(error, NumscopeError):
         message = str(error)
     elif isinstance(error, OSError) and (error.filename or cure_of(error)):
         message = describe(error)

@@ -21,6 +21,7 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RUNPY = ("<frozen runpy>", runpy.__file__)  # how Python gets to the script
 # What the names of code begin with that a user typed or sent: `python -c`, a script on stdin, consoles, notebooks, exec.
 _TYPED = ("<stdin", "<string", "<console", "<input", "<python-input", "<ipython-input")
+_LAUNCHER = os.path.join(sysconfig.get_path("scripts"), "numscope")  # what `numscope run` starts with
 _STANDARD = tuple(
     os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
 )
@@ -91,7 +92,7 @@ class Sites:
         if key not in self._frame_cache:
             file = code.co_filename
             line = _line(code, lasti)
-            hidden = file.startswith((_OWN, *_RUNPY)) or file.endswith(os.path.join("torch", "overrides.py"))
+            hidden = file.startswith((_OWN, *_RUNPY, _LAUNCHER)) or file.endswith(os.path.join("torch", "overrides.py"))
             text = linecache.getline(file, line).strip()
             frame = {"file": file, "line": line, "function": code.co_name, "code": text}
             self._frame_cache[key] = None if hidden else frame

@@ -1,5 +1,7 @@
 """One file per command of the command line: `HELP`, `add_arguments(parser)` and `run(args) -> exit status`.
 
+What all of them share is in `grammar.py`.
+
 `numscope --help` needs only the table below and loads no command.
 """
 
@@ -20,6 +22,7 @@ COMMANDS = {
     "import": "turn another tool's dump into a run",
     "export": "write a run in another tool's format",
     "cache": "the copies of runs that were read from an address",
+    "completion": "the completion script of bash, zsh or fish",
     "demo": "the whole path on a small model with a real bug",
 }
 

@@ -14,6 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from numscope.commands import grammar
 from numscope.core.report import EXIT_STATUS
 
 HELP = "capture, compare and diagnose two commands, coarse to fine"
@@ -29,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="derive the reference from the target: compile, device, dtype, threads, deterministic, 'env NAME=A,B'",
     )
     parser.add_argument("--out", required=True, metavar="DIR", help="where runs, report and repro go")
-    parser.add_argument("--json", metavar="FILE", help="write the report there as well, as JSON")
-    parser.add_argument("--level", default=None, help="of the capture: module, api, mix (default) or aten")
+    grammar.add_json(parser)
+    parser.add_argument("--level", metavar="LEVEL", help="module, api, mix (module + api) or aten (default mix)")
     parser.add_argument(
         "--no-check", dest="check", action="store_false", help="don't ask whether each command repeats itself"
     )

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
+
+from numscope.commands import grammar
 
 HELP = "the copies of runs that were read from an address"
 
@@ -22,12 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--clear", nargs="*", metavar="ADDRESS", help="delete the copies of these addresses, or all where none is given"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    grammar.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """List the copies, or delete them."""
     from numscope.core.errors import SettingsError
+    from numscope.report.files import STDOUT
     from numscope.report.terminal.lines import align, print_lines, size
     from numscope.store.remote import cache
 
@@ -42,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         entries = [entry for entry in entries if entry not in kept]
     total, most = sum(entry.bytes for entry in entries), cache.most_bytes()
     if args.json:
+        from numscope.report.json import write_document
+
         rows = [{"address": entry.address, "bytes": entry.bytes, "used": entry.used} for entry in entries]
         answer = {
             "format": "numscope.cache/1",
@@ -50,8 +54,9 @@ def run(args: argparse.Namespace) -> int:
             "deleted" if args.clear is not None else "runs": rows,
             "in_use": [entry.address for entry in kept],
         }
-        print(json.dumps(answer, indent=1, ensure_ascii=False))
-        return 2 if kept else 0
+        write_document(answer, args.json)
+        if args.json == STDOUT:
+            return 2 if kept else 0
     cells = [[size(entry.bytes), _date(entry.used), entry.address] for entry in entries]
     print_lines("  ".join(row) for row in align(cells, [True, False, False]))
     what = "deleted" if args.clear is not None else f"of {size(most)} at most, in {cache.root()}"

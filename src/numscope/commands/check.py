@@ -11,8 +11,8 @@ a precision (fp16, bf16, fp8, fp8_e5m2 …): that alone does not change the stat
 from __future__ import annotations
 
 import argparse
-import json
 
+from numscope.commands import grammar
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
 
@@ -21,8 +21,8 @@ HELP = "the first non-finite value of a run, and where it came from"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("run_path", metavar="RUN", help="the run's directory")
-    parser.add_argument("--json", metavar="F", help="write the answer as JSON")
+    grammar.add_run(parser)
+    grammar.add_json(parser)
     parser.add_argument("--headroom", metavar="DTYPE", help="which calls cannot be moved to fp16, bf16, fp8 …")
     parser.add_argument("--operators", action="store_true", help="count the calls by the dtype of their output")
 
@@ -32,8 +32,8 @@ def run(args: argparse.Namespace) -> int:
     from numscope.check import headroom
     from numscope.check.checking import check
     from numscope.check.remarks import remarks
-    from numscope.core.report import plain
-    from numscope.report.files import STDOUT, check_output, output
+    from numscope.report.files import STDOUT, check_output
+    from numscope.report.json import write_document
     from numscope.report.terminal import check as report
     from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         if not opened.calls.num_rows:
             raise RunError(f"{args.run_path} has no calls, so nothing can be said: was anything recorded?")
         raise RunError(
-            f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with keep='stats'"
+            f"{args.run_path} has no counts of tensors, so nothing can be said: capture it with --keep stats"
         )
     shape: JsonObject = result.to_dict()
     told = report.lines(result)
@@ -69,12 +69,8 @@ def run(args: argparse.Namespace) -> int:
         shape["operators"] = headroom.operators(opened)
     if args.operators:
         told += report.operator_lines(shape["operators"])
-    text = json.dumps(plain(shape), indent=1, ensure_ascii=False) if args.json else ""
-    if args.json == STDOUT:
-        print(text)
-    else:
-        if args.json:
-            with output(args.json) as file:
-                file.write_text(text, encoding="utf-8")
+    if args.json:
+        write_document(shape, args.json)
+    if args.json != STDOUT:
         print_lines(told)
     return 1 if result.found else 0

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from numscope.commands import grammar
 from numscope.core.errors import MissingExtraError, SettingsError
 from numscope.core.report import EXIT_STATUS
 
@@ -28,25 +29,18 @@ _VERDICTS = ("identical", "equivalent", "origin", "inherited", "unmatched", "unm
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("target", metavar="TARGET", help="the run under suspicion")
-    parser.add_argument("reference", metavar="REFERENCE", help="the run that is right")
-    parser.add_argument(
-        "--noise", action="append", default=[], metavar="RUN", help="the reference again, but for rounding"
-    )
-    parser.add_argument(
-        "--map", metavar="FILE", help="TOML: which calls and slots belong together, and in which layout"
-    )
+    grammar.add_runs(parser)
+    grammar.add_noise_and_map(parser)
     parser.add_argument(
         "--ungrafted", metavar="RUN", help="for a TARGET captured under a graft: the same without it (default: found)"
     )
-    parser.add_argument("--step", type=int, action="append", metavar="N", help="this step only (may be given again)")
-    parser.add_argument("--rank", type=int, action="append", metavar="N", help="this rank only (may be given again)")
+    grammar.add_part(parser)
     parser.add_argument(
         "--allow-incomplete",
         action="store_true",
         help="give the verdict of what could be compared, and say what could not",
     )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (default 10)")
+    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many to show (default 10)")
     parser.add_argument("--only", choices=_VERDICTS, help="show pairs of this verdict")
     parser.add_argument("--sort", choices=("error", "order", "name"), default="error", help="order of the pairs shown")
     parser.add_argument(
@@ -60,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-relative", type=float, metavar="X", help="a larger relative L2 error anywhere is diverged"
     )
     parser.add_argument("--max-unmatched", type=int, metavar="N", help="more unmatched calls than this is diverged")
+    grammar.add_json(parser)
     for name, what in (
-        ("json", "the report"),
         ("csv", "the pairs"),
         ("parquet", "the pairs"),
         ("xlsx", "everything"),
@@ -81,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name):
             check_output(getattr(args, name))
     if args.xlsx and find_spec("xlsxwriter") is None:
-        raise MissingExtraError("xlsxwriter", "xlsx", "compare --xlsx")
+        raise MissingExtraError("xlsxwriter", "compare --xlsx")
     if args.top < 0:
         raise SettingsError("--top must be at least 0")
     from numscope.compare.comparison import compare
@@ -101,13 +95,13 @@ def run(args: argparse.Namespace) -> int:
     )
     from numscope.report.terminal.comparison import print_comparison
 
+    _write(comparison, args)  # before the text: a reader that goes away (`| head`) costs no file
     stream = answer_stream(args.json)
     if args.explain_alignment:
         from numscope.report.terminal.alignment import print_alignment
 
         print_alignment(comparison, stream)
     print_comparison(comparison, stream, top=args.top, only=args.only, sort=args.sort)
-    _write(comparison, args)
     return EXIT_STATUS[comparison.verdict]
 
 
@@ -117,8 +111,8 @@ def _thresholds(args: argparse.Namespace) -> Thresholds:
     from numscope.compare.thresholds import Thresholds, load_thresholds
 
     limits = load_thresholds(args.thresholds) if args.thresholds else Thresholds()
-    options = {name: getattr(args, name) for name in ("scale", "max_relative", "max_unmatched")}
-    return replace(limits, **{name: value for name, value in options.items() if value is not None})
+    chosen = {name: getattr(args, name) for name in ("scale", "max_relative", "max_unmatched")}
+    return replace(limits, **{name: value for name, value in chosen.items() if value is not None})
 
 
 def _progress() -> Callable[[int, int], None] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
+from numscope.commands import grammar
 from numscope.core.errors import NumscopeError, SettingsError
 from numscope.core.report import EXIT_STATUS
 
@@ -21,14 +22,11 @@ HELP = "why they stop agreeing: replay the suspects"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("target", metavar="TARGET", help="the run under suspicion")
-    parser.add_argument("reference", metavar="REFERENCE", help="the run that is right")
-    parser.add_argument(
-        "--noise", action="append", default=[], metavar="RUN", help="the reference again, but for rounding"
-    )
-    parser.add_argument("--map", metavar="FILE", help="which calls and slots belong together")
+    grammar.add_runs(parser)
+    grammar.add_noise_and_map(parser)
+    grammar.add_part(parser)
     parser.add_argument("--suspects", type=int, default=3, metavar="N", help="how many suspects to replay (default 3)")
-    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    grammar.add_json(parser)
     parser.add_argument("--repro", metavar="FILE", help="write one pytest file that shows the fault by itself")
     parser.add_argument(
         "--grafted", metavar="RUN", help="the target again with a graft: how much of the error it removed"
@@ -39,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="run the target's script again with the suspect on the CPU and in float64: how much of the error goes?",
     )
     parser.add_argument(
-        "--dtype", default=None, help="with --confirm: the dtype to run the suspect in (default: its own)"
+        "--dtype", metavar="DTYPE", help="with --confirm: the dtype to run the suspect in (default: its own)"
     )
 
 
@@ -61,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from numscope.report.json import write_json
     from numscope.report.terminal.diagnosis import labelled, print_diagnosis
 
-    comparison = compare(args.target, args.reference, noise=args.noise, map=args.map)
+    comparison = compare(args.target, args.reference, noise=args.noise, map=args.map, steps=args.step, ranks=args.rank)
     report = diagnose(comparison, suspects=args.suspects)
     stream = answer_stream(args.json)
     print_diagnosis(report, stream)

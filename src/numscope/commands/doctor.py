@@ -10,14 +10,13 @@ Exit status: 0, or 1 where two runs differ in a setting, a version or a chip; 2 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import TextIO
 
+from numscope.commands import grammar
 from numscope.core.errors import NumscopeError, SettingsError
-from numscope.core.report import plain
 
 HELP = "what of this machine, or of two runs, changes numbers"
 
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", metavar="RUN", nargs="*", help="none: this machine; one: its facts; two: the differences"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the answer as JSON (- is standard output)")
+    grammar.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -76,15 +75,12 @@ def _machine() -> Mapping[str, object]:
 
 def _wrote_json(document: Mapping[str, object], to: str | None) -> bool:
     """Write the document to a file or to standard output; tell whether standard output has it."""
-    if to is None:
-        return False
-    text = json.dumps(plain(document), indent=1, ensure_ascii=False)
-    if to == "-":
-        print(text)
-        return True
-    with open(to, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    return False
+    from numscope.report.files import STDOUT
+    from numscope.report.json import write_document
+
+    if to is not None:
+        write_document(document, to)
+    return to == STDOUT
 
 
 def _print_facts(facts: Mapping[str, object], stream: TextIO) -> None:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("run", metavar="RUN", help="the run to read")
     parser.add_argument("destination", type=Path, metavar="DEST", help="the folder to write; it must be new or empty")
-    parser.add_argument("--format", required=True, help=", ".join(FORMATS))
+    parser.add_argument("--format", metavar="FORMAT", required=True, help=", ".join(FORMATS))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise RunError(f"{destination} is there already: give a folder that is new or empty")
     if args.format == "npy" and not npy_export.kept_slots(source):
-        raise RunError(f"{args.run} keeps no tensors: capture it with keep='tensors' or tensors=[…]")
+        raise RunError(f"{args.run} keeps no tensors: capture it with --keep tensors, or --tensors PATTERN")
     with writing(destination):
         count = writers[args.format](source, destination)
     print(f"{destination}: {count} files")

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="the run directory to write")
     parser.add_argument(
         "--format",
-        default=None,
+        metavar="FORMAT",
         help="msprobe, ptdbg, torch_npu, saving_hook, hooktools or plain; default: found by itself",
     )
     parser.add_argument(

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--to-cpu", action="append", default=[], metavar="PATTERN", help="run these on the CPU; may be repeated"
     )
-    parser.add_argument("--dtype", help="with --to-cpu: run them in this dtype too, such as float64")
+    parser.add_argument("--dtype", metavar="DTYPE", help="with --to-cpu: run them in this dtype too, such as float64")
     parser.add_argument("--also", action="append", default=[], help=argparse.SUPPRESS)  # bisect's axes
     parser.add_argument(
         "--guard", action="store_true", help="record nothing; stop at the first NaN or overflow, and say where"

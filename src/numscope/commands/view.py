@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from numscope.commands import grammar
 from numscope.core.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,12 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("target", nargs="?", metavar="TARGET", help="a run; without it, a page to choose from")
     parser.add_argument("reference", nargs="?", metavar="REFERENCE", help="the run to compare it with")
+    grammar.add_noise_and_map(parser)
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port to serve on (default: a free one)")
     parser.add_argument(
-        "--noise", action="append", default=[], metavar="RUN", help="a run that shows what rounding does"
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="where to serve (default: this machine only)"
     )
-    parser.add_argument("--map", metavar="FILE", help="names of the target and of the reference that belong together")
-    parser.add_argument("--port", type=int, default=0, help="port to serve on (default: a free one)")
-    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default: this machine only)")
     parser.add_argument("--allow-remote", action="store_true", help="let --host be reachable by other machines")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, fields
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import InvalidSetting, SettingsError
 from numscope.core.toml import read_toml
 
 
@@ -21,7 +21,7 @@ class Thresholds:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not value >= 0:
-                raise SettingsError(f"{field.name} must be a number of at least 0, not {value!r}")
+                raise InvalidSetting(field.name, value, ": give a number of at least 0")
 
 
 def load_thresholds(path: str | os.PathLike[str]) -> Thresholds:

@@ -2,6 +2,7 @@
 
 NumscopeError                 one line: what is wrong, and how to put it right
 ├── SettingsError             an argument, flag, settings file or map file is not valid
+│   └── InvalidSetting        one value is not valid: spelled as the user wrote it, level='foo' or --level foo
 ├── RunError                  a run cannot be opened, read or written
 │   └── NotKeptError          the fingerprint is there, the data is not; says how to keep it
 ├── CaptureError              capture was used in a way it cannot be (a second one while one is active)
@@ -64,6 +65,18 @@ class SettingsError(NumscopeError, ValueError):
     """An argument, flag, settings file or map file is not valid."""
 
 
+class InvalidSetting(SettingsError):
+    """One value is not valid; `problem` follows the value in the sentence, which is spelled as Python or as a shell does."""
+
+    def __init__(self, name: str, value: object, problem: str) -> None:
+        super().__init__(f"{name}={value!r}{problem}")
+        self.name, self.value, self.problem = name, value, problem
+
+    def on_command_line(self) -> str:
+        """Return the message in the command line's spelling."""
+        return f"--{self.name.replace('_', '-')} {self.value}{self.problem}"
+
+
 class RunError(NumscopeError):
     """A run cannot be opened, read or written."""
 
@@ -79,8 +92,8 @@ class CaptureError(NumscopeError, RuntimeError):
 class MissingExtraError(NumscopeError, ImportError):
     """An optional package is needed for this."""
 
-    def __init__(self, package: str, extra: str, job: str) -> None:
-        super().__init__(f"{job} needs the package {package}: pip install 'numscope[{extra}]'")
+    def __init__(self, package: str, job: str) -> None:
+        super().__init__(f"{job} needs the package {package}: pip install {package}")
 
 
 class ComparisonError(NumscopeError):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, get_args
 
-from numscope.core.errors import SettingsError
+from numscope.core.errors import InvalidSetting, SettingsError
 from numscope.core.json_value import Json
 from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
@@ -72,7 +72,7 @@ class CaptureSettings:
         numbers(self.ranks, "ranks")
         head, stride, tail = self.sample
         if not 1 <= stride <= 100 or head < 0 or tail < 0:
-            raise SettingsError(f"sample={self.sample!r}: give k from 1 to 100, or (head, k, tail)")
+            raise InvalidSetting("sample", self.sample, ": give k from 1 to 100, or (head, k, tail)")
 
     @classmethod
     def of(cls, config: str | os.PathLike[str] | None = None, **values: object) -> CaptureSettings:
@@ -86,7 +86,7 @@ class CaptureSettings:
                 value = merged[key] if merged[key] is not None else ()
                 single = isinstance(value, (str, re.Pattern, type)) or callable(value)
                 if not single and not isinstance(value, Iterable):
-                    raise SettingsError(f"{key}={value!r}: give a pattern, or a list of them")
+                    raise InvalidSetting(key, value, ": give a pattern, or a list of them")
                 merged[key] = (value,) if single else tuple(value)
         if "sample" in merged:
             merged["sample"] = _sample(merged["sample"])
@@ -114,13 +114,13 @@ class GuardSettings:
 
     def __post_init__(self) -> None:
         if self.action not in ("raise", "warn", "stop"):
-            raise SettingsError(f"action={self.action!r} is not valid: one of raise, warn, stop")
+            raise InvalidSetting("action", self.action, " is not valid: one of raise, warn, stop")
         if self.level not in ("module", "api", "mix"):
-            raise SettingsError(f"level={self.level!r} is not valid for a guard: one of module, api, mix")
+            raise InvalidSetting("level", self.level, " is not valid for a guard: one of module, api, mix")
         if self.max_hits < 1 or self.calls < 1:
             raise SettingsError("max_hits and calls must be 1 or more")
         if self.latency is not None and self.latency < 0:
-            raise SettingsError(f"latency={self.latency}: give a number of calls, 0 or more, or None")
+            raise InvalidSetting("latency", self.latency, ": give a number of calls, 0 or more, or None")
 
     @classmethod
     def of(cls, **values: object) -> GuardSettings:
@@ -164,11 +164,11 @@ def from_text(name: str, text: str) -> object:
     default = next(item.default for item in fields(CaptureSettings) if item.name == name)
     if isinstance(default, bool):
         if text.lower() not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
-            raise SettingsError(f"{name}={text!r}: say 1 or 0")
+            raise InvalidSetting(name, text, ": say 1 or 0")
         return text.lower() in {"1", "true", "yes", "on"}
     if isinstance(default, int):
         if not text.isdigit():
-            raise SettingsError(f"{name}={text!r}: give a number")
+            raise InvalidSetting(name, text, ": give a number")
         return int(text)
     if name in {"tensors", "exclude", "scope"}:
         return [part.strip() for part in text.split(",") if part.strip()]
@@ -183,7 +183,7 @@ def numbers(spec: object, what: str) -> Numbers:
         test = spec
         return lambda number: bool(test(number))
     if isinstance(spec, bool):
-        raise SettingsError(f"{what}={spec!r}: give a number, a list of numbers, or a range such as '4-10:2'")
+        raise InvalidSetting(what, spec, ": give a number, a list of numbers, or a range such as '4-10:2'")
     if isinstance(spec, int):
         return lambda number: number == spec
     if isinstance(spec, str):
@@ -194,21 +194,21 @@ def numbers(spec: object, what: str) -> Numbers:
     elif isinstance(spec, Iterable):
         tests = [numbers(part, what) for part in spec]
     else:
-        raise SettingsError(f"{what}={spec!r}: give a number, a list of numbers, or a range such as '4-10:2'")
+        raise InvalidSetting(what, spec, ": give a number, a list of numbers, or a range such as '4-10:2'")
     return lambda number: any(test(number) for test in tests)
 
 
 def _range(text: str, what: str) -> Numbers:
     match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+)?(?:\s*:\s*(\d+))?)?\s*", text)
     if not match:
-        raise SettingsError(f"{what}={text!r}: give a number, or a range such as '4-10' or '4-10:2'")
+        raise InvalidSetting(what, text, ": give a number, or a range such as '4-10' or '4-10:2'")
     first, last, step = match.groups()
     start, stride = int(first), int(step or 1)
     if "-" not in text:
         return lambda number: number == start
     stop = int(last) if last is not None else None
     if stride < 1 or (stop is not None and stop < start):
-        raise SettingsError(f"{what}={text!r}: the range is empty; write first-last or first-last:stride, first ≤ last")
+        raise InvalidSetting(what, text, ": the range is empty; write first-last or first-last:stride, first ≤ last")
     return lambda number: number >= start and (stop is None or number <= stop) and (number - start) % stride == 0
 
 
@@ -220,7 +220,7 @@ def _sample(value: object) -> tuple[int, int, int]:
         return 256, value, 256
     parts = tuple(value) if isinstance(value, Iterable) else ()
     if len(parts) != 3 or not all(isinstance(part, int) for part in parts):
-        raise SettingsError(f"sample={value!r}: give k from 1 to 100, or (head, k, tail)")
+        raise InvalidSetting("sample", value, ": give k from 1 to 100, or (head, k, tail)")
     head, stride, tail = parts
     return head, stride, tail
 
@@ -237,7 +237,7 @@ def _one_of(name: str, value: str, valid: Iterable[str]) -> None:
     if value not in choices:
         near = difflib.get_close_matches(str(value), choices, 1)
         hint = f"did you mean {near[0]!r}?" if near else "one of " + ", ".join(choices)
-        raise SettingsError(f"{name}={value!r} is not valid: {hint}")
+        raise InvalidSetting(name, value, f" is not valid: {hint}")
 
 
 def _plain(value: object) -> Json:

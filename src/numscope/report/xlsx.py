@@ -33,7 +33,7 @@ def write_xlsx(comparison: Comparison, path: str | os.PathLike[str]) -> None:
     try:
         import xlsxwriter
     except ImportError as error:
-        raise MissingExtraError("xlsxwriter", "xlsx", "compare --xlsx") from error
+        raise MissingExtraError("xlsxwriter", "compare --xlsx") from error
     memory = io.BytesIO()  # a workbook that fails to write a file raises again when it is garbage-collected
     with xlsxwriter.Workbook(memory, {"constant_memory": True, "nan_inf_to_errors": False}) as book:
         styles = {name: book.add_format({"bg_color": colour}) for name, colour in _FILL.items()}

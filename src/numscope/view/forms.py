@@ -186,7 +186,7 @@ def conclusion(entries: list[dict[str, Json]]) -> bytes:
     try:
         import xlsxwriter
     except ImportError:
-        raise MissingExtraError("xlsxwriter", "xlsx", "writing an .xlsx file") from None
+        raise MissingExtraError("xlsxwriter", "writing an .xlsx file") from None
     content = io.BytesIO()
     columns = [field.name for field in fields(Entry)]
     with xlsxwriter.Workbook(

@@ -19,7 +19,7 @@ try:
     from numscope.view.forms import EitherForms as EitherForms
     from numscope.view.security import Access, is_loopback
 except ImportError as error:  # pragma: no cover - both are there in this repository
-    raise MissingExtraError(error.name or "starlette", "view", "the viewer") from error
+    raise MissingExtraError(error.name or "starlette", "the viewer") from error
 
 
 def serve(

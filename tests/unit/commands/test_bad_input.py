@@ -31,7 +31,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("view run --port 99999", "--port 99999: give a number from 1 to 65535, or 0 for a free one"),
         ("compare run run --map nowhere", "nowhere cannot be read (No such file or directory): check the path"),
         ("compare run run --thresholds nowhere", "nowhere cannot be read (No such file or directory): check the path"),
-        ("compare run run --scale -1", "scale must be a number of at least 0, not -1.0"),
+        ("compare run run --scale -1", "--scale -1.0: give a number of at least 0"),
         (
             "compare run run --json no/x",
             "no/x cannot be written: there is no directory no: make it, or name another file",
@@ -41,7 +41,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             "unrecognized arguments: --jason x (did you mean --json? numscope compare -h lists the arguments)",
         ),
         ("diagnose run run --suspects 0", "--suspects 0: give how many to replay, at least 1"),
-        ("show run --limit -3", "--limit -3: give how many calls to show, 0 for all"),
+        ("show run --top -3", "--top -3: give how many calls to show, 0 for all"),
         ("check run --json no/x", "no/x cannot be written: there is no directory no: make it, or name another file"),
         ("run --out file/x -- file", "cannot write a run to file/x (file is a file): choose another directory"),
         ("run --out new -- nowhere.py", "nowhere.py is not a file: give the Python script to run after --"),
@@ -85,7 +85,7 @@ def test_what_is_missing_is_said_before_the_work(
     assert main(["compare", "run", "run", "--xlsx", "x.xlsx", "--json", "x.json"]) == 2
     assert capsys.readouterr() == (
         "",
-        "numscope: compare --xlsx needs the package xlsxwriter: pip install 'numscope[xlsx]'\n",
+        "numscope: compare --xlsx needs the package xlsxwriter: pip install xlsxwriter\n",
     )
     assert not Path("x.json").exists()
     assert main(["diagnose", "run", "run"]) == 2

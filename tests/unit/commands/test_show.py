@@ -92,7 +92,7 @@ def test_stacks_look_as_python_prints_them(path: str, capsys: pytest.CaptureFixt
 def test_limit_says_how_many_more_there_are(path: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, path, "linear", "--limit", "5")
     assert out.count("Functional.linear") == 5
-    assert out.endswith("19 more calls: --limit 0 shows all\n")
+    assert out.endswith("19 more calls: --top 0 shows all\n")
     assert shown(capsys, path, "linear", "--limit", "0").count("Functional.linear") == 24
 
 

@@ -29,7 +29,7 @@ def compare_all(
     try:
         import ray
     except ImportError as error:
-        raise MissingExtraError("ray", "ray", "compare --engine ray") from error
+        raise MissingExtraError("ray", "compare --engine ray") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     measure, judge = ray.remote(_measure), ray.remote(_judge)

@@ -225,7 +225,7 @@ def write_conclusion(entries: Sequence[Entry], path: Path) -> None:
     try:
         import xlsxwriter
     except ImportError:
-        raise MissingExtraError("xlsxwriter", "xlsx", "writing an .xlsx file") from None
+        raise MissingExtraError("xlsxwriter", "writing an .xlsx file") from None
     with xlsxwriter.Workbook(path, {"nan_inf_to_errors": True}) as book:
         sheet = book.add_worksheet("conclusion")
         sheet.write_row(0, 0, list(Entry.__dataclass_fields__))

@@ -23,7 +23,7 @@ def load(config: str | Path | Settings) -> dict[str, object]:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError("PyYAML", "compat", "reading a settings file") from None
+        raise MissingExtraError("PyYAML", "reading a settings file") from None
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

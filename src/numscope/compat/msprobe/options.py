@@ -137,7 +137,7 @@ def _operators(path: str) -> Mapping[str, set[str] | Literal["all"]]:
     try:
         import yaml
     except ImportError:
-        raise MissingExtraError("PyYAML", "compat", "reading support_wrap_ops.yaml") from None
+        raise MissingExtraError("PyYAML", "reading support_wrap_ops.yaml") from None
     groups = yaml.safe_load(file.read_text(encoding="utf-8"))
     if not isinstance(groups, dict):
         raise SettingsError(f"{file} must list functions by group, such as functional: [conv2d]")

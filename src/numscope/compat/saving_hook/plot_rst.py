@@ -32,7 +32,7 @@ def plot(rst_path: Path, target_name: str, values_per_step: int | None = None) -
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtraError("matplotlib", "compat", "drawing a plot") from None
+        raise MissingExtraError("matplotlib", "drawing a plot") from None
     if values_per_step is None:
         steps = [_micro_step(row["tensor_name"]) for row in rows]
         borders = [place for place in range(1, len(rows)) if steps[place] != steps[place - 1]]

@@ -32,7 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
 from numscope.capture.torch.levels.function_names import ApiTable
-from numscope.core.errors import CaptureError, SettingsError
+from numscope.core.errors import CaptureError, InvalidSetting, SettingsError
 from numscope.diagnose.intervene.reroute_patterns import nearest
 from numscope.diagnose.intervene.reroute_targets import Binding, Targets, find
 from numscope.diagnose.intervene.run_on_cpu import run_on_cpu
@@ -344,5 +344,5 @@ def _dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
         return dtype
     found = getattr(torch, str(dtype).removeprefix("torch."), None)
     if not isinstance(found, torch.dtype):
-        raise SettingsError(f"dtype={dtype!r} is no torch dtype: try 'float64' or 'float32'")
+        raise InvalidSetting("dtype", dtype, " is no torch dtype: try float64 or float32")
     return found

@@ -168,7 +168,7 @@ def headroom_lines(form: FloatFormat, margins: Sequence[Margin], limit: int = 40
     if len(margins) > limit:
         told.append(f"… {len(margins) - limit} more; --json has all")
     if any(margin.near is None or margin.flushed is None for margin in margins):
-        told.append('(-: not known without the elements; capture with keep="tensors", or tensors=[…])')
+        told.append("(-: not known without the elements; capture with --keep tensors, or --tensors PATTERN)")
     return told
 
 

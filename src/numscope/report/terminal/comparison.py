@@ -93,7 +93,7 @@ def lines(
         shown += ["", f"  {paint('resolution', '36')} {first}", *(f"             {line}" for line in others)]
     shown += ["", *_coverage(comparison, paint, width)]
     if any(_estimated(row) for row in table.to_pylist()):
-        shown.append(_cut("  ~ estimated from fingerprints; keep='tensors' gives exact measures", width))
+        shown.append(_cut("  ~ estimated from fingerprints; --keep tensors gives exact measures", width))
     return shown
 
 

@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -40,13 +41,17 @@ class MatchingCalls:
 
 
 def find(
-    run: Run, pattern: str, step: int | None = None, rank: int | None = None, limit: int | None = None
+    run: Run,
+    pattern: str,
+    steps: Collection[int] | None = None,
+    ranks: Collection[int] | None = None,
+    most: int | None = None,
 ) -> MatchingCalls:
     """Return the calls whose name matches, and calls with a tensor whose name matches, these with the matching slots alone."""
     matching = MatchingCalls()
     expression = _expression(pattern)
-    steps = _steps(run, step, rank)
-    for at, rank_number in steps:
+    places = _places(run, steps, ranks)
+    for at, rank_number in places:
         tables = run.step_tables(at, rank_number)
         stacks = run.stacks(rank_number)
         calls = joined_calls(tables.calls, stacks, rank_number)
@@ -58,12 +63,12 @@ def find(
         by_slot = pc.is_in(calls["order"], pc.unique(wanted["call"]))
         chosen = calls.filter(pc.or_(by_name, by_slot)).sort_by("order")
         matching.total += chosen.num_rows
-        room = chosen.num_rows if limit is None else max(0, limit - len(matching.calls))
+        room = chosen.num_rows if most is None else max(0, most - len(matching.calls))
         shown = chosen.slice(0, room)
         if shown.num_rows:
             matching.calls += _with_slots(shown, wanted, stacks)
     if not matching.total:
-        raise RunError(_nothing(run, pattern, steps))
+        raise RunError(_nothing(run, pattern, places))
     matching.many_steps = len({call["step"] for call in matching.calls}) > 1
     matching.many_ranks = len(run.ranks) > 1
     return matching
@@ -86,7 +91,7 @@ def lines(matching: MatchingCalls, stacks: bool = False) -> list[Line]:
         if stacks:
             out += _traceback(call)
     if len(matching.calls) < matching.total:
-        out += ["", [(f"{matching.total - len(matching.calls)} more calls: --limit 0 shows all", "dim")]]
+        out += ["", [(f"{matching.total - len(matching.calls)} more calls: --top 0 shows all", "dim")]]
     return out
 
 
@@ -104,12 +109,14 @@ def _expression(pattern: str) -> str:
     return "^" + "".join({"*": ".*", "?": "."}.get(letter) or re.escape(letter) for letter in pattern) + "$"
 
 
-def _steps(run: Run, step: int | None, rank: int | None) -> list[tuple[int, int]]:
+def _places(run: Run, wanted: Collection[int] | None, ranks: Collection[int] | None) -> list[tuple[int, int]]:
     """Return (step, rank) of the steps to search, those that were cut off included."""
     steps = {(at, rank_number) for rank_number in run.ranks for at in run.written_steps(rank_number)}
-    chosen = sorted((at, n) for at, n in steps if step in (None, at) and rank in (None, n))
+    chosen = sorted((at, n) for at, n in steps if (not wanted or at in wanted) and (not ranks or n in ranks))
     if not chosen:
-        where = " and ".join(f"{word} {value}" for word, value in (("step", step), ("rank", rank)) if value is not None)
+        where = " and ".join(
+            f"{word} {value}" for word, values in (("step", wanted), ("rank", ranks)) for value in values or ()
+        )
         raise RunError(f"{run.path} has no {where or 'complete step'}: it has steps {run.steps}, ranks {run.ranks}")
     return chosen
 

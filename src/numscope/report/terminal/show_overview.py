@@ -12,6 +12,7 @@ runs/gpu: torch 2.13.0 on cpu, captured 2026-03-01 12:00 UTC
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,24 +25,24 @@ from numscope.store.schema import TableRow
 _SHOWN_SETTINGS = ("level", "keep", "tensors", "scope", "steps", "ranks")
 
 
-def overview(run: Run, rank: int | None = None) -> TableRow:
+def overview(run: Run, chosen: Sequence[int] | None = None) -> TableRow:
     """Return the facts of a run that the overview shows, as JSON."""
     kinds: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     apis: Counter[str] = Counter()
     calls = 0
-    for _, table in run.scan("calls", ["name", "kind", "phase"], rank):
+    ranks = list(chosen or run.ranks)
+    for table in _tables(run, "calls", ["name", "kind", "phase"], ranks):
         calls += table.num_rows
         kinds.update(_counts(table["kind"]))
         phases.update(_counts(table["phase"]))
         names = table["name"].filter(pc.is_in(table["kind"], pa.array(["api", "aten", "collective"])))
         apis.update(_counts(pc.replace_substring_regex(names, r"\.\d+\.(forward|backward)$", "")))
     tensors = kept = 0
-    for _, table in run.scan("tensors", ["shard"], rank):
+    for table in _tables(run, "tensors", ["shard"], ranks):
         tensors += table.num_rows
         kept += len(table) - table["shard"].null_count
     files = [path for path in run.path.rglob("*") if path.is_file()]
-    ranks = run.ranks if rank is None else [rank]
     seconds = [run.step_seconds(step, number) for number in ranks for step in run.rank_steps(number)]
     return {
         "format": "numscope.show/1",
@@ -62,11 +63,11 @@ def overview(run: Run, rank: int | None = None) -> TableRow:
         "kinds": dict(kinds.most_common()),
         "phases": dict(phases.most_common()),
         "apis": dict(apis.most_common(12)),
-        "slots": sum(table.num_rows for _, table in run.scan("slots", ["step"], rank)),
+        "slots": sum(table.num_rows for table in _tables(run, "slots", ["step"], ranks)),
         "tensors": tensors,
         "kept": kept,
         "nonfinite": _nonfinite(run, ranks),
-        "skipped": run.skipped(rank=rank),
+        "skipped": _skipped(run, ranks),
         "bytes": sum(path.stat().st_size for path in files),
         "files": len(files),
     }
@@ -127,6 +128,19 @@ def lines(facts: TableRow) -> list[Line]:
         "",
         [("numscope show RUN PATTERN shows calls, --stack where they were made", "dim")],
     ]
+
+
+def _tables(run: Run, name: str, columns: list[str], ranks: list[int]) -> Iterator[pa.Table]:
+    for rank in ranks:
+        for _, table in run.scan(name, columns, rank):
+            yield table
+
+
+def _skipped(run: Run, ranks: list[int]) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for rank in ranks:
+        counts.update(run.skipped(rank=rank))
+    return dict(counts)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:
