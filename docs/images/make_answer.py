@@ -33,7 +33,10 @@ def main(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         subprocess.run([sys.executable, "-m", "numscope", "demo"], check=True, stdout=subprocess.DEVNULL)
-        for command, begin, end in (("compare", "DIVERGED", "worst pairs"), ("diagnose", "mechanism", "own error")):
+        for command, begin, end in (
+            ("compare", "DIVERGED", "largest differences"),
+            ("diagnose", "mechanism", "own error"),
+        ):
             console.print(Text.assemble(("$ ", "bold green"), " ".join(["numscope", command, *RUNS])), soft_wrap=True)
             lines = in_terminal([sys.executable, "-m", "numscope", command, *RUNS]).splitlines()
             first, last = (next(n for n, line in enumerate(lines) if words in line) for words in (begin, end))

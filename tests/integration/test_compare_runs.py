@@ -150,8 +150,7 @@ def test_the_command_explains_the_alignment_and_chooses_rows(tmp_path):
 
     a, b = train(tmp_path / "a", Renamed(2)), train(tmp_path / "b", Deep(2))
     told = command(a, b, "--explain-alignment")
-    assert "Module.layers.1.Layer.forward.0  (same module path)" in told
-    assert "Functional.linear.0.forward  (same operator at the same place)" in told
+    assert "calls are paired with the same name at the same place" in told
     assert "Torch.addmm.0.forward  ↔  Functional.linear.2.forward  (same values)" in told
     assert "Tensor.t.0.forward  ↔  —  (no counterpart)" in told
     wrong = Deep(2)

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="give the verdict of what could be compared, and say what could not",
     )
-    parser.add_argument("--top", type=int, default=10, metavar="N", help="how many to show (default 10)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="how many to show (default 5)")
     parser.add_argument("--only", choices=_VERDICTS, help="show pairs of this verdict")
     parser.add_argument("--sort", choices=("error", "order", "name"), default="error", help="order of the pairs shown")
     parser.add_argument(

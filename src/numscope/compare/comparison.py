@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numscope.compare.align.map_file import Map
 from numscope.compare.cause.chain import with_chains
 from numscope.compare.judge import unmeasured as structure
+from numscope.compare.losses import losses
 from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
 from numscope.compare.resolution import report_of
@@ -298,6 +299,8 @@ def _assemble(
         details["choices"] = choices[:_MOST_CHOICES]
     if rearranged := told_once([one for result in results for one in result.rearranged]):
         details["rearranged"] = [one.reason for one in rearranged[:_MOST_CHOICES]]
+    if known := losses(calls, pairs):
+        details["losses"] = [one.to_dict() for one in known]
     conditions = _conditions(results)
     if conditions is not None and verdict in ("equivalent", "diverged"):
         details["conditions"] = conditions.details

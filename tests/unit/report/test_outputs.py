@@ -21,6 +21,7 @@ from numscope.report.json import write_json
 from numscope.report.parquet import write_parquet
 from numscope.report.terminal.alignment import print_alignment
 from numscope.report.terminal.comparison import print_comparison, text
+from numscope.report.terminal.worst_pairs import groups
 from numscope.report.xlsx import write_xlsx
 from tests.unit.compare.test_judge import chain, softcapped
 
@@ -43,7 +44,25 @@ def test_the_answer_is_the_first_line_and_fits_one_screen(diverged: Comparison) 
     assert "DIVERGED" in lines[0]
     assert "Functional.gelu.0.forward" in lines[0]
     assert len(lines) <= 40
-    assert max(map(len, lines)) <= 100
+    assert max(len(line) for line in lines if not line.startswith("  next ")) <= 100  # a command stays one line
+    assert not [line for line in lines if "…" in line]
+
+
+def test_pairs_are_told_once_a_module_and_step(diverged: Comparison) -> None:
+    shown = groups(diverged, most=100)
+    assert len({(group.place, group.worst["verdict"]) for group in shown}) == len(shown)
+    differing = [row for row in diverged.pairs.to_pylist() if row["verdict"] not in ("identical", None)]
+    assert sum(group.count for group in shown) == len(differing)
+    errors = [group.worst["relative_l2"] for group in shown]
+    assert errors == sorted(errors, reverse=True)
+
+
+def test_only_pairings_that_are_no_matter_of_course_are_listed(diverged: Comparison) -> None:
+    stream = io.StringIO()
+    print_alignment(diverged, stream)
+    assert (
+        stream.getvalue().strip() == f"{diverged.calls.num_rows} calls are paired with the same name at the same place"
+    )
 
 
 def test_there_is_colour_on_a_terminal_only(diverged: Comparison) -> None:
@@ -114,7 +133,7 @@ def test_the_alignment_is_explained(tmp_path: Path) -> None:
     stream = io.StringIO()
     print_alignment(comparison, stream)
     assert "Torch.tanh.0.forward  ↔  —  (no counterpart)" in stream.getvalue()
-    assert "Functional.softmax.0.forward  (same operator at the same place)" in stream.getvalue()
+    assert "3 calls are paired with the same name at the same place" in stream.getvalue()
 
 
 def test_a_place_that_cannot_be_written_is_said_before_the_work(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Prints why calls were paired: a line per pair of calls, and the calls that only one side has."""
+"""Prints why calls were paired: a line per pair that is no matter of course, and the calls that only one side has."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ _WHY = {
 
 
 def print_alignment(comparison: Comparison, stream: TextIO) -> None:
-    """Print every row of the comparison's calls with the reason for its pairing."""
+    """Print why calls were paired: those with the same name at the same place are counted, all others listed."""
     columns = ["step", "rank", "target_name", "reference_name", "alignment"]
     last = None
+    trivial = 0
     for row in comparison.calls.select(columns).to_pylist():
+        if row["target_name"] == row["reference_name"] and row["alignment"] in ("path", "sequence"):
+            trivial += 1
+            continue
         step, rank = row["step"], row["rank"]
         if (step, rank) != last:
             print(f"step {step}, rank {rank}", file=stream)
@@ -28,4 +32,5 @@ def print_alignment(comparison: Comparison, stream: TextIO) -> None:
         target, reference = row["target_name"] or "—", row["reference_name"] or "—"
         both = target if target == reference else f"{target}  ↔  {reference}"
         print(f"  {shown(both)}  ({_WHY[row['alignment']]})", file=stream)
+    print(f"{trivial} calls are paired with the same name at the same place", file=stream)
     print(file=stream)

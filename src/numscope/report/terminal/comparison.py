@@ -9,6 +9,7 @@ DIVERGED  at Functional.layer_norm.3.forward in blocks.1.ln2, step 0
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import textwrap
 from collections.abc import Iterable
@@ -23,9 +24,20 @@ from numscope.compare.grafted import Graft, sentence
 from numscope.compare.spool import Rows
 from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown
+from numscope.report.terminal.worst_pairs import groups
 from numscope.store.schema import TableRow
 
+_MOST_LOSSES = 4  # steps whose losses are shown
 _MOST_LINKS = 8  # of the chain to the cause that are shown
+MEANING = {
+    "semantic": "the two compute different things, in any precision",
+    "precision": "the same computation, in another dtype or cast at another place",
+    "order": "the same sums in another order: rounding, no fault",
+    "device": "the same call on the same inputs, made again elsewhere, is right; the recorded output is not",
+    "input": "the calls are right: they were given something else",
+    "parameter": "the calls are right: their parameters differ",
+    "unknown": "could not be told",
+}
 _COLOURS = {"identical": "32", "equivalent": "32", "diverged": "31", "incomplete": "33", "incomparable": "33"}
 _CALL_COLOURS = {"identical": "32", "equivalent": "32", "origin": "31;1", "inherited": "33", "unmatched": "35"}
 
@@ -77,24 +89,77 @@ def lines(
     if report.origin:
         shown += _source(report.origin, paint, width)
         shown += _chain(report.origin, paint, width)
-        shown += ["", *_story(comparison, paint, width)]
+        shown += ["", *_losses(report, paint, width), *_story(comparison, paint, width)]
         shown += _rivals(report.suspects[1:], paint, width)
+    else:
+        shown += _losses(report, paint, width)
     if "graft" in report.details:
         shown += ["", *_graft(report.details["graft"], paint, width)]
-    table = chosen_pairs(comparison.pair_rows, top, only, sort)
+    grouped = only is None and sort == "error"
+    found = groups(comparison, top) if grouped else []
+    table = [one.worst for one in found] if grouped else chosen_pairs(comparison.pair_rows, top, only, sort).to_pylist()
     if report.verdict == "incomparable":
-        table = table.slice(0, 0)
+        table = []
     elif only == "unmatched":  # a call without a counterpart is in no pair of tensors
         shown += ["", *_unmatched(comparison, top, paint, width)]
     else:
-        shown += ["", *_worst(table, paint, width, only, sort)]
+        said = [f"{one.place}: the worst of {one.count}" if one.count > 1 else one.place for one in found]
+        shown += ["", *_pairs(table, said, paint, width, only)]
     if report.resolution is not None and "sentence" in report.resolution:
         first, *others = textwrap.wrap(report.resolution["sentence"], width - 13, break_long_words=False)
         shown += ["", f"  {paint('resolution', '36')} {first}", *(f"             {line}" for line in others)]
     shown += ["", *_coverage(comparison, paint, width)]
-    if any(_estimated(row) for row in table.to_pylist()):
-        shown.append(_cut("  ~ estimated from fingerprints; --keep tensors gives exact measures", width))
+    if any(_estimated(row) for row in table):
+        shown += _wrapped("  ", "~ estimated from fingerprints; --keep tensors gives exact measures", width)
+    if report.origin is not None:
+        shown += ["", f"  {paint('next', '36')}       {_next(comparison)}"]
     return shown
+
+
+def _next(comparison: Comparison) -> str:
+    """Return the command that says more: why, or what it looks like."""
+    origin = comparison.origin
+    command = "diagnose" if origin is not None and origin.repair is None else "view"
+    return f"numscope {command} {shlex.join([str(comparison.target.path), str(comparison.reference.path)])}"
+
+
+def _losses(report: Report, paint: Paint, width: int) -> list[str]:
+    """Return what the two losses did."""
+    known = report.details.get("losses")
+    if not known:
+        return []
+    chosen = known if len(known) <= _MOST_LOSSES else [*known[: _MOST_LOSSES - 1], known[-1]]
+    sides = [
+        f"{side} {', '.join(f'{one[side]:.7g}' for one in chosen[:-1])}"
+        f"{' … ' if len(known) > len(chosen) else ', ' if len(chosen) > 1 else ''}{chosen[-1][side]:.7g}"
+        for side in ("target", "reference")
+    ]
+    apart = max(_apart(one["target"], one["reference"]) for one in known)
+    said = f"apart by {_number(apart)} at most" if apart else "the same to the bit"
+    steps = f" in {len(known)} steps" if len(known) > 1 else ""
+    return _labelled(paint("loss", "36") + "       ", f"{'; '.join(sides)}; {said}{steps}", width)
+
+
+def _apart(target: float, reference: float) -> float:
+    difference = abs(target - reference)
+    return difference / abs(reference) if reference else difference
+
+
+def _labelled(label: str, text: str, width: int) -> list[str]:
+    """Return a text of as many lines as it needs, under a label of eleven columns that is there already."""
+    first, *others = textwrap.wrap(text, width - 13, break_long_words=False) or [""]
+    return [f"  {label}{first}", *(f"             {line}" for line in others)]
+
+
+def _wrapped(indent: str, text: str, width: int, hang: str = "") -> list[str]:
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def verdict_badge(report: Report, paint: Paint) -> str:
@@ -113,7 +178,7 @@ def _settings(report: Report, paint: Paint, width: int) -> list[str]:
     first = sorted(report.settings, key=lambda one: one["name"] != cause)
     told = [f"{one['name']}: {_setting(one['target'])} against {_setting(one['reference'])}" for one in first[:3]]
     more = f" and {len(first) - 3} more (numscope doctor TARGET REFERENCE)" if len(first) > 3 else ""
-    return [f"  {paint('settings', '36')}   {_cut('; '.join(told) + more, width - 13)}"]
+    return _labelled(paint("settings", "36") + "   ", "; ".join(told) + more, width)
 
 
 def _setting(value: object) -> str:
@@ -129,7 +194,7 @@ def _missing(report: Report, paint: Paint, width: int) -> list[str]:
         told += [f"  {paint('missing', '33')}    {first}", *(f"             {line}" for line in others)]
     first, *others = textwrap.wrap(report.details["rest"]["reason"], width - 13, break_long_words=False)[:4]
     told += [f"  the rest   {first}", *(f"             {line}" for line in others)]
-    return [*told, "", _cut("  --allow-incomplete gives the verdict of the rest; --step and --rank choose", width)]
+    return [*told, "", "  --allow-incomplete gives the verdict of the rest; --step and --rank choose"]
 
 
 def _headline(origin: Origin, badge: str, paint: Paint) -> str:
@@ -152,8 +217,11 @@ def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
 
 def _chain(origin: Origin, paint: Paint, width: int) -> list[str]:
     """Return the links from the use to the cause, a line each."""
-    links = list(origin.chain[:_MOST_LINKS])
-    return [f"    {paint('←', '36')} {_cut(link, width - 6)}" for link in links]
+    shown = []
+    for link in origin.chain[:_MOST_LINKS]:
+        first, *others = textwrap.wrap(link, width - 6, break_long_words=False, break_on_hyphens=False) or [""]
+        shown += [f"    {paint('←', '36')} {first}", *(f"      {line}" for line in others[:2])]
+    return shown
 
 
 def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
@@ -162,10 +230,13 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     prefix = report.prefix
     told = []
     if prefix["calls"]:
-        told.append(f"  {paint('identical', '32')}  the first {_calls(prefix['calls'])}, to {prefix['last']}")
+        said = f"the first {_calls(prefix['calls'])}" if prefix["calls"] > 1 else "the first call"
+        told += _labelled(paint("identical", "32") + "  ", f"{said}, to {prefix['last']}", width)
     origin = report.origin
     assert origin is not None
-    told.append(f"  {paint('origin', '31;1')}     {origin.call}: {_error(origin)}")
+    told += _labelled(paint("origin", "31;1") + "     ", f"{origin.call}: {_error(origin)}", width)
+    if origin.mechanism != "unknown":
+        told += _labelled(paint("mechanism", "36") + "  ", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
     count, seen = 0, {name: dict[str, None]() for name in ("module", "phase", "step")}
     for part in comparison.call_rows.batches(["verdict", *seen]):
         spread = part.filter(pc.equal(part["verdict"], "inherited"))
@@ -177,7 +248,7 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
         steps = len(seen["step"])
         text = f"{_calls(count)}, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
         text += ", ".join(modules[:4]) + (f" and {len(modules) - 4} more modules" if len(modules) > 4 else "")
-        told.append(f"  {paint('inherited', '33')}  {_cut(text.rstrip(': '), width - 13)}")
+        told += _labelled(paint("inherited", "33") + "  ", text.rstrip(": "), width)
     return told
 
 
@@ -189,7 +260,8 @@ def _error(origin: Origin) -> str:
 
 
 def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
-    return [f"  {paint('also', '33')}       {_cut(rival.reason, width - 13)}" for rival in list(rivals)[:2]]
+    label = paint("also", "33") + "       "
+    return [line for rival in list(rivals)[:2] for line in _labelled(label, rival.reason, width)]
 
 
 def _graft(graft: Graft, paint: Paint, width: int) -> list[str]:
@@ -197,24 +269,29 @@ def _graft(graft: Graft, paint: Paint, width: int) -> list[str]:
     return [f"  {paint('grafted', '36')}    {first}", *(f"             {line}" for line in rest)]
 
 
-def _worst(table: pa.Table, paint: Paint, width: int, only: str | None, sort: str) -> list[str]:
-    if not table.num_rows:
+def _pairs(rows: list[TableRow], said: list[str], paint: Paint, width: int, only: str | None) -> list[str]:
+    """Return a line of figures per pair of tensors, and under it what stands beside it."""
+    if not rows:
         return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
-    rows = table.to_pylist()
     places = {(row["step"], row["rank"]) for row in rows}
-    name_width = max(24, width - 50 - 8 * (len(places) > 1) - 8 * any(rank for _, rank in places))
-    title = "worst pairs (relative L2, cosine, max abs)" if sort == "error" else "pairs"
-    title = title if len(title) <= name_width else title.partition(" (")[0]
-    header = f"  {title:<{name_width}}"
-    told = [paint(f"{header}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
-    for row in rows:
+    name_width = width - 46
+    title = "largest differences" if said else "pairs"
+    told = [paint(f"  {title:<{name_width}}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
+    for number, row in enumerate(rows):
         mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
         verdict = paint(f"{row['verdict'] or 'unmeasured':<10}", _CALL_COLOURS.get(row["verdict"], ""))
-        at = f" step {row['step']}" + (f", rank {row['rank']}" if row["rank"] else "") if len(places) > 1 else ""
-        told.append(f"  {_cut(row['target_name'], name_width - 1, keep_end=True):<{name_width}}{cells}  {verdict}{at}")
+        name = row["target_name"]
+        rank = f", rank {row['rank']}" if row["rank"] else ""
+        at = f"{said[number]}{rank}" if said else f"step {row['step']}{rank}" if len(places) > 1 else ""
+        if len(name) >= name_width:  # a name is never cut: its figures come under it
+            told.append(f"  {name}")
+            name = ""
+        told.append(f"  {name:<{name_width}}{cells}  {verdict}".rstrip())
+        if at:
+            told.append(paint(f"      {at}", "2"))
         if row["reason"] and row["verdict"] in ("equivalent", None):
-            told.append(paint(_cut(f"      {row['reason']}", width), "2"))
+            told += [paint(line, "2") for line in _wrapped("      ", row["reason"], width)]
     return told
 
 
@@ -263,13 +340,13 @@ def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     if coverage["unmatched_target"] or coverage["unmatched_reference"]:
         text += f" ({coverage['unmatched_target']} only in the target, {coverage['unmatched_reference']} only in the reference)"
     skipped = "; ".join(f"{count} {reason}" for reason, count in coverage["skipped"].items())
-    shown = [f"  {told}" if told else "", _cut(f"  {text}, {coverage['tensors']} tensors", width)]
+    shown = [f"  {told}" if told else "", *_wrapped("  ", f"{text}, {coverage['tensors']} tensors", width)]
     if comparison.verdict != "incomplete" and (lacking := coverage["missing"]):
         skipped = "; ".join([*lacking, *([skipped] if skipped else [])])
     if skipped:
-        shown.append(_cut(f"  not compared: {skipped}", width))
+        shown += _wrapped("  ", f"not compared: {skipped}", width, "  ")
     if comparison.origin is not None and "conditions" in comparison.report.details:
-        shown.append(_cut(f"  {comparison.report.details['conditions']['sentence']}", width))
+        shown += _wrapped("  ", comparison.report.details["conditions"]["sentence"], width)
     return [line for line in shown if line]
 
 

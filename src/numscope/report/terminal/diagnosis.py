@@ -26,17 +26,8 @@ from typing import TextIO
 from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown
-from numscope.report.terminal.comparison import Paint, verdict_badge
+from numscope.report.terminal.comparison import MEANING, Paint, verdict_badge
 
-MEANING = {
-    "semantic": "the two compute different things, in any precision",
-    "precision": "the same computation, in another dtype or cast at another place",
-    "order": "the same sums in another order: rounding, no fault",
-    "device": "the same call on the same inputs, made again elsewhere, is right; the recorded output is not",
-    "input": "the calls are right: they were given something else",
-    "parameter": "the calls are right: their parameters differ",
-    "unknown": "could not be told",
-}
 _SHOWS = {
     "semantic": "stays: no rounding does that",
     "precision": "gone: only the dtypes differ",
