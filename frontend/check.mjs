@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 const here = fileURLToPath(new URL('.', import.meta.url));
 const committed = join(here, '../src/numscope/view/static');
 const fresh = mkdtempSync(join(tmpdir(), 'numscope-view-'));
-const LARGEST = 300 * 1024;
+const LARGEST = 360 * 1024; // of which the Chinese of reports is a fifth
 
 function bin(name, ...args) {
   execFileSync(process.execPath, [join(here, 'node_modules', name), ...args], { cwd: here, stdio: ['ignore', 'inherit', 'inherit'] });

@@ -166,7 +166,7 @@ function onKey(event: KeyboardEvent): void {
   else if (event.key === 'o' && about.origin_row !== null) go(link('tensor', [about.origin_row]));
   else if (event.key === '/' && route.peek().page !== 'calls') {
     event.preventDefault();
-    go(link('calls'));
+    if (route.peek().page !== 'model') go(link('calls'));
     focusSearch();
   }
 }

@@ -385,3 +385,55 @@ def test_a_call_that_one_run_alone_has_shows_its_own_tensors(go: Any, compared: 
     assert "Reference" not in statistics
     page.wait_for_selector("[data-testid=values] td")  # the data of the one side
     assert page.locator("[data-testid=not-kept]").count() == 0
+
+
+def test_in_the_story_nothing_inherited_stands_left_of_its_origin(go: Any, compared: str, comparison: Any) -> None:
+    from numscope.report.pages.story import in_order_of_ending
+    from numscope.report.pages.tables import Filter, IndexedTable
+
+    table = IndexedTable(comparison.calls)
+    order = in_order_of_ending(table, table.rows(Filter(step=(0,))))
+    verdicts = [comparison.calls["verdict"][int(row)].as_py() for row in order]
+    assert "inherited" not in verdicts[: verdicts.index("origin")]
+    assert sorted(order) == table.rows(Filter(step=(0,))).tolist()
+
+
+def test_calls_open_at_the_origin(go: Any, compared: str) -> None:
+    page = go(compared, "calls")
+    page.wait_for_selector(".line.on")
+    assert ORIGIN in page.inner_text(".line.on")
+
+
+def test_a_column_is_as_wide_as_it_is_dragged(go: Any, compared: str) -> None:
+    page = go(compared, "calls")
+    grip = page.get_by_test_id("grip-module")
+    before = page.locator(".head button", has=grip).bounding_box()
+    box = grip.bounding_box()
+    page.mouse.move(box["x"] + 3, box["y"] + 5)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 103, box["y"] + 5, steps=4)
+    page.mouse.up()
+    after = page.locator(".head button", has=grip).bounding_box()
+    assert abs(after["width"] - before["width"] - 100) < 3
+    grip.dblclick()
+    assert abs(page.locator(".head button", has=grip).bounding_box()["width"] - before["width"]) < 3
+
+
+def test_the_model_is_searched_by_name(go: Any, compared: str) -> None:
+    page = go(compared, "model")
+    page.wait_for_selector(".node.on")
+    page.get_by_test_id("model-search").fill("layer_norm")
+    page.get_by_test_id("model-search").press("Enter")
+    until(page, "/^1 of/.test(document.querySelector('[data-testid=found]').textContent)")
+    until(page, "document.querySelector('.node.on')?.textContent.includes('layer_norm')")
+    page.get_by_test_id("model-search").press("Enter")
+    until(page, "/^2 of/.test(document.querySelector('[data-testid=found]').textContent)")
+    page.get_by_test_id("model-search").fill("nothing like it")
+    page.get_by_test_id("model-search").press("Enter")
+    until(page, "document.querySelector('[data-testid=found]').textContent.includes('no call')")
+
+
+def test_the_losses_of_both_runs_are_drawn(go: Any, compared: str) -> None:
+    page = go(compared, "answer")
+    page.wait_for_selector("[data-testid=losses] path.target")
+    assert "step 0: the origin" in page.inner_text("[data-testid=losses]")

@@ -44,6 +44,16 @@ export function count(value: number): string {
   return value.toLocaleString('en');
 }
 
+export function bytes(size: number): string {
+  const units = ['B', 'KB', 'MB', 'GB', 'TB'];
+  let unit = 0;
+  while (size >= 1000 && unit < units.length - 1) {
+    size /= 1000;
+    unit++;
+  }
+  return `${unit ? size.toFixed(1) : size} ${units[unit]}`;
+}
+
 export function ratio(part: number, whole: number): string {
   return whole > 0 ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)} %` : '';
 }

@@ -25,6 +25,7 @@ export interface Origin {
   reason: string;
   error?: { relative: Numeric; expected: Numeric };
   repair?: string | null;
+  chain?: string[];
   details?: Record<string, unknown>;
 }
 

@@ -4,7 +4,8 @@ import { count, ratio, short, type Numeric } from '../data/format';
 import { post } from '../data/source';
 import type { Origin, Report, Resolution, RunAbout, Summary } from '../data/types';
 import { queryOf } from '../data/view';
-import { t } from '../i18n';
+import { say, t } from '../i18n';
+import { LossCurve, type LossPoint } from '../parts/losses';
 import { Stack } from '../parts/stack';
 import { link } from '../route';
 import { comparing, source, summary } from '../state';
@@ -36,7 +37,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
             {t('.')} {report.prefix.calls > 0 && t('The first {0} calls are identical to the bit.', count(report.prefix.calls))}
           </p>
         ) : (
-          report.reason && <p>{report.verdict === 'incomplete' ? headline(report) : report.reason}</p>
+          report.reason && <p>{say(report.verdict === 'incomplete' ? headline(report) : report.reason)}</p>
         )}
         <Missing report={report} />
         <Settings report={report} />
@@ -55,6 +56,7 @@ function Compared({ about, report }: { about: Summary; report: Report }) {
           <Beginning about={about} />
         </div>
         <div class="stack-y">
+          <LossCurve losses={(report.details?.['losses'] ?? []) as LossPoint[]} origin={origin?.step ?? null} />
           <Counts report={report} />
           <Coverage report={report} />
           <RunCard title={t('Target')} run={about.target} />
@@ -78,7 +80,7 @@ function Missing({ report }: { report: Report }) {
       <p class="small quiet">{t('Compared with nothing:')}</p>
       <ul class="small">
         {missing.map((item) => (
-          <li key={item}>{item}</li>
+          <li key={item}>{say(item)}</li>
         ))}
       </ul>
     </div>
@@ -108,7 +110,7 @@ function Finest({ resolution }: { resolution: Resolution }) {
   return (
     <section class="card" data-testid="resolution">
       <h2>{t('How small a fault would have shown')}</h2>
-      <p class="said">{resolution.sentence}</p>
+      <p class="said">{say(resolution.sentence)}</p>
       <div class="limits">
         {resolution.modules.slice(0, 40).map((item) => (
           <div class="limit" key={`${item.module}/${item.phase}`} title={item.call}>
@@ -127,6 +129,7 @@ const MEANING: Record<string, string> = {
   semantic: 'the two compute different things, in any precision',
   precision: 'the same computation, in another dtype or cast at another place',
   order: 'the same sums in another order: rounding, no fault',
+  device: 'the same call on the same inputs, made again elsewhere, is right; the recorded output is not',
   input: 'the calls are right: they were given something else',
   parameter: 'the calls are right: their parameters differ',
 };
@@ -183,7 +186,8 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
       <div class="row">
         <span class="origin-name grow">{row === null ? origin.call : <a href={link('tensor', [row])}>{origin.call}</a>}</span>
       </div>
-      <p class="said">{origin.reason}</p>
+      <p class="said">{say(origin.reason)}</p>
+      <Chain links={origin.chain ?? []} />
       <dl class="facts">
         {origin.module && <Fact name={t('module')} value={<a href={link('calls', [], queryOf({ module: origin.module }))}>{origin.module}</a>} />}
         <Fact name={t('where')} value={t('{0}, step {1}, rank {2}', t(origin.phase), origin.step, origin.rank)} />
@@ -215,11 +219,11 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
           />
         )}
         {lift && <Fact name={t('lift')} value={<Lift lift={lift} />} />}
-        {diagnosis?.could_not && <Fact name={t('diagnosis')} value={diagnosis.could_not} />}
+        {diagnosis?.could_not && <Fact name={t('diagnosis')} value={say(diagnosis.could_not)} />}
       </dl>
       {origin.repair && (
         <p class="repair">
-          <b>{t('Repair')}</b> {origin.repair}
+          <b>{t('Repair')}</b> {say(origin.repair)}
         </p>
       )}
       <Stack frames={frames} most={3} />
@@ -232,6 +236,18 @@ function OriginCard({ origin, row, stack }: { origin: Origin; row: number | null
         </p>
       )}
     </section>
+  );
+}
+
+/** From the use to its cause, a line each. */
+function Chain({ links }: { links: string[] }) {
+  if (!links.length) return null;
+  return (
+    <ol class="chain small" data-testid="chain">
+      {links.slice(0, 8).map((link) => (
+        <li key={link}>{say(link)}</li>
+      ))}
+    </ol>
   );
 }
 
@@ -257,7 +273,7 @@ function Suspects({ report, rows }: { report: Report; rows: (number | null)[] })
               <span class="mono wrap grow">{row === null ? suspect.call : <a href={link('tensor', [row])}>{suspect.call}</a>}</span>
               <span class="mono small quiet">{short(suspect.error?.relative)}</span>
             </div>
-            <div class="small quiet">{suspect.reason}</div>
+            <div class="small quiet">{say(suspect.reason)}</div>
           </div>
         ))}
       </div>
@@ -295,7 +311,7 @@ function Beginning({ about }: { about: Summary }) {
                 <Badge word={item['verdict']} />
                 <a class="mono wrap grow" href={link('tensor', [Number(item['pair'])])}>{item['target_name'] ?? item['reference_name']}</a>
               </div>
-              <div class="small quiet">{item['reason']}</div>
+              <div class="small quiet">{say(item['reason'])}</div>
             </div>
           ))}
         </div>

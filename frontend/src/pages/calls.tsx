@@ -90,6 +90,14 @@ export function Calls() {
     if (wanted) void from.position(view, Number(wanted)).then((position) => position >= 0 && select(position));
   }, [wanted]);
 
+  // A first look begins at the origin, not at the weights' initialisation.
+  const untouched = !wanted && !view.sort && queryOf({ ...view, table: 'calls' }).toString() === '' && view.table === 'calls';
+  useEffect(() => {
+    if (untouched && at() < 0 && about.origin_row !== null) {
+      void from.position(view, about.origin_row).then((position) => position >= 0 && at() < 0 && select(position));
+    }
+  }, [untouched, about.version]);
+
   const onSort = (name: string) => {
     if (view.sort !== name) change({ sort: name, descending: /error|l2|rmse|mape|max|magnitude|nan|inf/.test(name) });
     else if (view.descending === /error|l2|rmse|mape|max|magnitude|nan|inf/.test(name)) change({ descending: !view.descending });

@@ -2,7 +2,7 @@
 import { exact, short } from '../data/format';
 import type { Cell } from '../data/frame';
 import type { Mode, TableAbout, TableName } from '../data/types';
-import { t } from '../i18n';
+import { say, t } from '../i18n';
 import type { GridColumn } from '../parts/grid';
 import { Badge } from '../verdict';
 
@@ -12,6 +12,8 @@ const TEXT = new Set([
   'first_index', 'worst_index', 'note', 'error',
 ]);
 const PROSE = new Set(['verdict', 'reason', 'phase', 'kind', 'arguments_differ', 'note']);
+const SAID = new Set(['reason', 'arguments_differ', 'note']);
+const TRANSLATED = new Set(['phase', 'kind', 'alignment']);
 const WIDTH: Record<string, number> = {
   target_name: 290, reference_name: 290, module: 190, reason: 340, verdict: 116, phase: 84, kind: 84, step: 54, rank: 54, pair: 76,
   source_file: 200, arguments: 240, arguments_differ: 230, target_shape: 130, reference_shape: 130, slot: 140, module_class: 140,
@@ -45,12 +47,13 @@ export function columnTitle(name: string): string {
 
 export function gridColumn(name: string, mode: Mode, table: TableName): GridColumn {
   const base = { name, title: table === 'pairs' && name === 'target_name' ? t('tensor') : columnTitle(name), width: WIDTH[name] ?? (TEXT.has(name) ? 120 : 106) };
+  const tail = /_name$|^module$|^source_file$/.test(name); // the end of a long name says which
   if (name === 'verdict') return { ...base, show: (value) => <Badge word={value} /> };
   if (name === 'target_name' && mode === 'comparison') {
-    return { ...base, grow: true, tail: table === 'pairs', show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };
+    return { ...base, grow: true, tail, show: (value, row) => value ?? <span class="quiet">{row('reference_name')} ({t('reference only')})</span> };
   }
   if (TEXT.has(name)) {
-    return { ...base, grow: name === 'target_name', tail: name.endsWith('_name') && table === 'pairs', show: (value) => value, tone: () => (PROSE.has(name) ? 'text' : '') };
+    return { ...base, grow: name === 'target_name', tail, show: (value) => (SAID.has(name) ? say(value) : TRANSLATED.has(name) ? t(String(value ?? '')) : value), tone: () => (PROSE.has(name) ? 'text' : '') };
   }
   return {
     ...base,

@@ -1,11 +1,13 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Main } from '../app';
 import { count, tail } from '../data/format';
+import { cell } from '../data/frame';
 import { server } from '../data/source';
+import { viewOf } from '../data/view';
 import { t } from '../i18n';
 import { caption, Scene, type Box } from '../model/scene';
 import { go, link, route, setQuery } from '../route';
-import { comparing, summary } from '../state';
+import { comparing, source, summary } from '../state';
 import { GLYPH, isVerdict, verdictClass } from '../verdict';
 
 interface Camera {
@@ -30,6 +32,7 @@ export function Model() {
   const [camera, setCamera] = useState<Camera>({ x: 20, y: 40, k: 1 });
   const [fault, setFault] = useState('');
   const [lit, setLit] = useState<string>('');
+  const [found, setFound] = useState('');
   const panes = useRef<HTMLDivElement>(null);
   const fitted = useRef('');
   const scene = useMemo(() => new Scene(place.step, place.rank, place.phase), [place.step, place.rank, place.phase, about.version]);
@@ -70,6 +73,28 @@ export function Model() {
     };
   }, [scene, open]);
 
+  // Enter goes from one call whose name fits to the next.
+  const searched = useRef({ text: '', at: -1 });
+  const search = async (text: string) => {
+    const q = text.trim();
+    if (!q) return setFound('');
+    searched.current = { text: q, at: searched.current.text === q ? searched.current.at + 1 : 0 };
+    const view = viewOf(new URLSearchParams({ q, step: String(place.step), rank: String(place.rank), phase: place.phase }));
+    try {
+      let frame = await source.value!.rows(view, searched.current.at, 1, ['pair']);
+      const matched = Number(frame.header['matched']);
+      if (!matched) return setFound(t('no call has that name'));
+      if (!frame.rows) {
+        searched.current.at = 0;
+        frame = await source.value!.rows(view, 0, 1, ['pair']);
+      }
+      setFound(t('{0} of {1}', searched.current.at + 1, count(matched)));
+      reveal(String(cell(frame.columns.get('row'), 0)));
+    } catch (error) {
+      setFound((error as Error).message);
+    }
+  };
+
   const toggle = (id: string) => {
     const next = new Set(open);
     if (!next.delete(id)) next.add(id);
@@ -106,6 +131,22 @@ export function Model() {
               </select>
             ),
         )}
+        <span class="search">
+          <input
+            type="search"
+            class="model-search"
+            placeholder={t('Name (press / to search)')}
+            aria-label={t('Name')}
+            data-testid="model-search"
+            onKeyDown={(event) => {
+              if (event.key === 'Enter') void search(event.currentTarget.value);
+              else if (event.key === 'Escape') event.currentTarget.blur();
+            }}
+          />
+        </span>
+        <span class="small quiet" role="status" data-testid="found">
+          {found}
+        </span>
         {origin !== null && (
           <button class="button" onClick={() => (setQuery({ row: String(origin), step: null, rank: null, phase: null }), reveal(String(origin)))}>
             {t('Go to the origin')}

@@ -2,15 +2,25 @@ import { useEffect, useState } from 'preact/hooks';
 import { Main } from '../app';
 import { json } from '../data/source';
 import { t } from '../i18n';
+import { bytes } from '../data/format';
 import { elapsed, open, problem, progress, state, title } from '../open';
 import { go, link } from '../route';
 
+interface Pick {
+  path: string;
+  created: string;
+  bytes: number;
+  compared: { with: string; verdict: string; target: boolean } | null;
+}
+
 interface Known {
-  recent: string[];
-  near: string[];
+  recent: Pick[];
+  near: Pick[];
   forms: Record<string, Record<string, string>>;
   here: string;
 }
+
+const WORDS: Record<string, string> = { identical: 'identical', equivalent: 'equivalent', diverged: 'origin', incomplete: 'unmatched' };
 
 export function Start() {
   const [known, setKnown] = useState<Known | null>(null);
@@ -40,7 +50,8 @@ export function Start() {
   };
   if (state.value === 'asking') return <Main><p class="quiet">…</p></Main>;
   if (busy) return <Progress />;
-  const paths = [...new Set([...(known?.recent ?? []), ...(known?.near ?? [])])];
+  const picks = [...new Map([...(known?.near ?? []), ...(known?.recent ?? [])].map((one) => [one.path, one])).values()].reverse();
+  const paths = picks.map((one) => one.path);
   return (
     <Main>
       <div class="narrow">
@@ -72,9 +83,18 @@ export function Start() {
           <section class="card" data-testid="recent">
             <h2>{t('Recent runs, and runs in this folder')}</h2>
             <div class="picks">
-              {paths.map((path) => (
+              {picks.map(({ path, created, bytes: size, compared }) => (
                 <div class="pick" key={path}>
-                  <code title={path}>{path}</code>
+                  <code class="tail" title={path}>
+                    <bdi>{path}</bdi>
+                  </code>
+                  {compared && (
+                    <span class={`badge v-${WORDS[compared.verdict] ?? 'unmatched'}`} title={`${t('against')} ${compared.with}`}>
+                      {t(compared.verdict)}
+                    </span>
+                  )}
+                  <span class="small quiet">{created}</span>
+                  <span class="small quiet mono">{bytes(size)}</span>
                   <button class="button" onClick={() => setTarget(path)}>{t('Target')}</button>
                   <button class="button" onClick={() => setReference(path)}>{t('Reference')}</button>
                 </div>

@@ -4,7 +4,7 @@ import { count, short } from '../data/format';
 import { cell, type Cell } from '../data/frame';
 import type { Heat } from '../data/types';
 import { viewOf } from '../data/view';
-import { t } from '../i18n';
+import { say, t } from '../i18n';
 import { Plot } from '../parts/plot';
 import { points, type Points } from '../parts/points';
 import { go, link, route, setQuery } from '../route';
@@ -148,7 +148,7 @@ function Tip({ data, tip, width }: { data: Points; tip: { index: number; left: n
         {t('in')} <b class="mono">{Number.isNaN(data.into[tip.index]!) ? '—' : short(data.rawIn[tip.index]!)}</b> → {t('out')}{' '}
         <b class="mono">{Number.isNaN(data.out[tip.index]!) ? '—' : short(data.raw[tip.index]!)}</b>
       </div>
-      {names?.row === row && names.reason && <div class="quiet">{names.reason}</div>}
+      {names?.row === row && names.reason && <div class="quiet">{say(names.reason)}</div>}
     </div>
   );
 }

@@ -1,5 +1,6 @@
 // A table of any length: only the rows on the screen exist, and only the rows near it are asked for.
 import type { ComponentChildren } from 'preact';
+import { signal } from '@preact/signals';
 import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { cell, type Cell, type Frame } from '../data/frame';
 import { t } from '../i18n';
@@ -51,8 +52,50 @@ export function scrollTo(position: number, height: number, count: number): numbe
   return tall === full ? wanted : (wanted / (full - height)) * (tall - height);
 }
 
+// Widths that the reader dragged, by column; kept between visits.
+const widths = signal<Record<string, number>>(readWidths());
+
+function readWidths(): Record<string, number> {
+  try {
+    return JSON.parse(localStorage.getItem('numscope.widths') ?? '{}') as Record<string, number>;
+  } catch {
+    return {};
+  }
+}
+
+function resize(name: string, width: number | null): void {
+  const { [name]: _, ...others } = widths.peek();
+  widths.value = width === null ? others : { ...others, [name]: Math.max(40, Math.round(width)) };
+  try {
+    localStorage.setItem('numscope.widths', JSON.stringify(widths.peek()));
+  } catch {
+    // a report opened from disk may have no storage
+  }
+}
+
+/** The edge of a column's head: dragged it sets the width, a double click gives the first width back. */
+function Grip({ name }: { name: string }) {
+  const drag = (event: PointerEvent) => {
+    event.preventDefault();
+    event.stopPropagation();
+    const head = (event.currentTarget as HTMLElement).parentElement!;
+    const start = head.offsetWidth - event.clientX;
+    const move = (next: PointerEvent) => resize(name, start + next.clientX);
+    const up = () => {
+      removeEventListener('pointermove', move);
+      removeEventListener('pointerup', up);
+    };
+    addEventListener('pointermove', move);
+    addEventListener('pointerup', up);
+  };
+  return <i class="grip" data-testid={`grip-${name}`} onPointerDown={drag} onClick={(event) => event.stopPropagation()} onDblClick={() => resize(name, null)} />;
+}
+
 export function Grid(props: Props) {
-  const { id, columns, load, selected, sort, descending } = props;
+  const { id, load, selected, sort, descending } = props;
+  const columns = props.columns.map((column) =>
+    column.name in widths.value ? { ...column, width: widths.value[column.name]!, grow: false } : column,
+  );
   const box = useRef<HTMLDivElement>(null);
   const pages = useRef(new Map<number, Frame | 'asked'>());
   const known = useRef(id);
@@ -166,6 +209,7 @@ export function Grid(props: Props) {
           >
             {column.title}
             {sort === column.name ? (descending ? ' ↓' : ' ↑') : ''}
+            <Grip name={column.name} />
           </button>
         ))}
       </div>

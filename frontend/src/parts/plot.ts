@@ -2,6 +2,7 @@
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
 import type { VerdictWord } from '../data/types';
+import { t } from '../i18n';
 import { colour } from '../state';
 import { mark } from './mark';
 import { level, lower, type Points } from './points';
@@ -166,6 +167,7 @@ export class Plot {
     ctx.textAlign = 'left';
     let i = Math.max(0, lower(at, from) - 1);
     let labelled = -Infinity;
+    let narrow = false;
     while (i < at.length && at[i]! <= to) {
       let j = i;
       while (j < at.length && step[j] === step[i] && phase[j] === phase[i] && at[j]! <= to) j++;
@@ -177,16 +179,32 @@ export class Plot {
       }
       ctx.fillStyle = colour('line');
       if (i > 0) ctx.fillRect(x0, top, scale, height);
-      const name = `${step[i]} · ${phases[phase[i]!] ?? ''}`;
-      const wide = ctx.measureText(name).width;
-      if (x1 - x0 > wide + 10 * scale && x0 > labelled) {
+      // Where there is no room for the phase, the step is named, as often as names fit side by side.
+      const whole = `${step[i]} · ${t(phases[phase[i]!] ?? '')}`;
+      const roomy = x1 - x0 > ctx.measureText(whole).width + 10 * scale;
+      if (i === 0 || step[i - 1] !== step[i]) narrow = this.narrow(u, i, to);
+      if (x0 > labelled && (roomy || narrow)) {
+        const name = roomy ? whole : `${t('step')} ${step[i]}`;
         ctx.fillStyle = colour('ink-3');
         ctx.fillText(name, x0 + 5 * scale, top + 4 * scale);
-        labelled = x0 + wide;
+        labelled = x0 + ctx.measureText(name).width + 10 * scale;
+        narrow = false;
       }
       i = j;
     }
     ctx.restore();
+  }
+
+  /** Whether none of the stripes of the step that begins at a point is as wide as a name. */
+  private narrow(u: uPlot, begin: number, to: number): boolean {
+    const { at, step, phase } = this.p;
+    for (let i = begin; i < at.length && step[i] === step[begin] && at[i]! <= to; ) {
+      let j = i;
+      while (j < at.length && step[j] === step[begin] && phase[j] === phase[i]) j++;
+      if (u.valToPos(at[Math.min(j, at.length - 1)]!, 'x', true) - u.valToPos(at[i]!, 'x', true) > 90 * devicePixelRatio) return false;
+      i = j;
+    }
+    return true;
   }
 
   private draw(u: uPlot): void {

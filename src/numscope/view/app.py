@@ -22,8 +22,8 @@ from numscope.report.pages import frames, story
 from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
 from numscope.view import tensor
 from numscope.view.forms import DirectoryForm, Entry, FileForm, Forms, RunForms, conclusion
-from numscope.view.jobs import Choice, Job, open_runs
-from numscope.view.recent import Memory, runs_near
+from numscope.view.jobs import Announce, Choice, Job, open_runs
+from numscope.view.recent import Memory, described, runs_near
 from numscope.view.security import Access, Guard
 from numscope.view.session import Session
 
@@ -56,8 +56,22 @@ class Viewer:
         self.opened = choice
         self.memory.add_runs(*(str(Path(path).absolute()) for path in (choice.target, choice.reference) if path))
         title = f"{choice.target} against {choice.reference}" if choice.reference else choice.target
-        self.job = Job(title).start(open_runs(choice))
+        self.job = Job(title).start(self._remembering(choice))
         return self.job
+
+    def _remembering(self, choice: Choice) -> Callable[[Announce], Session]:
+        """Return the work of opening the choice; the answer is remembered for the start page."""
+        work = open_runs(choice)
+
+        def remembering(announce: Announce) -> Session:
+            session = work(announce)
+            report = members(session.summary.get("report"))
+            if choice.reference and report:
+                target, reference = (str(Path(path).absolute()) for path in (choice.target, choice.reference))
+                self.memory.add_verdict(target, reference, str(report["verdict"]))
+            return session
+
+        return remembering
 
 
 def create_app(viewer: Viewer, access: Access) -> Starlette:
@@ -255,8 +269,9 @@ class Api:
 
     def start(self, request: Request) -> Response:
         memory = self.viewer.memory.read()
-        recent = [path for path in memory.runs if (Path(path) / "manifest.json").is_file()]
-        return _json({"recent": recent, "near": runs_near(Path.cwd()), "forms": memory.forms, "here": str(Path.cwd())})
+        recent = described(memory.runs, memory.verdicts)
+        near = described(runs_near(Path.cwd()), memory.verdicts)
+        return _json({"recent": recent, "near": near, "forms": memory.forms, "here": str(Path.cwd())})
 
     async def open(self, request: Request) -> Response:
         body = await _body(request)

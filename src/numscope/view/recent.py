@@ -23,6 +23,7 @@ class Remembered(NamedTuple):
 
     runs: list[str]
     forms: dict[str, Json]  # by name, the fields of a form
+    verdicts: dict[str, Json]  # by the path of a run, what it was last compared with, and the answer
 
 
 class Memory:
@@ -39,13 +40,23 @@ class Memory:
             content = None
         fields = members(content)
         return Remembered(
-            [path for path in items(fields.get("runs")) if isinstance(path, str)], members(fields.get("forms"))
+            [path for path in items(fields.get("runs")) if isinstance(path, str)],
+            members(fields.get("forms")),
+            members(fields.get("verdicts")),
         )
 
     def add_runs(self, *paths: str) -> None:
         """Put these runs first among the recent ones."""
         before = self.read()
         self._write(before._replace(runs=[*paths, *(run for run in before.runs if run not in paths)][:_MOST]))
+
+    def add_verdict(self, target: str, reference: str, verdict: str) -> None:
+        """Remember the answer of a comparison, for both runs."""
+        before = self.read()
+        known = {path: before.verdicts[path] for path in before.runs if path in before.verdicts}
+        for path, other in ((target, reference), (reference, target)):
+            known[path] = {"with": other, "verdict": verdict, "target": path == target}
+        self._write(before._replace(verdicts=known))
 
     def keep_form(self, name: str, fields: dict[str, Json]) -> None:
         """Remember the fields of a form."""
@@ -60,6 +71,20 @@ class Memory:
             fresh.replace(self.file)
         except OSError:
             pass
+
+
+def described(paths: list[str], verdicts: dict[str, Json]) -> list[dict[str, object]]:
+    """Return what a person chooses runs by: when each was captured, its size, and the last answer."""
+    shown: list[dict[str, object]] = []
+    for path in paths:
+        try:
+            manifest: Json = json.loads((Path(path) / "manifest.json").read_text("utf-8"))
+            size = sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
+        except (OSError, ValueError):
+            continue
+        created = str(members(manifest).get("created") or "").replace("T", " ")[:16]
+        shown.append({"path": path, "created": created, "bytes": size, "compared": verdicts.get(path)})
+    return shown
 
 
 def runs_near(folder: Path, most: int = 40) -> list[str]:

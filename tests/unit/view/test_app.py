@@ -114,7 +114,7 @@ def test_opening_streams_what_happens_and_remembers(empty: TestClient, folder: P
     assert any("comparing" in event.get("text", "") for event in events)
     assert events[-1] == {"done": True, "error": None}
     assert empty.get("/api/session").json()["report"]["verdict"] == "diverged"
-    assert empty.get("/api/start").json()["recent"] == [body["target"], body["reference"]]
+    assert [one["path"] for one in empty.get("/api/start").json()["recent"]] == [body["target"], body["reference"]]
 
 
 def test_a_run_that_cannot_be_opened_is_said(empty: TestClient, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ MAGNITUDES = Measure("magnitude_in", "peak", "largest")
 
 def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end: int, limit: int = LIMIT) -> bytes:
     """Return the points between two positions in the order of the filtered rows; `at` is a point's position."""
-    every = table.rows(where)
+    every = in_order_of_ending(table, table.rows(where))
     at = chosen(table, measure.output, every[max(start, 0) : end if end > 0 else None], limit) + max(start, 0)
     rows = every[at]
     columns = [Column("at", at.astype("i4")), Column("row", rows.astype("i4"))]
@@ -41,6 +41,22 @@ def frame(table: IndexedTable, measure: Measure, where: Filter, start: int, end:
         columns.append(Column(name, _single(column.values), column.valid))
     columns += [take(name, table.column(name), rows) for name in ("step", "rank", "verdict", "phase")]
     return encode(columns, {"total": len(every)})
+
+
+def in_order_of_ending(table: IndexedTable, rows: RowNumbers) -> RowNumbers:
+    """Return rows by when their calls end: a module's error is that of its last call, and stands right of its cause."""
+    if "parent" not in table.names:
+        return rows
+    parent = table.column("parent")
+    inside = np.flatnonzero(parent.values >= 0 if parent.valid is None else parent.valid & (parent.values >= 0))
+    around = parent.values[inside]
+    ends = np.arange(len(table))
+    while True:  # as often as calls lie within calls
+        before = ends.copy()
+        np.maximum.at(ends, around, before[inside])
+        if np.array_equal(before, ends):
+            break
+    return rows[np.lexsort((-rows, ends[rows]))]
 
 
 def _single(values: NDArray[np.float64]) -> NDArray[np.float32]:
