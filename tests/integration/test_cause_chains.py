@@ -150,3 +150,42 @@ def test_without_stacks_no_source_is_kept_and_there_is_no_chain(tmp_path: Path) 
     origin = ns.compare(tmp_path / "target", tmp_path / "reference").origin
     assert origin is not None
     assert not any("self.eps" in link for link in origin.chain)
+
+
+class Conditional(nn.Module):
+    def __init__(self, number: int, first: int) -> None:
+        super().__init__()
+        self.is_scaled = number % 2 == first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_scaled:
+            x = x * 1.5
+        return torch.tanh(x)
+
+
+class Chosen(nn.Module):
+    def __init__(self, config: Config, wide: bool) -> None:
+        super().__init__()
+        self.config = config
+        if wide:
+            self.norm = Wide(config.norm_eps)
+        else:
+            self.norm = Norm(config.norm_eps)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)
+
+
+class Wide(Norm):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * torch.rsqrt(x.pow(2).mean((0, 1), keepdim=True) + self.eps)
+
+
+def test_a_call_of_one_side_alone_is_followed_through_the_condition_that_it_stands_under(tmp_path: Path) -> None:
+    origin = origin_of(tmp_path, Conditional(0, first=1), Conditional(0, first=0))
+    has(origin, "`self.is_scaled`", "self.is_scaled=False (True", "`self.is_scaled = number % 2 == first`")
+
+
+def test_a_module_of_another_class_is_followed_to_who_made_it(tmp_path: Path) -> None:
+    origin = origin_of(tmp_path, Chosen(Config(1e-6), wide=True), Chosen(Config(1e-6), wide=False))
+    has(origin, "norm is a Wide (a Norm in the reference)", "`self.norm = Wide(config.norm_eps)`")

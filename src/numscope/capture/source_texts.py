@@ -11,6 +11,7 @@ import linecache
 import re
 import sys
 from collections.abc import Iterable
+from importlib import metadata
 
 from numscope.capture.sites import Frame, is_user
 from numscope.core.job_files.program import SourceText
@@ -53,8 +54,16 @@ def source_texts(frames: Iterable[Frame], classes: Iterable[type]) -> list[Sourc
 def packages(classes: Iterable[type]) -> dict[str, str]:
     """Return the versions of the packages that classes are of."""
     names = {kind.__module__.partition(".")[0] for kind in classes}
-    versions = {name: getattr(sys.modules.get(name), "__version__", None) for name in sorted(names)}
+    versions = {name: getattr(sys.modules.get(name), "__version__", None) or _installed(name) for name in sorted(names)}
     return {name: version for name, version in versions.items() if isinstance(version, str)}
+
+
+def _installed(name: str) -> str | None:
+    """Return the version that a package of this name was installed as."""
+    try:
+        return metadata.version(name)
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
 
 
 def _file_of(kind: type) -> str | None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from numscope.compare.align.arguments import Difference, differences
 from numscope.compare.cause.changes import changes
-from numscope.compare.cause.recorded import RecordedCall, RecordedRun
+from numscope.compare.cause.recorded import Frame, RecordedCall, RecordedRun
 from numscope.compare.cause.sources import ProgramSources
-from numscope.compare.cause.values import followed, value_text
+from numscope.compare.cause.values import conditions_followed, followed, module_followed, value_text
 from numscope.core.operators import canonical
 from numscope.core.report import Origin
 from numscope.store.reader import Run
@@ -49,9 +49,17 @@ def chain_of(origin: Origin, target: RecordedRun, reference: RecordedRun) -> Cha
         links += _optimizer(call, other, target.sources, reference.sources)
     elif call is not None and other is not None:
         links += followed(target.sources, reference.sources, call, other)
-    links += _callers(call, other) if call and other else _callers_of_lone(origin, call or other, target, reference)
-    changed = list(changes(origin, call, other, target.sources, reference.sources))
-    for one in changed[:2]:
+        links += module_followed(target.sources, reference.sources, call.modules)
+    elif lone := call or other:
+        who = "target" if call is not None else "reference"
+        links += conditions_followed(target.sources, reference.sources, lone, who)
+        links += module_followed(target.sources, reference.sources, lone.modules)
+    if call is not None and other is not None:
+        links += _callers(call, other, target, reference)
+    else:
+        links += _callers_of_lone(origin, call or other, target, reference)
+    changed = changes(origin, call, other, target.sources, reference.sources)
+    for one in [one for one in changed if one.feeds][:2] or changed[:2]:
         links.append(one.link)
     if call is not None or other is not None:
         links += _versions(target.sources, reference.sources)
@@ -102,13 +110,12 @@ def _optimizer(
             yield f"{name}.step, {step.place()}{of}"
 
 
-def _callers(call: RecordedCall | None, other: RecordedCall | None) -> Iterator[str]:
+def _callers(call: RecordedCall, other: RecordedCall, target: RecordedRun, reference: RecordedRun) -> Iterator[str]:
     """Yield the outermost lines at which the two stacks part."""
-    if call is None or other is None:
-        return
     for one, theirs in zip(call.frames, other.frames, strict=False):
         if (one.function, _uncommented(one.code)) != (theirs.function, _uncommented(theirs.code)):
-            yield f"{one.place} `{one.code}` (`{theirs.code}`, {theirs.place}, in the reference)"
+            if not _both_ran(one, theirs, target, reference):
+                yield f"{one.place} `{one.code}` (`{theirs.code}`, {theirs.place}, in the reference)"
             return
 
 
@@ -129,10 +136,24 @@ def _callers_of_lone(
     own, other = (around, lone.frames) if is_missing else (lone.frames, around)
     for one, theirs in zip(own, other, strict=False):
         if (one.function, _uncommented(one.code)) != (theirs.function, _uncommented(theirs.code)):
-            yield f"{one.place} `{one.code}` (`{theirs.code}`, {theirs.place}, in the reference)"
+            if not _both_ran(one, theirs, target, reference):
+                yield f"{one.place} `{one.code}` (`{theirs.code}`, {theirs.place}, in the reference)"
             return
         if one.place.line != theirs.place.line and one.place.file == theirs.place.file:
             return  # another call of the same line of code
+
+
+def _both_ran(one: Frame, theirs: Frame, target: RecordedRun, reference: RecordedRun) -> bool:
+    """Return whether both runs ran both lines: then the stacks only stand at two lines of one function."""
+    if one.function != theirs.function:
+        return False
+    for run, frame in ((target, one), (reference, theirs)):
+        function = run.sources.around(frame.place)
+        other = theirs if frame is one else one
+        lines = run.sources.lines_of(function, other.code) if function is not None else []
+        if not any(run.ran(place) for place in lines):
+            return False
+    return True
 
 
 def _uncommented(code: str) -> str:

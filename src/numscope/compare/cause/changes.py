@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from numscope.compare.cause.recorded import RecordedCall
 from numscope.compare.cause.sources import Definition, Place, ProgramSources
+from numscope.compare.cause.statements import Statement, feeding, statements
 from numscope.core.report import Origin
 
-_SHOWN = 3  # changed lines of each side that a link shows
+_SHOWN = 3  # changed statements of each side that a link shows
 
 
 @dataclass(frozen=True)
 class Change:
-    """A function that the two runs have in two forms, with the changed lines nearest to the one that runs."""
+    """A function that the two runs have in two forms, with the changed statements that matter most for the one that runs."""
 
     place: Place
     name: str
     near: tuple[str, ...]
     lines: tuple[str, ...]  # of a diff: the reference's begin with -, the target's with +
+    feeds: bool  # what runs depends on what is changed
 
     @property
     def link(self) -> str:
-        """The changed lines nearest to the one that runs, as a link of a chain."""
+        """The changed statements, as a link of a chain."""
         parts = [line for sign in "+-" for line in [x for x in self.near if x.startswith(sign)][:_SHOWN]]
         return f"{self.name}, {self.place}, is another than the reference's: {' '.join(f'`{part}`' for part in parts)}"
 
@@ -35,66 +38,111 @@ def changes(
     other: RecordedCall | None,
     target: ProgramSources,
     reference: ProgramSources,
-) -> Iterator[Change]:
-    """Yield the functions of the stack that differ, from the inside; else what the module or optimizer is made by."""
-    own = {frame.function: frame.place for frame in (call.frames if call is not None else ())}
-    theirs = {frame.function: frame.place for frame in (other.frames if other is not None else ())}
-    found = False
-    for name in reversed(list(own or theirs)):
-        mine = target.around(own[name]) if name in own else None
-        others = reference.around(theirs[name]) if name in theirs else None
-        line = own[name].line if name in own else theirs[name].line
-        change = _change(mine or _named(target, others), others or _named(reference, mine), line, name in own)
-        if change is not None:
-            found = True
-            yield change
+) -> list[Change]:
+    """Return the functions of the stack that differ, from the inside; else what the module or optimizer is made by.
+
+    Those come first in which what is changed feeds what runs.
+    """
     is_optimizer = origin.kind == "optimizer"
-    if found and not is_optimizer:
-        return
-    kind = origin.call.split(".")[1] if is_optimizer else target.class_of(origin.module)
-    others_of = {method.node.name: method for method in reference.methods(kind)}
+    found: list[Change | None] = []
+    if not is_optimizer:
+        for both in _on_the_stacks(call, other, target, reference):
+            definition = both.target if both.is_own else both.reference
+            found.append(_change(both.target, both.reference, (both.is_own, definition, both.line)))
+    if not any(found):
+        kind = origin.call.split(".")[1] if is_optimizer else target.class_of(origin.module)
+        found += _of_methods(kind, target, reference, ("step",) if is_optimizer else ("__init__",))
+        if is_optimizer:
+            found += _of_methods(kind, target, reference, ())
+            for both in _on_the_stacks(call, other, target, reference):
+                found.append(_change(both.target, both.reference, None))
+    distinct = {one.place: one for one in found if one is not None}
+    return sorted(distinct.values(), key=lambda one: not one.feeds)
+
+
+def _of_methods(
+    kind: str, target: ProgramSources, reference: ProgramSources, names: Sequence[str]
+) -> Iterator[Change | None]:
+    """Yield how the methods of a class differ, those of these names, or all."""
+    others_of = {method.name: method for method in reference.methods(kind)}
     for method in target.methods(kind):
-        if is_optimizer or method.node.name == "__init__":
-            change = _change(method, others_of.get(method.node.name), 0, own=True)
-            if change is not None:
-                yield change
+        others = others_of.get(method.name)
+        if others is not None and (not names or method.node.name in names):
+            yield _change(method, others, None)
 
 
-def _named(sources: ProgramSources, like: Definition | None) -> Definition | None:
-    """Return the one function of the same name and file name as another run's."""
-    if like is None:
-        return None
-    same = [one for one in sources.functions() if one.node.name == like.node.name and _file(one) == _file(like)]
-    return same[0] if len(same) == 1 else None
+class _Both(NamedTuple):
+    """A function of a stack in the forms of the two runs, and the line that runs: of the target's form, if `is_own`."""
+
+    target: Definition
+    reference: Definition
+    line: int
+    is_own: bool
 
 
-def _file(definition: Definition) -> str:
-    return definition.file.replace("\\", "/").rpartition("/")[2]
+def _on_the_stacks(
+    call: RecordedCall | None, other: RecordedCall | None, target: ProgramSources, reference: ProgramSources
+) -> Iterator[_Both]:
+    """Yield the functions of a call's stack from the inside, each with the other run's of the same name."""
+    stacks = [one.frames[::-1] if one is not None else () for one in (call, other)]
+    told = set[str]()
+    for depth, frame in enumerate(stacks[0] or stacks[1]):
+        own, theirs = (target, reference) if stacks[0] else (reference, target)
+        mine = own.around(frame.place)
+        if mine is None or mine.name in told:
+            continue
+        told.add(mine.name)
+        others = theirs.like(mine)
+        if others is None and stacks[0] and depth < len(stacks[1]) and stacks[1][depth].function == frame.function:
+            others = theirs.around(stacks[1][depth].place)
+        if others is not None:
+            pair = (mine, others) if stacks[0] else (others, mine)
+            yield _Both(*pair, frame.place.line, bool(stacks[0]))
 
 
-def _change(target: Definition | None, reference: Definition | None, line: int, own: bool) -> Change | None:
-    """Return how two forms of a function differ; `line` is the one that runs, in the target's file if `own`."""
-    if target is None or reference is None:
-        return None
-    before, after = reference.lines(), target.lines()
-    best: tuple[int, int, list[str]] | None = None
-    every: list[str] = []
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, _plain(before), _plain(after), autojunk=False).get_opcodes():
+class _Hunk(NamedTuple):
+    """Statements that one form has in place of the other's."""
+
+    target: tuple[Statement, ...]
+    reference: tuple[Statement, ...]
+    feeds: bool
+    distance: int
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"- {one.code}" for one in self.reference] + [f"+ {one.code}" for one in self.target]
+
+
+def _change(target: Definition, reference: Definition, runs: tuple[bool, Definition, int] | None) -> Change | None:
+    """Return how two forms of a function differ; `runs` is the line that runs, and whether it is the target's."""
+    after, before = statements(target), statements(reference)
+    older, newer = ([one.text for one in side] for side in (before, after))
+    needed = feeding(runs[1], runs[2]) if runs is not None else frozenset()
+    hunks: list[_Hunk] = []
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, older, newer, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
-        lines = [f"- {one}" for one in _plain(before[i:j]) if one] + [f"+ {one}" for one in _plain(after[k:m]) if one]
-        if not lines:
-            continue
-        every += lines
-        first, last, side = (k, m, target) if own else (i, j, reference)
-        begin = side.place().line + first
-        distance = max(begin - line, line - (begin + last - first - 1), 0)
-        if best is None or distance < best[0]:
-            best = (distance, target.place().line + k, lines)
-    if best is None:
+        both = after[k:m], before[i:j]
+        feeds = distance = 0
+        if runs is not None:
+            own = both[0] if runs[0] else both[1]
+            side, place = (after, k) if runs[0] else (before, i)
+            begin = own[0].line if own else side[min(place, len(side) - 1)].line
+            end = own[-1].last if own else begin
+            distance = max(begin - runs[2], runs[2] - end, 0)
+            feeds = not distance or any(_matters(one, needed) for part in both for one in part)
+        hunks.append(_Hunk(*both, bool(feeds), distance))
+    if not hunks:
         return None
-    return Change(Place(target.file, best[1]), target.node.name, tuple(best[2]), tuple(every))
+    ranked = sorted(hunks, key=lambda one: (not one.feeds, one.distance))
+    near = [one for one in ranked if one.feeds or runs is None][:2] or ranked[:1]
+    first = near[0]
+    line = first.target[0].line if first.target else target.place().line
+    every = tuple(line for one in hunks for line in one.lines)
+    return Change(
+        Place(target.file, line), target.node.name, tuple(x for one in near for x in one.lines), every, first.feeds
+    )
 
 
-def _plain(lines: list[str]) -> list[str]:
-    return [" ".join(line.split()) for line in lines]
+def _matters(statement: Statement, needed: frozenset[str]) -> bool:
+    return bool(statement.writes & needed) or (statement.tests and bool(statement.reads & needed))

@@ -70,6 +70,10 @@ class RecordedRun:
         found = table.filter(pc.equal(table["name"], name)) if isinstance(name, str) else table.slice(0, 0)
         return self.call(step, found["order"][0].as_py()) if found.num_rows else None
 
+    def ran(self, place: Place) -> bool:
+        """Return whether a recorded call came from a line."""
+        return place in self._places
+
     def maker(self, step: int, order: object, slot: object) -> RecordedCall | None:
         """Return the last call, before a call of an order, that made the bits in one of that call's slots."""
         if not isinstance(order, int):
@@ -109,6 +113,10 @@ class RecordedRun:
         ]
         own = row["kind"] == "module" and known[:1] == [path]
         return tuple(known[1:] if own else known) or ("",)
+
+    @cached_property
+    def _places(self) -> set[Place]:
+        return {frame.place for frames in self._frames.values() for frame in frames}
 
     @cached_property
     def _frames(self) -> dict[object, tuple[Frame, ...]]:

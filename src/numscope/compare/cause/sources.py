@@ -35,6 +35,12 @@ class Definition:
     offset: int  # what is added to the tree's line numbers
     node: ast.ClassDef | Function
     text: str
+    name: str  # with the classes and functions around it: `Attention.forward`
+
+    @property
+    def file_name(self) -> str:
+        """The file without its folders, which are two where two releases lie side by side."""
+        return self.file.replace("\\", "/").rpartition("/")[2]
 
     def place(self, node: ast.AST | None = None) -> Place:
         """Return where a node of this definition stands, or the definition itself."""
@@ -117,7 +123,7 @@ class ProgramSources:
             return
         for node in found.node.body:
             if isinstance(node, Function):
-                yield Definition(found.file, found.offset, node, found.text)
+                yield Definition(found.file, found.offset, node, found.text, f"{found.name}.{node.name}")
         for base in found.node.bases:
             name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
             if name and name != class_name:
@@ -133,6 +139,19 @@ class ProgramSources:
     def functions(self) -> Iterator[Definition]:
         """Yield all recorded functions and methods."""
         return (one for one in self.definitions if not _is_class(one))
+
+    def lines_of(self, function: Definition, code: str) -> list[Place]:
+        """Return the places in a function of a line of code."""
+        first = function.place().line
+        lines = function.text.splitlines()[function.node.lineno - 1 : function.node.end_lineno]
+        return [Place(function.file, first + count) for count, line in enumerate(lines) if line.strip() == code.strip()]
+
+    def like(self, other: Definition) -> Definition | None:
+        """Return the function that another run has under the same name in a file of the same name."""
+        same = [one for one in self.functions() if one.node.name == other.node.name]
+        same = [one for one in same if one.file_name == other.file_name]
+        named = [one for one in same if one.name == other.name]
+        return named[0] if len(named) == 1 else same[0] if len(same) == 1 else None
 
     @cached_property
     def definitions(self) -> list[Definition]:
@@ -158,9 +177,15 @@ class ProgramSources:
 
 def _definitions(part: SourceText) -> Iterator[Definition]:
     tree = _parsed(part["text"])
-    for node in ast.walk(tree) if tree else ():
-        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield Definition(part["file"], part["line"] - 1, node, part["text"])
+    inside: list[tuple[ast.AST, str]] = [(tree, "")] if tree else []
+    while inside:
+        around, prefix = inside.pop()
+        for node in ast.iter_child_nodes(around):
+            name = prefix
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                name = f"{prefix}.{node.name}" if prefix else node.name
+                yield Definition(part["file"], part["line"] - 1, node, part["text"], name)
+            inside.append((node, name))
 
 
 def _parsed(text: str) -> ast.Module | None:

@@ -21,8 +21,9 @@ from numscope.compare.cause.expressions import (
     statement_at,
     worth,
 )
-from numscope.compare.cause.recorded import RecordedCall
+from numscope.compare.cause.recorded import Frame, RecordedCall
 from numscope.compare.cause.sources import UNKNOWN, Definition, Function, Place, ProgramSources
+from numscope.compare.cause.statements import conditions_around
 
 _DEEPEST = 12  # links that are followed
 _MOST_NAMES = 64  # that are followed
@@ -32,6 +33,36 @@ _NEAR = 1e-6  # relative: two numbers this near are one
 def followed(target: ProgramSources, reference: ProgramSources, call: RecordedCall, other: RecordedCall) -> list[str]:
     """Return the links from a call's line to a value that differs, for the first name that leads to one."""
     return _Follow(target, reference, call, other).links()
+
+
+def conditions_followed(target: ProgramSources, reference: ProgramSources, lone: RecordedCall, who: str) -> list[str]:
+    """Return the links from the conditions under which a call of one side alone runs to a value that differs."""
+    if who == "target":
+        return _Follow(target, reference, lone, _twin(lone, target, reference)).links_of_conditions()
+    return _Follow(target, reference, _twin(lone, reference, target), lone).links_of_conditions()
+
+
+def module_followed(target: ProgramSources, reference: ProgramSources, modules: Sequence[str]) -> list[str]:
+    """Return the links of the first module, of some paths, that is of another class: who made it, and from what."""
+    for path in modules:
+        kinds = target.class_of(path), reference.class_of(path)
+        if path and all(kinds) and kinds[0] != kinds[1]:
+            empty = RecordedCall("", None, (), tuple(modules))
+            return _Follow(target, reference, empty, empty).links_of_module(path, kinds)
+    return []
+
+
+def _twin(call: RecordedCall, own: ProgramSources, others: ProgramSources) -> RecordedCall:
+    """Return a call that one side alone has as if the other had it: each frame in the other's form of its function."""
+    frames = []
+    for frame in call.frames:
+        mine = own.around(frame.place)
+        theirs = others.like(mine) if mine is not None else None
+        if theirs is None:
+            continue
+        same = [one for one in ast.walk(theirs.node) if isinstance(one, ast.stmt) and theirs.code(one) == frame.code]
+        frames.append(Frame(theirs.place(same[0] if same else None), frame.function, frame.code))
+    return RecordedCall(call.name, None, tuple(frames), call.modules)
 
 
 def value_text(value: object) -> str:
@@ -71,6 +102,45 @@ class _Follow:
         found = self._explore(statement, scope) if statement is not None else None
         asked = self.call.arguments != self.other.arguments
         return found or (self.unresolved if asked else [])
+
+    def links_of_conditions(self) -> list[str]:
+        """Return the links of the first name, in the conditions around the call's lines, that leads to a difference.
+
+        `call` and `other` are one call and its twin; outside of the functions that both runs were in, nothing is asked.
+        """
+        for depth in range(min(len(self.call.frames), len(self.other.frames))):
+            scope = self._scope(depth)
+            if scope is None or scope.reference is None:
+                continue
+            lines = self.call.frames[-1 - depth].place.line, self.other.frames[-1 - depth].place.line
+            for definition, line in ((scope.target, lines[0]), (scope.reference, lines[1])):
+                for test in conditions_around(definition, line):
+                    if found := self._explore(test, scope):
+                        return [f"{definition.place(test)} `{definition.code(test)}`", *found]
+        return []
+
+    def links_of_module(self, path: str, kinds: tuple[str, str]) -> list[str]:
+        """Return the links from a module that is of another class to what the constructor around it was given."""
+        link = f"{path} is a {kinds[0]} (a {kinds[1]} in the reference)"
+        around, _, name = path.rpartition(".")
+        while name.isdigit():  # of a list or a sequence: that is what the attribute names
+            around, _, name = around.rpartition(".")
+        made = [
+            _making(sources, around, name, kind)
+            for sources, kind in zip((self.target, self.reference), kinds, strict=True)
+        ]
+        own, other = made
+        if own is None:
+            return [link]
+        method, statement, right = own
+        told = f"{method.place(statement)} `{method.code(statement)}`"
+        if other is not None and other[0].code(other[1]) != method.code(statement):
+            told += f" (`{other[0].code(other[1])}`, {other[0].place(other[1])}, in the reference)"
+        scope = _Scope(-1, method, other[0] if other is not None else None, (around, around))
+        classes = self.target.class_of(around), self.reference.class_of(around)
+        tests = conditions_around(method, method.place(statement).line)
+        further = next((found for one in (right, *tests) if (found := self._of_constructor(one, scope, classes))), [])
+        return [link, told, *further]
 
     def _scope(self, depth: int) -> _Scope | None:
         """Return the scope of a frame, counted from the innermost one."""
@@ -273,8 +343,11 @@ class _Given:
 def _given(caller: Definition, line: int, callee: Definition, name: str) -> _Given | None:
     """Return what the call of a function, in a line of its caller, passes for a parameter."""
     statement = statement_at(caller, line)
-    if statement is None or not isinstance(callee.node, Function):
+    if not isinstance(callee.node, Function):
         return None
+    if statement is None:  # a twin, whose line is not known
+        calls = list(calls_in(caller.node, callee.node.name))
+        return _Given.of(caller, calls[0], callee, name) if len(calls) == 1 else None
     calls = list(calls_in(statement, callee.node.name))
     if not calls:  # called by another name: a module, a constructor, a function that is held under a name
         most, named = len(parameters(callee.node, is_bound(callee.node))), parameters(callee.node, bound=False)
@@ -308,6 +381,19 @@ class _Constructing:
     definition: Definition
     call: ast.Call
     module: str
+
+
+def _making(
+    sources: ProgramSources, around: str, attribute: str, kind: str
+) -> tuple[Definition, ast.stmt, ast.expr] | None:
+    """Return the assignment that gave a module to the one around it: one that names its class, or the last."""
+    every = [
+        (method, statement, right)
+        for method in sources.methods(sources.class_of(around))
+        for statement, right in _assignments(method.node, ("self", attribute))
+    ]
+    named = [one for one in every if next(calls_in(one[2], kind), None) is not None]
+    return named[-1] if named else every[-1] if every else None
 
 
 def _constructing(sources: ProgramSources, name: str, path: str) -> _Constructing | None:

@@ -29,6 +29,7 @@ from numscope.store.schema import TableRow
 
 _MOST_LOSSES = 4  # steps whose losses are shown
 _MOST_LINKS = 8  # of the chain to the cause that are shown
+_LINES_OF_A_LINK = 5  # changed lines of code are long
 MEANING = {
     "semantic": "the two compute different things, in any precision",
     "precision": "the same computation, in another dtype or cast at another place",
@@ -220,7 +221,7 @@ def _chain(origin: Origin, paint: Paint, width: int) -> list[str]:
     shown = []
     for link in origin.chain[:_MOST_LINKS]:
         first, *others = textwrap.wrap(link, width - 6, break_long_words=False, break_on_hyphens=False) or [""]
-        shown += [f"    {paint('←', '36')} {first}", *(f"      {line}" for line in others[:2])]
+        shown += [f"    {paint('←', '36')} {first}", *(f"      {line}" for line in others[: _LINES_OF_A_LINK - 1])]
     return shown
 
 

@@ -1,0 +1,1 @@
+"""Real bugs: two releases of a library from PyPI, the bad one against the one that mended it, and controls."""
