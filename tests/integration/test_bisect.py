@@ -22,6 +22,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 width = int(os.environ.get("WIDTH", "32"))
 wrong = "--wrong" in sys.argv or os.environ.get("FLAG") == "1"
+tanh, dtype = "--tanh" in sys.argv, torch.bfloat16 if "--low" in sys.argv else torch.float32
 class Block(nn.Module):
     def __init__(self, index):
         super().__init__()
@@ -32,13 +33,13 @@ class Block(nn.Module):
         if wrong and self.index == 9:
             h = h * torch.sigmoid(1.702 * h)
         else:
-            h = F.gelu(h)
+            h = F.gelu(h, approximate="tanh" if tanh and self.index == 9 else "none")
         return x + self.down(h)
-model = nn.Sequential(*(Block(i) for i in range(12)))
+model = nn.Sequential(*(Block(i) for i in range(12))).to(dtype)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 if "--chance" in sys.argv:
     torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
-x = torch.randn(64, width)
+x = torch.randn(64, width).to(dtype)
 for step in range(3):
     optimizer.zero_grad()
     model(x).pow(2).mean().backward()
@@ -86,6 +87,21 @@ def test_the_second_pass_finds_the_repair_with_a_twentieth_of_the_disk(
     again = bisect(*words)
     assert again.returncode == 1
     assert again.stderr.count("done already") == 4
+
+
+def test_lockstep_decides_where_rounding_is_too_coarse(script: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("--reference", script, "--out", out, "--no-check", "--json", tmp_path / "report.json")
+    done = bisect("--target", f"{script} --low --tanh", *words)
+    assert done.returncode == 1, done.stderr
+    assert "now lockstep, call by call" in done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["origin"]["module"], report["origin"]["mechanism"]) == ("9", "semantic")
+    assert "approximate" in report["origin"]["reason"]
+    assert report["origin"]["error"]["relative"] < 1e-3
+    healthy = bisect("--target", f"{script} --low", *words)
+    assert healthy.returncode == 0, healthy.stderr
+    assert "are those of the reference's program" in healthy.stderr
 
 
 def test_an_axis_derives_the_reference(script: Path, tmp_path: Path) -> None:

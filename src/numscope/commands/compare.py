@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtraError("xlsxwriter", "compare --xlsx")
     if args.top < 0:
         raise SettingsError("--top must be at least 0")
-    from numscope.compare.comparison import compare
+    from numscope.diagnose.sharpened import compare
 
     comparison = compare(
         args.target,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from numscope.compare.comparison import CompareOptions, Comparison, compare
 from numscope.core.report import Origin, Report
-from numscope.diagnose.explain.below_rounding import reveal
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.explain.carried import carried_to_loss
 from numscope.diagnose.explain.explanation import Explanation, needs_tensors
 from numscope.diagnose.explain.modules import DiagnoseRuns
 from numscope.diagnose.explain.statistics_only import unknowable
-from numscope.diagnose.explain.suspect import explain, explain_call
+from numscope.diagnose.explain.suspect import explain
+from numscope.diagnose.lockstep import lockstep
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.store.reader import Run
 
@@ -73,7 +73,7 @@ def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseR
         return pair_step(comparison, step, rank)
 
     if report.verdict in ("equivalent", "incomplete"):
-        return reveal(comparison, paired, lambda pairs, origin: explain_call(pairs, origin, diagnose_inside))
+        return lockstep(comparison, paired)
     if report.verdict != "diverged" or report.origin is None:
         return report
     explained: dict[_Suspect, Origin] = {}

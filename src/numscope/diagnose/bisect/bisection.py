@@ -3,6 +3,7 @@
 DIR/target, DIR/reference                 first pass: fingerprints
 DIR/target-again, DIR/reference-again     does each command repeat itself?
 DIR/target-tensors, DIR/reference-tensors second pass: the suspects' tensors, in the step where they are
+DIR/target-lockstep, DIR/reference-lockstep where no fault shows, but could hide in rounding: all tensors of a step
 DIR/target-on-cpu, DIR/target-float64     the proof: the target with the origin's operator elsewhere
 DIR/report.json, DIR/test_origin.py       the answer, and a test that shows it
 DIR/bisect.json                           the passes that are done: a second call goes on from there
@@ -12,14 +13,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -32,15 +35,18 @@ from numscope.diagnose.bisect.axes import JobEnvironment
 from numscope.diagnose.diagnosis import SUSPECTS, diagnose
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.intervene.proof import Proof, prove, reroutes, with_proofs
+from numscope.diagnose.lockstep import Lockstep, results
 from numscope.diagnose.recorded.differing_tensors import differing_tensors
-from numscope.diagnose.recorded.paired_step import pair_step
+from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.diagnose.recorded.shared_inputs import subgraphs_of
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.recorded.subgraph import Subgraph
+from numscope.diagnose.sharpened import is_coarse
 from numscope.store import rundir
 
 Tell = Callable[[str], None]
 _MOST_NAMES = 4000
+WINDOW_ON_DISK = 8 << 30  # bytes of both runs' tensors that lockstep keeps at once
 _TO_PROVE = ("device", "precision", "unknown")  # a program that computes something else does so on the CPU too
 
 
@@ -86,6 +92,8 @@ class Bisection:
                 self._pass(item, f"{item.name}-again", ("--keep", "stats"), "does it repeat itself?")
                 self._tell(f"     {self.repeats(item)}")
         coarse = compare(self._out / "target", self._out / "reference")
+        if coarse.report.origin is None and is_coarse(coarse.report):
+            return self._in_lockstep(coarse)
         if coarse.report.origin is None:
             told = coarse.report.reason if coarse.verdict in ("incomplete", "incomparable") else "nothing to look into"
             self._tell(f"     the two runs are {coarse.verdict}: {told}")
@@ -103,6 +111,38 @@ class Bisection:
             fine = coarse  # the second run does not show the fault: the report says what could not be replayed
         self._tell("     replaying the suspects")
         return self._proven(diagnose(fine), coarse), fine
+
+    def _in_lockstep(self, coarse: Comparison) -> tuple[Report, Comparison]:
+        """Feed each call of the target the reference's inputs, a window of the first step after the other."""
+        largest = coarse.report.resolution["largest"] if coarse.report.resolution else 0.0
+        self._tell(f"     {coarse.verdict}, but a fault below {largest:.1g} could hide: now lockstep, call by call")
+        row = coarse.calls.slice(0, 1).to_pylist()[0]
+        windows = list(lockstep_windows(pair_step(coarse, row["step"], row["rank"])))
+        self._passes += 2 * len(windows) - 2
+        report, fine = coarse.report, coarse
+        for number, window in enumerate(windows):
+            folders = []
+            for item, names in zip(self._jobs, window):
+                keep = ("--keep", "tensors") if len(windows) == 1 else ("--keep", "stats")
+                options = [*keep, *(f"--tensors={name}" for name in names if len(windows) > 1)]
+                folder = f"{item.name}-lockstep{f'-{number}' if len(windows) > 1 else ''}"
+                what = f"tensors of step {row['step']}, window {number + 1} of {len(windows)}"
+                self._pass(item, folder, (*options, "--steps", str(row["step"])), what)
+                folders.append(self._out / folder)
+            fine = compare(*folders, allow_incomplete=True)
+            report = diagnose(fine)
+            if report.verdict == "diverged":
+                break
+            if len(windows) > 1:  # the disk holds one window at a time
+                for path in folders:
+                    shutil.rmtree(path, ignore_errors=True)
+                    self._state.pop(path.name, None)
+        if report.verdict == "diverged":
+            return report, fine
+        self._tell(f"     {(report.resolution or {}).get('sentence', 'no tensor was kept')}")
+        return replace(
+            coarse.report, resolution=report.resolution, details={**coarse.report.details, **report.details}
+        ), fine
 
     def _proven(self, report: Report, coarse: Comparison) -> Report:
         """Return the report with what the target gives when the origin runs elsewhere, where that can prove it."""
@@ -216,6 +256,40 @@ def wanted_tensors(comparison: Comparison) -> tuple[list[str], list[str]]:
         if pair is not None and pair.reference_order is not None:
             reference.update(dict.fromkeys(_around(pairs.reference, pair.reference_order)))
     return list(target)[:_MOST_NAMES], list(reference)[:_MOST_NAMES]
+
+
+def lockstep_windows(pairs: PairedStep) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield windows of the names of the tensors, in each run, from which lockstep judges: so many bytes at once.
+
+    A step that fits into one window is kept as a whole.
+    """
+    sides = (pairs.target, pairs.reference)
+    whole = sum(_bytes(side, number) for side in sides for number in side.tensors)
+    if whole <= WINDOW_ON_DISK:
+        yield [], []
+        return
+    window: tuple[set[int], set[int]] = (set(), set())
+    size = 0
+    for result in results(pairs, Lockstep()):
+        for side, held, needed in zip(sides, window, result.needs()):
+            size += sum(_bytes(side, number) for number in set(needed) - held)
+            held.update(needed)
+        if size > WINDOW_ON_DISK or max(map(len, window)) > _MOST_NAMES:
+            yield _window(pairs, window)
+            window, size = (set(), set()), 0
+    if any(window):
+        yield _window(pairs, window)
+
+
+def _window(pairs: PairedStep, numbers: tuple[set[int], set[int]]) -> tuple[list[str], list[str]]:
+    target, reference = numbers
+    return list(_slots_of(pairs.target, target)), list(_slots_of(pairs.reference, reference))
+
+
+def _bytes(graph: StepGraph, number: int) -> int:
+    tensor = graph.tensors[number]
+    bits = re.search(r"\d+", tensor.dtype)  # bool has one byte
+    return math.prod(tensor.shape) * (int(bits[0]) // 8 if bits else 1)
 
 
 def _names(subgraph: Subgraph) -> Iterable[str]:

@@ -141,6 +141,7 @@ class StepGraph:
             stored = ShardKey(row["shard"], row["key"]) if is_whole else None
             self.tensors[number] = RecordedTensor(number, dtype, tuple(row["shape"]), device, row["hash"], stored)
         self._data: dict[int, torch.Tensor] = {}
+        self._held = 0
         self._join_remeasured()
 
     def _join_remeasured(self) -> None:
@@ -193,7 +194,17 @@ class StepGraph:
         found = self._data.get(number)
         if found is None:
             found = self._data[number] = to_torch(self.array(number), self.tensors[number].dtype)
+            self._held += found.nbytes
         return found
+
+    def held(self) -> int:
+        """Return how many bytes of data are held in memory."""
+        return self._held
+
+    def forget(self) -> None:
+        """Let go of the data: it is read again where it is needed."""
+        self._data.clear()
+        self._held = 0
 
     def array(self, number: int) -> Array:
         """Return a tensor's data as a numpy array."""

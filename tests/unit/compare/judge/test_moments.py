@@ -70,3 +70,18 @@ def test_the_call_is_the_origin_though_its_error_would_pass_as_rounding() -> Non
     assert isinstance(result.findings[0].reason, StandsOut)
     assert result.findings[0].relative < result.findings[0].expected
     assert not judged(layers(seed=1), layers(seed=2)).findings
+
+
+def test_a_part_of_a_tensor_has_moments_of_its_own() -> None:
+    def halves(seed: int) -> Script:
+        random = np.random.default_rng(seed)
+        script = data(Script(), numbers(SHAPE))
+        for layer in range(4):
+            whole = numbers(SHAPE, seed=layer + 1)
+            if layer == 2:
+                whole = whole * np.where(np.arange(128) < 64, 1.0 + 2e-3 * random.random(), 1.0)
+            whole = (whole * (1.0 + ERROR * random.standard_normal(SHAPE))).astype(ml_dtypes.bfloat16)
+            script.call(f"Tensor.chunk.{layer}.forward", {"input.0": whole}, {"output.0": whole[:, :64].copy()})
+        return script
+
+    assert not standing_out(halves(1), halves(2))

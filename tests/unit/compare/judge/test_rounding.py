@@ -16,6 +16,7 @@ from numscope.compare.judge.rounding.limits import (
     Norms,
     bounds,
     common_roundoff,
+    error_of_coarser,
 )
 from numscope.core.dtypes import SINGLE, unit_roundoff
 from numscope.core.operators import Rounding
@@ -243,3 +244,45 @@ def test_double_precision_is_never_held_against_float32() -> None:
     assert common_roundoff([DOUBLE, SINGLE], coarser=False) == SINGLE
     assert common_roundoff([DOUBLE, DOUBLE], coarser=False) == DOUBLE
     assert common_roundoff([0.0, SINGLE], coarser=False) == 0.0  # an integer is exact
+
+
+@pytest.mark.parametrize("error", [1e-7, 1e-5, 1e-4, 1e-3])
+@pytest.mark.parametrize("count", [64, 4096])
+def test_a_cast_to_a_coarser_dtype_makes_the_root_of_an_error(error: float, count: int) -> None:
+    import ml_dtypes
+
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        x = random.standard_normal(count)
+        moved = x + error * random.standard_normal(count)
+        peak = float(np.abs(x).max() * np.sqrt(count) / np.linalg.norm(x))
+        a, b = (one.astype(ml_dtypes.bfloat16).astype(np.float64) for one in (x, moved))
+        came_in, came_out = (np.linalg.norm(p - q) / np.linalg.norm(p) for p, q in ((x, moved), (a, b)))
+        granted = error_of_coarser(*(np.array([one]) for one in (BF16, came_in, float(count), peak))).item()
+        assert came_out <= granted
+        if count * error > 32 * BF16:  # of fewer flips than 16 each is a large part
+            assert granted < 8 * came_out
+
+
+def test_what_is_not_coarser_makes_nothing_of_an_error() -> None:
+    roundoff, came_in, ones = np.array([0.0, BF16]), np.array([1e-3, 0.0]), np.ones(2)
+    assert error_of_coarser(roundoff, came_in, ones, ones).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("rows", [48, 512, 4096])
+def test_the_gradient_of_a_narrow_norms_weight_rounds_at_each_row(rows: int) -> None:
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    x, g = (torch.randn(rows, 64, generator=generator).bfloat16() for _ in range(2))
+    made = []
+    for wide in (False, True):
+        weight = torch.ones(64, dtype=torch.float64 if wide else torch.bfloat16, requires_grad=True)
+        given, gradient = (one.to(weight.dtype) for one in (x, g))
+        torch.nn.functional.layer_norm(given, (64,), weight).backward(gradient)
+        assert weight.grad is not None
+        made.append(weight.grad.double())
+    error = float((made[0] - made[1]).norm() / made[1].norm()) / BF16
+    call = {"roundoff": BF16, "in_elements": 64.0 * rows, "off_elements": 64.0, "own": 1.0}
+    floor, *_ = of(Rounding.NORMALISE, backward=True, **call)
+    assert error < floor < 8 * error

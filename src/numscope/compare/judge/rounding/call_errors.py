@@ -14,7 +14,14 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
 from numscope.compare.judge.rounding.accuracy import measured
 from numscope.compare.judge.rounding.choices import error_of_other_rows, explained_flips, flipped, values_agree
-from numscope.compare.judge.rounding.limits import KINK, MOST_CANCELLATION, TWO_PRECISIONS, Norms, bounds
+from numscope.compare.judge.rounding.limits import (
+    KINK,
+    MOST_CANCELLATION,
+    TWO_PRECISIONS,
+    Norms,
+    bounds,
+    error_of_coarser,
+)
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import RESOLUTION, Measures, filled
 from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff
@@ -71,6 +78,7 @@ def call_errors(
         carried = np.where(absolute > 0, absolute * columns.moved_in(norms), 0.0) + relative * came_in
         kinked = operators.having(Trait.KINKED) & operators.backward
         carried += np.where(kinked, KINK * np.sqrt(np.minimum(came_in, 1.0)), 0.0)
+        carried += error_of_coarser(columns.coarsened(), came_in, norms.out_elements, columns.peak())
     expected = floor + carried
     discrete_in = columns.any((slots.role == INPUT) & columns.discrete & ~columns.bitwise)
     discrete_out = columns.any(columns.made & columns.discrete & ~columns.bitwise)
@@ -238,6 +246,12 @@ class _SlotColumns:
     def peak(self) -> Floats:
         """Return how many times the largest element of each call's outputs is as large as their root mean square."""
         return np.maximum(self.largest(self.made & ~self.discrete, self.peaks), 1.0)
+
+    def coarsened(self) -> Floats:
+        """Return the roundoff of each call's results where it is coarser than that of what it is given, else 0."""
+        both = np.fmin(self.roundoff_a, self.roundoff_b)
+        made, given = self.largest(self.made & ~self.discrete, both), self.largest(self.given, both)
+        return np.where((made > given) & (given > 0), made, 0.0)
 
     def moved_in(self, norms: Norms) -> Floats:
         """Return the distance between the two sides' inputs of each call, relative to the norm of its output."""

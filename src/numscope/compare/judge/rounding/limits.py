@@ -62,6 +62,11 @@ MOST_LOGIT = 1e4
 MOST_NARROW_FLOOR = 256.0  # units of roundoff: in narrow formats, more would explain everything
 SIGN_LIKE = 1e6  # gain of a relative error where an element that is zero but for rounding comes out as ±1
 KINK = 6.0  # a relative error e flips about e of a mask's elements: 6√e comes out
+SPACING = 2.0  # units of roundoff between two neighbouring numbers, at most
+DEVIATIONS, FURTHER = (
+    4.0,
+    2.0,
+)  # of a count of elements that fall to the other side: √ of what is expected, and by chance
 TWO_PRECISIONS = 4.0  # units of roundoff by which outputs of two dtypes differ at least
 
 
@@ -182,6 +187,16 @@ def _backward(norms: Norms, g: Gains) -> Bound:
     return _enlarged(bound, np.maximum(elementwise, summed))
 
 
+def _backward_of_normalise(norms: Norms, g: Gains) -> Bound:
+    """The gradient of a weight is a sum over rows. A CPU adds m rows up in the narrow format itself: √(m/6)·u more.
+
+    Each addition rounds by u/√3 of a partial sum that grows as √k: u·√(Σk/3) = u·m/√6, and the result is √m.
+    """
+    bound = _backward(norms, g)
+    rows = np.maximum(norms.in_elements / norms.off_elements, 1.0)
+    return bound._replace(floor=bound.floor * np.where(norms.narrow & (rows > 1.0), 1.0 + np.sqrt(rows / 6.0), 1.0))
+
+
 RULES: dict[Rounding, Rule] = {
     Rounding.SCALE: _scale,
     Rounding.PRODUCT: _product,
@@ -198,9 +213,10 @@ def bounds(classes: Ints, backward: Flags, sign_like: Flags, norms: Norms) -> Bo
     parts: list[tuple[Flags, Rule, Gains]] = [
         (~backward & (classes == kind), RULES.get(kind, _constant), gains) for kind, gains in FORWARD.items()
     ]
-    gated = classes == Rounding.GATED
+    gated, normalises = classes == Rounding.GATED, classes == Rounding.NORMALISE
     parts += [
-        (backward & ~moves & ~gated, _backward, BACKWARD),
+        (backward & ~moves & ~gated & ~normalises, _backward, BACKWARD),
+        (backward & normalises, _backward_of_normalise, BACKWARD),
         (backward & moves, _constant, BACKWARD_OF_MOVE),
         (backward & gated, _backward_of_gated, BACKWARD),
     ]
@@ -212,6 +228,19 @@ def bounds(classes: Ints, backward: Flags, sign_like: Flags, norms: Norms) -> Bo
                     column[rows] = values
     floor = np.where(norms.narrow & ~backward, np.minimum(whole.floor, MOST_NARROW_FLOOR), whole.floor)
     return Bound(floor, whole.absolute, np.where(sign_like & ~backward, SIGN_LIKE, whole.relative))
+
+
+def error_of_coarser(roundoff: Floats, came_in: Floats, elements: Floats, peak: Floats) -> Floats:
+    """Return what a cast to a coarser dtype makes of a relative error e: √(2u·e), far more than e itself.
+
+    A share e/2u of the elements ends one spacing away, which is 2u at most; by chance a few more, perhaps the largest.
+    `roundoff` is 0 where a call's results are no coarser than what it is given.
+    """
+    spacing = SPACING * roundoff
+    with np.errstate(divide="ignore", invalid="ignore"):
+        expected = np.minimum(came_in / spacing, 1.0)
+        share = expected + (DEVIATIONS * np.sqrt(expected / elements) + FURTHER / elements) * peak**2
+    return np.asarray(np.where((roundoff > 0) & (came_in > 0), spacing * np.sqrt(np.minimum(share, 1.0)), 0.0))
 
 
 def common_roundoff(sides: Sequence[float], coarser: bool) -> float:

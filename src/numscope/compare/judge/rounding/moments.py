@@ -95,7 +95,9 @@ class Moments:
         numbers = np.array([not is_discrete(word) for word in a.book.words] + [False])[a.tensors.dtype[slots.a]]
         is_module = calls.kind[rows] == a.book.code("module")
         whole = (calls.phase[rows] == a.book.code("forward")) & ((calls.children[rows] == 0) | is_module)
-        usable = made & whole & ~jumps[rows] & numbers & shift.known
+        given = np.bincount(slots.pair[~made], weights=shift.elements[~made], minlength=pairs)[slots.pair]
+        chosen = (kinds[place][rows] == Rounding.MOVE) & (shift.elements != given)  # a part has moments of its own
+        usable = made & whole & ~jumps[rows] & ~chosen & numbers & shift.known
         usable &= (shift.error <= _MOST_ERROR) & (shift.elements >= _LEAST_ELEMENTS)
         self._usable = usable
         beyond = np.hypot(

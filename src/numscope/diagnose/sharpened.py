@@ -1,0 +1,50 @@
+"""`ns.compare` of runs that kept tensors: where rounding is too coarse to decide, lockstep does."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import cache, wraps
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from numscope.compare.comparison import CompareOptions, Comparison
+from numscope.compare.comparison import compare as compare_as_recorded
+from numscope.compare.resolution import TYPICAL_FAULT
+from numscope.core.report import Report
+from numscope.store.reader import Run
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from numscope.diagnose.recorded.paired_step import PairedStep
+
+
+@wraps(compare_as_recorded)
+def compare(
+    target: str | os.PathLike[str] | Run, reference: str | os.PathLike[str] | Run, **options: Unpack[CompareOptions]
+) -> Comparison:
+    """Compare two runs, by lockstep too where what was recorded cannot decide."""
+    return sharpened(compare_as_recorded(target, reference, **options))
+
+
+def sharpened(comparison: Comparison) -> Comparison:
+    """Return a comparison with what lockstep says, where it cannot tell a typical fault from rounding by itself."""
+    if not is_coarse(comparison.report) or find_spec("torch") is None:
+        return comparison
+    from numscope.diagnose.lockstep import lockstep
+    from numscope.diagnose.recorded.paired_step import pair_step
+
+    @cache
+    def paired(step: int, rank: int) -> PairedStep:
+        return pair_step(comparison, step, rank)
+
+    return replace(comparison, report=lockstep(comparison, paired))
+
+
+def is_coarse(report: Report) -> bool:
+    """Tell whether a typical fault could hide in what rounding explains, in an answer that finds none."""
+    found = report.resolution
+    if report.verdict not in ("equivalent", "incomplete") or found is None:
+        return False
+    return bool(found["largest"] > TYPICAL_FAULT)
