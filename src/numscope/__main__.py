@@ -20,6 +20,7 @@ from typing import TextIO
 from numscope.commands import available, module_of
 from numscope.commands.grammar import Parser, parser_of, with_bare_json
 from numscope.core.errors import InvalidSetting, NumscopeError, SettingsError, cure_of, describe
+from numscope.core.language.chinese import say, translated
 from numscope.core.untrusted import shown
 from numscope.core.version import __version__
 
@@ -74,12 +75,12 @@ def _show_what_can_be_shown(stream: TextIO, errors: str = "replace") -> str | No
 
 
 def _parser() -> argparse.ArgumentParser:
-    lines = "\n".join(f"  {name:<10} {line}" for name, line in available().items())
+    lines = "\n".join(f"  {name:<10} {say(line)}" for name, line in available().items())
     parser = Parser(
         prog="numscope",
         usage="numscope [-h] [--version] [--debug] COMMAND …",
-        description=f"{ABOUT}\n\ncommands:\n{lines}",
-        epilog="numscope COMMAND -h explains a command.",
+        description=f"{say(ABOUT)}\n\n{say('commands')}:\n{lines}",
+        epilog=say("numscope COMMAND -h explains a command."),
     )
     parser.add_argument("--version", action="version", version=f"numscope {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
@@ -116,7 +117,7 @@ def _fail(error: Exception, debug: bool) -> int:
     else:
         where = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         message = f"this is a fault in numscope ({where}): please report it with what --debug shows"
-    print(f"numscope: {shown(' '.join(message.split()))}", file=sys.stderr)
+    print(f"numscope: {shown(translated(' '.join(message.split())))}", file=sys.stderr)
     return 2
 
 

@@ -1,8 +1,10 @@
 """Print the completion script of a shell: commands, options, and what an option may be given.
 
-source <(numscope completion bash)                             # in ~/.bashrc
-source <(numscope completion zsh)                              # in ~/.zshrc, after compinit
-numscope completion fish > ~/.config/fish/completions/numscope.fish
+  source <(numscope completion bash)                             # in ~/.bashrc
+  source <(numscope completion zsh)                              # in ~/.zshrc, after compinit
+  numscope completion fish > ~/.config/fish/completions/numscope.fish
+
+Make it again after an upgrade.
 """
 
 from __future__ import annotations

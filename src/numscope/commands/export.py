@@ -1,10 +1,12 @@
 """`numscope export RUN DEST --format …`: write a run in another tool's format.
 
-msprobe   step{N}/rank{R}/dump.json, stack.json, construct.json and dump_tensor_data: what msprobe compares and draws
-ptdbg     JSON lines and .npy files, as ptdbg_ascend's compare reads them
-npy       one file per kept tensor, under its name
-csv       calls.csv and tensors.csv (or the tensors alone, into DEST.csv)
-parquet   the same with sketches
+  msprobe   step{N}/rank{R}/dump.json, stack.json, construct.json and dump_tensor_data: what msprobe compares and draws
+  ptdbg     JSON lines and .npy files, as ptdbg_ascend's compare reads them
+  npy       one file per kept tensor, under its name
+  csv       calls.csv and tensors.csv (or the tensors alone, into DEST.csv)
+  parquet   the same with sketches
+
+What is not in the format is left out.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from numscope.core.errors import SettingsError
+from numscope.core.language.chinese import language, say
 
 JSON = "--json"
 _TO_STDOUT = "-"
@@ -25,6 +26,18 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, description: str, usage: str | None = None, epilog: str | None = None) -> None:
         super().__init__(prog, usage, description, epilog, formatter_class=argparse.RawDescriptionHelpFormatter)
 
+    def localise(self) -> None:
+        """Put the help into the reader's language; examples stay as they are."""
+        if language() == "en":
+            return
+        paragraphs = (self.description or "").split("\n\n")
+        self.description = "\n\n".join(one if one.startswith("  ") else say(_one_line(one)) for one in paragraphs)
+        for action in self._actions:
+            if action.help and action.help != argparse.SUPPRESS:
+                action.help = say(action.help)
+        for group in self._action_groups:
+            group.title = say(group.title or "")
+
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
         near = difflib.get_close_matches(unknown.partition("=")[0].split(" ")[0], self._option_string_actions, n=1)
@@ -32,11 +45,16 @@ class Parser(argparse.ArgumentParser):
         raise SettingsError(f"{message.removeprefix('argument ')} ({cure}{self.prog} -h lists the arguments)")
 
 
+def _one_line(paragraph: str) -> str:
+    return " ".join(paragraph.split())
+
+
 def parser_of(name: str, command: ModuleType) -> Parser:
     """Return the parser of a command, with what every command has."""
     parser = Parser(prog=f"numscope {name}", description=command.__doc__ or command.HELP)
     command.add_arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show where an error came from")
+    parser.localise()
     return parser
 
 

@@ -24,8 +24,8 @@ Numbers = Callable[[int], bool]
 Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSettings.of checks names and values
 GUARD_RECORD = "numscope-guard"  # the run that a guard writes where nothing else is said
 
-# Variables of the same prefix that are no settings: they connect the processes of a job, or turn compiled functions off.
-_NOT_SETTINGS = {"NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE", "NUMSCOPE_CACHE_BYTES"}
+# Variables of the same prefix that are no settings: they connect processes of a job, say the language …
+_NOT_SETTINGS = {"NUMSCOPE_LANG", "NUMSCOPE_RUN", "NUMSCOPE_PID", "NUMSCOPE_NATIVE", "NUMSCOPE_CACHE_BYTES"}
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TextIO
 
 from numscope.compare.comparison import Comparison
+from numscope.core.language.chinese import translated
 from numscope.core.untrusted import shown
 
 _WHY = {
@@ -27,10 +28,10 @@ def print_alignment(comparison: Comparison, stream: TextIO) -> None:
             continue
         step, rank = row["step"], row["rank"]
         if (step, rank) != last:
-            print(f"step {step}, rank {rank}", file=stream)
+            print(translated(f"step {step}, rank {rank}"), file=stream)
             last = (step, rank)
         target, reference = row["target_name"] or "—", row["reference_name"] or "—"
         both = target if target == reference else f"{target}  ↔  {reference}"
-        print(f"  {shown(both)}  ({_WHY[row['alignment']]})", file=stream)
-    print(f"{trivial} calls are paired with the same name at the same place", file=stream)
+        print(f"  {shown(both)}  ({translated(_WHY[row['alignment']])})", file=stream)
+    print(translated(f"{trivial} calls are paired with the same name at the same place"), file=stream)
     print(file=stream)

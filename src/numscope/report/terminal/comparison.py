@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import textwrap
 from collections.abc import Iterable
 from typing import TextIO
 
@@ -22,11 +21,14 @@ import pyarrow.compute as pc
 from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import Graft, sentence
 from numscope.compare.spool import Rows
+from numscope.core.language.chinese import language, say, translated
 from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown
+from numscope.report.terminal.lines import columns, localised, padded, wrapped
 from numscope.report.terminal.worst_pairs import groups
 from numscope.store.schema import TableRow
 
+_HEADS = (("relative", 10), ("cosine", 9), ("max abs", 9))
 _MOST_LOSSES = 4  # steps whose losses are shown
 _MOST_LINKS = 8  # of the chain to the cause that are shown
 _LINES_OF_A_LINK = 5  # changed lines of code are long
@@ -86,7 +88,7 @@ def lines(
     if report.verdict == "incomplete":
         shown += _missing(report, paint, width)
     else:
-        shown += [f"  {line}" for line in textwrap.wrap(report.reason, width - 2, break_long_words=False)[:5]]
+        shown += _wrapped("  ", report.reason, width)[:6]
     if report.origin:
         shown += _source(report.origin, paint, width)
         shown += _chain(report.origin, paint, width)
@@ -107,13 +109,12 @@ def lines(
         said = [f"{one.place}: the worst of {one.count}" if one.count > 1 else one.place for one in found]
         shown += ["", *_pairs(table, said, paint, width, only)]
     if report.resolution is not None and "sentence" in report.resolution:
-        first, *others = textwrap.wrap(report.resolution["sentence"], width - 13, break_long_words=False)
-        shown += ["", f"  {paint('resolution', '36')} {first}", *(f"             {line}" for line in others)]
+        shown += ["", *_labelled(paint, "resolution", "36", report.resolution["sentence"], width)]
     shown += ["", *_coverage(comparison, paint, width)]
     if any(_estimated(row) for row in table):
         shown += _wrapped("  ", "~ estimated from fingerprints; --keep tensors gives exact measures", width)
     if report.origin is not None:
-        shown += ["", f"  {paint('next', '36')}       {_next(comparison)}"]
+        shown += ["", f"  {_label(paint, 'next', '36')}{_next(comparison)}"]
     return shown
 
 
@@ -138,7 +139,7 @@ def _losses(report: Report, paint: Paint, width: int) -> list[str]:
     apart = max(_apart(one["target"], one["reference"]) for one in known)
     said = f"apart by {_number(apart)} at most" if apart else "the same to the bit"
     steps = f" in {len(known)} steps" if len(known) > 1 else ""
-    return _labelled(paint("loss", "36") + "       ", f"{'; '.join(sides)}; {said}{steps}", width)
+    return _labelled(paint, "loss", "36", f"{'; '.join(sides)}; {said}{steps}", width)
 
 
 def _apart(target: float, reference: float) -> float:
@@ -146,29 +147,28 @@ def _apart(target: float, reference: float) -> float:
     return difference / abs(reference) if reference else difference
 
 
-def _labelled(label: str, text: str, width: int) -> list[str]:
-    """Return a text of as many lines as it needs, under a label of eleven columns that is there already."""
-    first, *others = textwrap.wrap(text, width - 13, break_long_words=False) or [""]
-    return [f"  {label}{first}", *(f"             {line}" for line in others)]
+def _labelled(paint: Paint, label: str, colour: str, text: str, width: int) -> list[str]:
+    """Return a text of as many lines as it needs, under a label of eleven columns."""
+    first, *others = wrapped(translated(text), width - 13) or [""]
+    return [f"  {_label(paint, label, colour)}{first}", *(f"             {line}" for line in others)]
+
+
+def _label(paint: Paint, label: str, colour: str) -> str:
+    said = say(label)
+    return paint(said, colour) + " " * max(1, 11 - columns(said))
 
 
 def _wrapped(indent: str, text: str, width: int, hang: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=indent,
-        subsequent_indent=indent + hang,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return wrapped(translated(text), width, indent, indent + hang)
 
 
 def verdict_badge(report: Report, paint: Paint) -> str:
     """Return the verdict as the first line begins with it; of an incomplete comparison that is the whole line."""
     colour = f"{_COLOURS[report.verdict]};7;1"
     if report.verdict == "incomplete":
-        return f"{paint(' INCOMPLETE:', colour)} {report.details['rest']['headline']}"
-    return paint(f" {report.verdict.upper()} ", colour)
+        label = "INCOMPLETE:" if language() == "en" else f"{say(report.verdict)}："
+        return f"{paint(f' {label}', colour)} {translated(report.details['rest']['headline'])}"
+    return paint(f" {report.verdict.upper() if language() == 'en' else say(report.verdict)} ", colour)
 
 
 def _settings(report: Report, paint: Paint, width: int) -> list[str]:
@@ -179,7 +179,7 @@ def _settings(report: Report, paint: Paint, width: int) -> list[str]:
     first = sorted(report.settings, key=lambda one: one["name"] != cause)
     told = [f"{one['name']}: {_setting(one['target'])} against {_setting(one['reference'])}" for one in first[:3]]
     more = f" and {len(first) - 3} more (numscope doctor TARGET REFERENCE)" if len(first) > 3 else ""
-    return _labelled(paint("settings", "36") + "   ", "; ".join(told) + more, width)
+    return _labelled(paint, "settings", "36", "; ".join(told) + more, width)
 
 
 def _setting(value: object) -> str:
@@ -191,18 +191,18 @@ def _missing(report: Report, paint: Paint, width: int) -> list[str]:
     told: list[str] = []
     said = report.details["rest"]["headline"]
     for lack in [one for one in report.coverage["missing"] if not said.startswith(one)][:6]:
-        first, *others = textwrap.wrap(lack, width - 13, break_long_words=False)
-        told += [f"  {paint('missing', '33')}    {first}", *(f"             {line}" for line in others)]
-    first, *others = textwrap.wrap(report.details["rest"]["reason"], width - 13, break_long_words=False)[:4]
-    told += [f"  the rest   {first}", *(f"             {line}" for line in others)]
-    return [*told, "", "  --allow-incomplete gives the verdict of the rest; --step and --rank choose"]
+        told += _labelled(paint, "missing", "33", lack, width)
+    told += _labelled(paint, "the rest", "", report.details["rest"]["reason"], width)[:4]
+    return [*told, "", localised("  --allow-incomplete gives the verdict of the rest; --step and --rank choose")]
 
 
 def _headline(origin: Origin, badge: str, paint: Paint) -> str:
-    where = f" in {origin.module}" if origin.module and origin.kind not in ("module", "parameter") else ""
     rank = f", rank {origin.rank}" if origin.rank else ""
-    kind = f" ({origin.kind})" if origin.kind in ("missing", "extra", "data", "parameter") else ""
-    return f"{badge} at {paint(origin.call, '1')}{kind}{where}, step {origin.step}{rank}"
+    kind = f" ({say(origin.kind)})" if origin.kind in ("missing", "extra", "data", "parameter") else ""
+    call = paint(origin.call, "1") + kind
+    if origin.module and origin.kind not in ("module", "parameter"):
+        call = say("{0} in {1}", call, origin.module)
+    return f"{badge} {say('at {0}, step {1}', call, origin.step)}{rank}"
 
 
 def _source(origin: Origin, paint: Paint, width: int) -> list[str]:
@@ -220,7 +220,7 @@ def _chain(origin: Origin, paint: Paint, width: int) -> list[str]:
     """Return the links from the use to the cause, a line each."""
     shown = []
     for link in origin.chain[:_MOST_LINKS]:
-        first, *others = textwrap.wrap(link, width - 6, break_long_words=False, break_on_hyphens=False) or [""]
+        first, *others = wrapped(translated(link), width - 6) or [""]
         shown += [f"    {paint('←', '36')} {first}", *(f"      {line}" for line in others[: _LINES_OF_A_LINK - 1])]
     return shown
 
@@ -232,12 +232,13 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     told = []
     if prefix["calls"]:
         said = f"the first {_calls(prefix['calls'])}" if prefix["calls"] > 1 else "the first call"
-        told += _labelled(paint("identical", "32") + "  ", f"{said}, to {prefix['last']}", width)
+        told += _labelled(paint, "identical", "32", f"{said}, to {prefix['last']}", width)
     origin = report.origin
     assert origin is not None
-    told += _labelled(paint("origin", "31;1") + "     ", f"{origin.call}: {_error(origin)}", width)
+    told += _labelled(paint, "origin", "31;1", f"{origin.call}: {_error(origin)}", width)
     if origin.mechanism != "unknown":
-        told += _labelled(paint("mechanism", "36") + "  ", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
+        meaning = f"{say(origin.mechanism)}: {translated(MEANING[origin.mechanism])}"
+        told += _labelled(paint, "mechanism", "36", meaning, width)
     count, seen = 0, {name: dict[str, None]() for name in ("module", "phase", "step")}
     for part in comparison.call_rows.batches(["verdict", *seen]):
         spread = part.filter(pc.equal(part["verdict"], "inherited"))
@@ -249,7 +250,7 @@ def _story(comparison: Comparison, paint: Paint, width: int) -> list[str]:
         steps = len(seen["step"])
         text = f"{_calls(count)}, {', '.join(phases)}, {steps} step{'s' * (steps > 1)}: "
         text += ", ".join(modules[:4]) + (f" and {len(modules) - 4} more modules" if len(modules) > 4 else "")
-        told += _labelled(paint("inherited", "33") + "  ", text.rstrip(": "), width)
+        told += _labelled(paint, "inherited", "33", text.rstrip(": "), width)
     return told
 
 
@@ -261,27 +262,26 @@ def _error(origin: Origin) -> str:
 
 
 def _rivals(rivals: Iterable[Origin], paint: Paint, width: int) -> list[str]:
-    label = paint("also", "33") + "       "
-    return [line for rival in list(rivals)[:2] for line in _labelled(label, rival.reason, width)]
+    return [line for rival in list(rivals)[:2] for line in _labelled(paint, "also", "33", rival.reason, width)]
 
 
 def _graft(graft: Graft, paint: Paint, width: int) -> list[str]:
-    first, *rest = textwrap.wrap(sentence(graft), width - 13, break_long_words=False)
-    return [f"  {paint('grafted', '36')}    {first}", *(f"             {line}" for line in rest)]
+    return _labelled(paint, "grafted", "36", sentence(graft), width)
 
 
 def _pairs(rows: list[TableRow], said: list[str], paint: Paint, width: int, only: str | None) -> list[str]:
     """Return a line of figures per pair of tensors, and under it what stands beside it."""
     if not rows:
-        return ["  no pair of tensors differs"] if not only else [f"  no pair is {only}"]
+        return [localised("  no pair of tensors differs" if not only else f"  no pair is {only}")]
     places = {(row["step"], row["rank"]) for row in rows}
     name_width = width - 46
-    title = "largest differences" if said else "pairs"
-    told = [paint(f"  {title:<{name_width}}{'relative':>10} {'cosine':>9} {'max abs':>9}  {'verdict':<10}", "2")]
+    title = padded(say("largest differences" if said else "pairs"), name_width)
+    heads = " ".join(padded(say(name), room, right=True) for name, room in _HEADS)
+    told = [paint(f"  {title}{heads}  {say('verdict')}", "2")]
     for number, row in enumerate(rows):
         mark = "~" if _estimated(row) else " "
         cells = f"{mark}{_cell(row['relative_l2']):>9} {_cell(row['cosine'], 5):>9} {_cell(row['max_abs_err']):>9}"
-        verdict = paint(f"{row['verdict'] or 'unmeasured':<10}", _CALL_COLOURS.get(row["verdict"], ""))
+        verdict = paint(say(row["verdict"] or "unmeasured"), _CALL_COLOURS.get(row["verdict"], ""))
         name = row["target_name"]
         rank = f", rank {row['rank']}" if row["rank"] else ""
         at = f"{said[number]}{rank}" if said else f"step {row['step']}{rank}" if len(places) > 1 else ""
@@ -290,7 +290,7 @@ def _pairs(rows: list[TableRow], said: list[str], paint: Paint, width: int, only
             name = ""
         told.append(f"  {name:<{name_width}}{cells}  {verdict}".rstrip())
         if at:
-            told.append(paint(f"      {at}", "2"))
+            told.append(paint(f"      {translated(at)}", "2"))
         if row["reason"] and row["verdict"] in ("equivalent", None):
             told += [paint(line, "2") for line in _wrapped("      ", row["reason"], width)]
     return told
@@ -305,8 +305,9 @@ def _unmatched(comparison: Comparison, top: int, paint: Paint, width: int) -> li
             side = "target" if row["target_name"] else "reference"
             location = f"  {os.path.basename(row['source_file'])}:{row['source_line']}" if row["source_file"] else ""
             call = f"{row['target_name'] or row['reference_name']}, step {row['step']}{location}"
-            told.append(f"  {paint(f'only in the {side:<9}', _CALL_COLOURS['unmatched'])}  {_cut(call, width - 25)}")
-    return told or ["  no call is unmatched"]
+            only = padded(localised(f"only in the {side}"), 21)
+            told.append(f"  {paint(only, _CALL_COLOURS['unmatched'])}  {_cut(call, width - 25)}")
+    return told or [localised("  no call is unmatched")]
 
 
 def _estimated(row: TableRow) -> bool:
@@ -336,7 +337,7 @@ def chosen_pairs(pairs: Rows, top: int, only: str | None = None, sort: str = "er
 
 def _coverage(comparison: Comparison, paint: Paint, width: int) -> list[str]:
     coverage, counts = comparison.report.coverage, comparison.report.counts
-    told = "  ".join(f"{paint(str(count), _CALL_COLOURS[name])} {name}" for name, count in counts.items() if count)
+    told = "  ".join(f"{paint(str(count), _CALL_COLOURS[name])} {say(name)}" for name, count in counts.items() if count)
     text = f"{coverage['matched']} of {coverage['target']} calls matched with {coverage['reference']}"
     if coverage["unmatched_target"] or coverage["unmatched_reference"]:
         text += f" ({coverage['unmatched_target']} only in the target, {coverage['unmatched_reference']} only in the reference)"

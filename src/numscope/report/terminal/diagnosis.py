@@ -20,13 +20,14 @@ from __future__ import annotations
 import math
 import re
 import shutil
-import textwrap
 from typing import TextIO
 
 from numscope.core.json_value import JsonObject
+from numscope.core.language.chinese import say, translated
 from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown
 from numscope.report.terminal.comparison import MEANING, Paint, verdict_badge
+from numscope.report.terminal.lines import columns, padded, wrapped
 
 _SHOWS = {
     "semantic": "stays: no rounding does that",
@@ -51,10 +52,12 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
     badge = verdict_badge(report, paint)
     if origin is None:
         return [badge, "", *_wrapped("", report.reason, width)]
-    where = f" in {origin.module}" if origin.module and origin.module not in origin.call else ""
     rank = f", rank {origin.rank}" if origin.rank else ""
+    call = paint(origin.call, "1")
+    if origin.module and origin.module not in origin.call:
+        call = say("{0} in {1}", call, origin.module)
     shown = _unknowable(report, width)
-    shown += [f"{badge} at {paint(origin.call, '1')}{where}, step {origin.step}{rank}", ""]
+    shown += [f"{badge} {say('at {0}, step {1}', call, origin.step)}{rank}", ""]
     shown += _wrapped("", _without_place(origin), width)
     if origin.source is not None:
         shown.append(f"  {paint(f'{origin.source.file}:{origin.source.line}', '36')}")
@@ -80,11 +83,11 @@ def _unknowable(report: Report, width: int) -> list[str]:
     found = report.details.get("unknowable")
     if not isinstance(found, dict):
         return []
-    return [*textwrap.wrap(str(found["sentence"]), width), *(f"  {command}" for command in found["commands"]), ""]
+    return [*wrapped(translated(str(found["sentence"])), width), *(f"  {command}" for command in found["commands"]), ""]
 
 
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
-    shown = _wrapped("mechanism", f"{origin.mechanism}: {MEANING[origin.mechanism]}", width)
+    shown = _wrapped("mechanism", f"{say(origin.mechanism)}: {translated(MEANING[origin.mechanism])}", width)
     if origin.repair is None and (origin.mechanism in _NOTHING_TO_REPAIR or not _was_replayed(origin)):
         return shown
     repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
@@ -123,10 +126,10 @@ def _bars(lift: JsonObject, mechanism: str, width: int) -> list[str]:
     bars = []
     for number, (label, key) in enumerate(rows):
         value = lift.get(key)
-        shown = f"{label:<12} {_number(value):>7}  {'━' * _length(value, longest)}"
-        row = f"  {'lift' if not number else '':<{_LABEL}}{shown.rstrip()}"
-        told = _SHOWS.get(mechanism, "") if key == "float64" and lift.get("native") else ""
-        bars.append(f"{row}  {told}" if told and len(row) + len(told) + 2 <= width else row)
+        shown = f"{padded(say(label), 12)} {_number(value):>7}  {'━' * _length(value, longest)}"
+        row = f"  {padded(say('lift') if not number else '', _LABEL)}{shown.rstrip()}"
+        told = translated(_SHOWS.get(mechanism, "")) if key == "float64" and lift.get("native") else ""
+        bars.append(f"{row}  {told}" if told and columns(row) + columns(told) + 2 <= width else row)
     return bars
 
 
@@ -226,7 +229,5 @@ def _number(value: float | None) -> str:
 
 
 def _wrapped(label: str, text: str, width: int, hang: bool = False) -> list[str]:
-    room = f"  {label:<{_LABEL}}" if label or hang else "  "
-    return textwrap.wrap(
-        text, width, initial_indent=room, subsequent_indent=" " * len(room), break_long_words=False
-    ) or [room.rstrip()]
+    room = f"  {padded(say(label), _LABEL)}" if label or hang else "  "
+    return wrapped(translated(text), width, room, " " * columns(room)) or [room.rstrip()]

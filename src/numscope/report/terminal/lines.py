@@ -1,21 +1,69 @@
-"""Lines of output: styled where stdout is a terminal, plain text of any width where it is not."""
+"""Lines of output, in the reader's language: styled where stdout is a terminal, plain text of any width where it is not.
+
+A Chinese character takes two columns, and a line may be broken before each: `columns`, `padded` and `wrapped` know that.
+"""
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
+import unicodedata
 from collections.abc import Iterable, Sequence
 
+from numscope.core.language.chinese import language, translated
 from numscope.core.untrusted import shown
 
 Part = str | tuple[str, str]  # text, or text and a rich style
 Line = str | Sequence[Part]
 
 
+_WIDE = re.compile(r"[\u2e80-\u9fff\uff00-\uffef]")
+_PIECE = re.compile(
+    r"[\u2e80-\u9fff\uff00-\uffef][，。；：）、”]*|[^\s\u2e80-\u9fff\uff00-\uffef]+[，。；：）、”]*|\s+"
+)
+
+
+def columns(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def padded(text: str, width: int, right: bool = False) -> str:
+    """Return a text with blanks up to a number of columns, before it where it is aligned to the right."""
+    blanks = " " * max(0, width - columns(text))
+    return blanks + text if right else text + blanks
+
+
+def wrapped(text: str, width: int, indent: str = "", hang: str | None = None) -> list[str]:
+    """Return a text as lines of at most so many columns; `hang` indents all but the first."""
+    hang = indent if hang is None else hang
+    if not _WIDE.search(text):
+        return textwrap.wrap(
+            text, width, initial_indent=indent, subsequent_indent=hang, break_long_words=False, break_on_hyphens=False
+        )
+    lines, line = [], indent
+    for piece in _PIECE.findall(text):
+        if columns(line + piece.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = hang
+        line += piece if line.strip() or not piece.isspace() else ""
+    return [*lines, line.rstrip()] if line.strip() else lines
+
+
+def localised(text: str) -> str:
+    """Return a part of a line in the reader's language, as wide as it was where blanks make it a column."""
+    if language() == "en":
+        return text
+    said = translated(text)
+    return padded(said.rstrip(), columns(text)) if text.endswith("  ") else said
+
+
 def text_of(line: Line) -> str:
     """Return a line without its styles."""
     if isinstance(line, str):
-        return shown(line)
-    return shown("".join(part if isinstance(part, str) else part[0] for part in line))
+        return shown(localised(line))
+    return shown("".join(localised(part if isinstance(part, str) else part[0]) for part in line))
 
 
 def print_lines(lines: Iterable[Line]) -> None:
@@ -30,7 +78,9 @@ def print_lines(lines: Iterable[Line]) -> None:
     console = Console(highlight=False)
     for line in lines:
         parts = [line] if isinstance(line, str) else line
-        safe = [shown(part) if isinstance(part, str) else (shown(part[0]), part[1]) for part in parts]
+        safe = [
+            shown(localised(part)) if isinstance(part, str) else (shown(localised(part[0])), part[1]) for part in parts
+        ]
         console.print(Text.assemble(*safe), soft_wrap=True)
 
 
