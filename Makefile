@@ -1,6 +1,7 @@
 # make demo    two runs of a small model, one with a real bug: captured, compared, explained
 # make test    every test
 # make crash   200 jobs killed at random moments, and what they leave
+# make long    what takes long: steps of a million calls, jobs of thousands of steps
 # make check   lint, format, types, import rules, built front end
 # make compiled  whether capture leaves compiled jobs alone: every job, level and order
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
@@ -34,10 +35,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compiled crash check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo test compiled crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,7s/^# //p' Makefile
+	@sed -n '1,8s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -52,6 +53,9 @@ test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 
 crash: $(CORE) $(TEST_TOOLS)
 	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
+
+long: $(CORE) $(TEST_TOOLS)
+	@LONG=1 $(PY) -m pytest tests/integration/test_memory.py --timeout=3600 -q
 
 check: check-python check-frontend
 

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Hashable
 
+from numscope.capture.recording.interned import PASSING
 from numscope.core.json_value import Json
 from numscope.core.report import plain
 
 _SIMPLE = (int, float, bool, str, type(None))
 _INTEGERS = frozenset({int})
+_REMEMBERED = 10_000  # arguments with their texts: of one step there are hundreds
 LONGEST = 64  # items of a list or dictionary that are described
 _DEEPEST = 3  # levels of nested lists that are compared item by item
 
@@ -32,6 +34,14 @@ def key_of(value: object, depth: int = 0) -> Hashable:
     if isinstance(value, slice):  # of an index: there are many of them
         return (slice, key_of(value.start), key_of(value.stop), key_of(value.step))
     return describe_text(value)
+
+
+def remember(known: dict[Hashable, int], arguments: Hashable, text: int) -> None:
+    """Remember the number of the text that describes arguments, unless it passes."""
+    if text < PASSING:
+        if len(known) >= _REMEMBERED:
+            known.clear()
+        known[arguments] = text
 
 
 def describe_text(value: object) -> str:

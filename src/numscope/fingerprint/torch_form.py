@@ -191,7 +191,8 @@ class TorchBatch:
             return None
         try:
             if tensor.is_conj() or tensor.is_neg():
-                tensor = tensor.detach().resolve_conj().resolve_neg()
+                # In the order in which it would be kept: of -0.0, torch makes 0.0 or -0.0 by the order.
+                tensor = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
             address = _data_ptr(tensor)
         except RuntimeError:  # batched and functional ones have no storage
             return None

@@ -15,6 +15,7 @@ from numscope.capture.paddle.optimizer import Optimizers, tick
 from numscope.capture.paddle.own_code import OwnCode
 from numscope.capture.paddle.static import pause_in_static
 from numscope.capture.paddle.watch import Undo, Watch
+from numscope.capture.recording.interned import Strings
 from numscope.capture.recording.recorder import Recorder
 from numscope.core.errors import SettingsError
 from numscope.core.settings import CaptureSettings
@@ -39,7 +40,7 @@ class PaddleFrontend:
             from numscope.fingerprint.numpy_form import NumpyBatch
 
             measure = NumpyBatch()
-        self.recorder = Recorder(open_writer, measure, lambda array: array)
+        self.recorder = Recorder(open_writer, measure, lambda array: array, Strings(passes=True))
         self.watch = Watch(self.recorder, settings)
         self._settings = settings
         self._models = models

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import paddle
 
-from numscope.capture.arguments import describe, key_of
+from numscope.capture.arguments import describe, key_of, remember
 from numscope.capture.paddle.tensors import Tensors
 from numscope.capture.recording.interned import Series
 from numscope.capture.recording.recorder import Recorder
@@ -240,7 +240,8 @@ class Watch:
                 **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
                 **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
             }
-            number = self._argument_ids[key] = self.recorder.strings.id(json.dumps(shape))
+            number = self.recorder.strings.of_call(json.dumps(shape))
+            remember(self._argument_ids, key, number)
         return number
 
     def measure(self, slots: list[Slot], name: int, backward: bool = False) -> list[MeasuredSlot]:

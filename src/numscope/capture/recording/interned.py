@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -13,16 +14,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 Ids = npt.NDArray[np.int32]
+MOST = 100_000  # texts of calls that are interned: with their names in a series 25 MB
+PASSING = 1 << 29  # a number from here on stands for a text that passes; there are as many as below
 
 
 class Strings:
-    """Interned strings, as numbers and as an Arrow dictionary."""
+    """Interned strings, as numbers and as an Arrow dictionary.
 
-    def __init__(self) -> None:
+    What calls are named and given may be new in each of a million calls, and in each step of a long job. Where `passes`,
+    the first of these texts are interned, and the others are kept as bytes until the step after theirs is written.
+    """
+
+    def __init__(self, passes: bool = False) -> None:
         self._ids: dict[str, int] = {"": 0}  # so that no other text's number is false
         self._texts: list[str] = [""]
         self._lock = threading.Lock()
         self._array: pa.Array = pa.array([], pa.string())
+        self._passes = passes
+        self._passing = _Passing()
+        self._step_began = 0  # texts that had passed by then
 
     def id(self, text: str) -> int:
         """Return the number of a text."""
@@ -34,15 +44,80 @@ class Strings:
                     self._texts.append(text)
         return found
 
+    @property
+    def is_full(self) -> bool:
+        """Tell whether a call's text that is new now passes."""
+        return self._passes and len(self._texts) > MOST
+
+    def of_call(self, text: str) -> int:
+        """Return the number of a text that calls may have in any number: that of one that passes is good for two steps."""
+        if self.is_full and text not in self._ids:
+            return PASSING + self._passing.add(text) % PASSING
+        return self.id(text)
+
+    def begin_step(self) -> int:
+        """Return how many texts have passed that no row recorded from now on has: those of the step before the last."""
+        past, self._step_began = self._step_began, self._passing.count
+        return past
+
+    def forget(self, past: int) -> None:
+        """Forget so many texts that have passed: all of their rows are columns."""
+        self._passing.forget(past)
+
     def __getitem__(self, number: int) -> str:
-        return self._texts[number]
+        return self._texts[number] if number < PASSING else self._passing[number - PASSING]
 
     def column(self, ids: Ids) -> pa.Array:
         """Return a column of texts; a negative number is null."""
+        if len(ids) and ids.max() >= PASSING:
+            return pa.array([None if number < 0 else self[number] for number in ids.tolist()], pa.string())
         if len(self._array) < len(self._texts):
             new = pa.array(self._texts[len(self._array) :], pa.string())
             self._array = pa.concat_arrays([self._array, new])
         return self._array.take(nullable(ids))
+
+
+class _Passing:
+    """Texts one after the other as bytes, the first of them forgotten."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # the writer's thread reads and forgets
+        self._bytes = bytearray()
+        self._ends = array("q")  # of each text, counted from the first byte ever
+        self._forgotten = 0  # texts
+        self._bytes_forgotten = 0
+
+    @property
+    def count(self) -> int:
+        """How many texts there have been."""
+        return self._forgotten + len(self._ends)
+
+    def add(self, text: str) -> int:
+        """Add a text; return its number."""
+        with self._lock:
+            self._bytes += text.encode("utf-8", "surrogatepass")
+            self._ends.append(self._bytes_forgotten + len(self._bytes))
+            return self.count - 1
+
+    def forget(self, count: int) -> None:
+        """Forget the first texts that there have been."""
+        with self._lock:
+            gone = min(count, self.count) - self._forgotten
+            if gone > 0:
+                end = self._ends[gone - 1]
+                del self._bytes[: end - self._bytes_forgotten]
+                del self._ends[:gone]
+                self._forgotten, self._bytes_forgotten = self._forgotten + gone, end
+
+    def __getitem__(self, number: int) -> str:
+        """Return the text of a number, which is told by its remainder: there may have been more than have numbers."""
+        with self._lock:
+            place = (number - self._forgotten) % PASSING
+            if place >= len(self._ends):
+                return ""
+            start = self._ends[place - 1] if place else self._bytes_forgotten
+            piece = self._bytes[start - self._bytes_forgotten : self._ends[place] - self._bytes_forgotten]
+            return piece.decode("utf-8", "surrogatepass")
 
 
 class Shapes:
@@ -120,6 +195,8 @@ class Series:
         """Return the interned name of the call of that number."""
         names = self.backward if phase == "backward" else self.forward
         if number >= len(names):
+            if self._strings.is_full:
+                return self._strings.of_call(self._template.format(head=self.head, n=number, phase=phase))
             with self._lock:
                 while len(names) <= number:
                     text = self._template.format(head=self.head, n=len(names), phase=phase)

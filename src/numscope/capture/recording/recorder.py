@@ -92,6 +92,7 @@ class Recorder:
         "_measure",
         "_open_writer",
         "_parts",
+        "_past_texts",
         "_tables",
         "_tensors",
         "_to_numpy",
@@ -162,6 +163,7 @@ class Recorder:
         self._flushed = False  # a part of this step was handed over
         self._parts = 0  # how many were
         self._handed_over = 0  # tensors with a smaller number are
+        self._past_texts = 0  # of calls, that no row has any more once the next batch is written
 
     # What the hot path calls ------------------------------------------------------------------------------------
 
@@ -358,10 +360,11 @@ class Recorder:
             for number, (value, sampled) in data.items()
         }
 
-        tables, part = self._tables, self._parts
+        tables, part, past = self._tables, self._parts, self._past_texts
         self._parts += 1
 
         def batch() -> Batch:
+            self.strings.forget(past)  # batches are made in order
             return Batch(
                 calls=tables.calls(step, part, calls),
                 slots=tables.slots(step, part, slots),
@@ -384,6 +387,7 @@ class Recorder:
         """Start numbering for a step."""
         self.step = step
         self.epoch += 1
+        self._past_texts = self.strings.begin_step()
         self.skipped, self.faults = {}, 0
         self.orders = itertools.count()
         self.tensor_numbers = itertools.count()

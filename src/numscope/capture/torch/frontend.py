@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.recording.interned import Strings
 from numscope.capture.recording.recorder import Recorder
 from numscope.capture.recording.rows import CallRow
 from numscope.capture.torch import native, numerics
@@ -53,7 +54,7 @@ class TorchFrontend(Installed):
         open_writer: Callable[[], RunWriter],
         recorder: Recorder | None = None,
     ) -> None:
-        self.recorder = recorder or Recorder(open_writer, _measure(settings), for_the_writer)
+        self.recorder = recorder or Recorder(open_writer, _measure(settings), for_the_writer, Strings(passes=True))
         watch = Watch(self.recorder, settings)
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
         self._settings = settings

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
-from numscope.capture.arguments import describe, key_of
+from numscope.capture.arguments import describe, key_of, remember
 from numscope.capture.recording.interned import Strings
 
 Arguments: TypeAlias = Sequence[object]  # of a function of the user's or torch's: values of any kind
@@ -183,7 +183,8 @@ class Values:
                 **({"args": {n: describe(v) for n, v in positional}} if positional else {}),
                 **({"kwargs": {n: describe(v) for n, v in named}} if named else {}),
             }
-            found = self._argument_ids[key] = self._strings.id(json.dumps(shape))
+            found = self._strings.of_call(json.dumps(shape))
+            remember(self._argument_ids, key, found)
         return found
 
     def state_slot(self, slots: dict[str, int], name: str) -> int:

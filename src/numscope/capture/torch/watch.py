@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from numscope.capture.recording.interned import Series
+from numscope.capture.recording.interned import PASSING, Series
 from numscope.capture.recording.recorder import UNWANTED, Recorder
 from numscope.capture.recording.rows import SLOT_WIDTH, TENSOR_OF_SLOT, CallRow, SlotRow, add_slot, add_slots
 from numscope.capture.scope import Call, Scope, any_of
@@ -144,7 +144,8 @@ class Watch(Values):
             strings = self.recorder.strings
             module, module_class = (parent.module, parent.module_class) if parent else (self.no_text, self.no_text)
             found = self.scope(Call(strings[name], strings[module], strings[module_class], kind, phase))
-            self._in_scope[name] = found
+            if name < PASSING:
+                self._in_scope[name] = found
         return found
 
     def do_first(self) -> None:
@@ -361,7 +362,9 @@ class Watch(Values):
         found = self._keeps.get(key)
         if found is None:
             strings = self.recorder.strings
-            found = self._keeps[key] = self._data_wanted(f"{strings[name]}.{strings[slot]}")
+            found = self._data_wanted(f"{strings[name]}.{strings[slot]}")
+            if name < PASSING:
+                self._keeps[key] = found
         return found
 
     def show(
@@ -392,6 +395,7 @@ class Watch(Values):
         if self.recorder.is_full(1 if self.thread.here.optimizer_step is None else _STEP):
             self.recorder.flush()
             self.tensors.forget_dead()
+            self.executions.pack()
 
     def fault(self, where: str, error: Exception) -> None:
         """Count a fault of our own; training goes on unless the user wants it raised."""

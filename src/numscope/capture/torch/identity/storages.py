@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from itertools import repeat
 from operator import attrgetter
 from typing import TypeVar
@@ -18,8 +18,12 @@ from numscope.capture.torch.identity.subclasses import PLAIN, untyped_storage, u
 from numscope.fingerprint.columns import Unmeasured
 
 _GENERATIONS = itertools.count(1, 2)  # odd, so that none is a storage's address
+LARGE = 8 << 10  # bytes: what ever so many smaller ones leave between two hand-overs is below the next number
+_LEFT = 64 << 20  # bytes of storages that may be gone without their memory being one piece again
 _ANY = -1  # a stale version that stands for the storage's version at the next look
 _NO_STORAGE = (RuntimeError, NotImplementedError)  # raised where a tensor has no storage, or no version counter
+is_gone: Callable[[int], object] = torch.UntypedStorage._expired
+free: Callable[[int], None] = torch.UntypedStorage._free_weak_ref
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _Value = TypeVar("_Value")
@@ -28,11 +32,14 @@ _Value = TypeVar("_Value")
 class Storages:
     """The storages of the running step, each known by its address.
 
-    A weak reference to each keeps its address from being given to another; it keeps no data alive.
+    A weak reference to each keeps its address from being given to another; it keeps no data alive. But on the host it lies
+    in between the data: memory around it that is free cannot be joined. So those of large storages are let go early.
     """
 
     __slots__ = (
         "_generations",
+        "_large",
+        "_large_bytes",
         "_optimizer_versions",
         "_past_generations",
         "_stale_versions",
@@ -50,6 +57,8 @@ class Storages:
         self.cached: dict[int, KnownTensor] = {}  # by the tensor's id
         self.carried_over = CarriedOver()
         self._weak_refs: dict[int, int] = {}
+        self._large: list[int] = []  # addresses of large storages on the host
+        self._large_bytes = 0  # of those that came since the last look at them
         # Of storages that calls were seen to write to: a number that stands for the address in content keys. Each write
         # gives a new one, as the version need not rise with it, or may be set back.
         self._generations: dict[int, int] = {}
@@ -231,6 +240,35 @@ class Storages:
     def _hold_address(self, address: int, storage: torch.UntypedStorage) -> None:
         if address not in self._weak_refs:
             self._weak_refs[address] = storage._weak_ref()  # type: ignore[assignment]  # a number
+            if (size := storage.nbytes()) >= LARGE and storage.device.type == "cpu":
+                self.hold_large(address, size)
+
+    def hold_large(self, address: int, size: int) -> None:
+        """Remember a large storage on the host; forget those that are gone where there may be many."""
+        self._large.append(address)
+        self._large_bytes += size
+        if self._large_bytes > _LEFT:
+            self._forget_dead_large()
+
+    def _forget_dead_large(self) -> None:
+        """Forget the large storages that are gone; another one at such an address begins a new generation."""
+        held = [(address, self._weak_refs[address]) for address in self._large if address in self._weak_refs]
+        dead = {address: reference for address, reference in held if is_gone(reference)}
+        self._large, self._large_bytes = [address for address, _ in held if address not in dead], 0
+        self._begin_generations(dead)
+        self._forget_facts(dead.keys())
+        for address, reference in dead.items():
+            del self._weak_refs[address]
+            free(reference)
+
+    def _forget_facts(self, addresses: Set[int]) -> None:
+        """Forget what is known of storages that are gone."""
+        self._unversioned -= addresses
+        self.uninitialized -= addresses
+        self.carried_over.discard_all(addresses)
+        for versions in (self._stale_versions, self._optimizer_versions, self._wrapper_versions):
+            for address in addresses & versions.keys():
+                del versions[address]
 
     def _hold_addresses(self, addresses: Sequence[int], storages: Sequence[torch.UntypedStorage]) -> None:
         held = self._weak_refs

@@ -27,14 +27,12 @@ from numscope.capture.torch.identity.layouts import (
     element_order,
     layout_key,
 )
-from numscope.capture.torch.identity.storages import Storages, address_of, addresses_of, version_of
+from numscope.capture.torch.identity.storages import Storages, address_of, addresses_of, free, is_gone, version_of
 from numscope.capture.torch.identity.subclasses import PLAIN, data_ptr, untyped_storage, unwrap, why
 from numscope.fingerprint.columns import Unmeasured
 
 KnownById = dict[int, KnownTensor]
 _ref = weakref.ref
-_expired = torch.UntypedStorage._expired
-_free = torch.UntypedStorage._free_weak_ref
 _UNTRUSTED = -1  # in place of a content key
 _LAYOUTS = 10_000  # remembered from step to step
 _UNKNOWABLE = (RuntimeError, NotImplementedError, Unmeasured)
@@ -353,16 +351,13 @@ class Tensors(Storages):
         A storage that is gone is forgotten with every tensor that was seen in it: another storage may get its address.
         """
         self.cached = {key: known for key, known in self.cached.items() if known.tensor() is not None}
-        dead = {address for address, reference in self._weak_refs.items() if _expired(reference)}
-        deque(map(_free, map(self._weak_refs.pop, dead)), 0)  # a loop in C
+        dead = {address for address, reference in self._weak_refs.items() if is_gone(reference)}
+        deque(map(free, map(self._weak_refs.pop, dead)), 0)  # a loop in C
+        self._large, self._large_bytes = [address for address in self._large if address in self._weak_refs], 0
         past, self._past_generations = self._past_generations, set()
-        past |= dead | {self._generations.pop(address) for address in dead & self._generations.keys()}
-        self._unversioned -= dead
-        self.uninitialized -= dead
-        self.carried_over.discard_all(dead)
-        for versions in (self._stale_versions, self._optimizer_versions, self._wrapper_versions):
-            for address in dead & versions.keys():
-                del versions[address]
+        gone = self._generations.keys() - self._weak_refs.keys()  # some were forgotten before
+        past |= dead | {self._generations.pop(address) for address in gone}
+        self._forget_facts(dead)
         for layout in self._layouts.values():
             layout.forget_storages(past)
 
@@ -388,4 +383,5 @@ class Tensors(Storages):
         self._sampled.clear()
         kept = self._weak_refs.keys() & self.carried_over.new_step()
         dropped, self._weak_refs = self._weak_refs, {address: self._weak_refs[address] for address in kept}
-        deque(map(_free, [dropped[address] for address in dropped.keys() - kept]), 0)
+        deque(map(free, [dropped[address] for address in dropped.keys() - kept]), 0)
+        self._large, self._large_bytes = [address for address in self._large if address in kept], 0

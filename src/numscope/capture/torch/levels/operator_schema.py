@@ -22,17 +22,19 @@ _STRAIGHT = _called is not None and _called.co_names == ("_op",)  # to call an o
 class Names:
     """The names of the successive calls of one operator in one phase: forward or backward."""
 
-    __slots__ = ("_lock", "_names", "_phase", "_series", "coming")
+    __slots__ = ("_further", "_lock", "_names", "_phase", "_series", "coming")
 
     def __init__(self, series: Series, phase: str) -> None:
         self._series = series
         self._phase = phase
         self._names = series.backward if phase == "backward" else series.forward
         self._lock = threading.Lock()
+        self._further = 0  # calls of the step whose names are not among those
         self.coming = iter(self._names)  # of the step; the hot path takes the next one itself, if there is one
 
     def begin_step(self) -> None:
         """Start anew."""
+        self._further = 0
         self.coming = iter(self._names)
 
     def next(self) -> int:
@@ -40,7 +42,9 @@ class Names:
         found = next(self.coming, -1)
         if found < 0:  # there were never as many
             with self._lock:
-                found = self._series.name(len(self._names), self._phase)
+                before = len(self._names)
+                found = self._series.name(before + self._further, self._phase)
+                self._further += len(self._names) == before  # see `Strings.of_call`
                 self.coming = iter(self._names)
                 self.coming.__setstate__(len(self._names))  # type: ignore[attr-defined]
         return found

@@ -198,7 +198,7 @@ static Given given;
 #define NAMES(X) \
     X(acquire) X(_add) X(add) X(add_alike) X(_add_numpy) X(alike) X(arguments) X(autocast) X(backward) X(begin) \
     X(_begin_step) X(_buffers) X(call) X(detach) X(__dict__) X(__enter__) X(entry) X(__exit__) \
-    X(fault) X(flatten_one) X(flatten_output) X(flush_if_full) X(grad) X(grad_fn) X(here) X(index) \
+    X(fault) X(flatten_one) X(flatten_output) X(flush_if_full) X(grad) X(grad_fn) X(here) X(hold_large) X(index) \
     X(input) X(_is_compiling_flag) X(keywords) X(kwargs) X(launch_by_triton) X(layout) X(_link) \
     X(metadata) X(_modules) X(name) X(next) X(next_functions) X(output_nr) X(packed) X(_parameters) \
     X(parameters_grad) X(register_hook) X(release) X(reserve) X(rows) X(_sequence_nr) X(show) \

@@ -15,6 +15,7 @@ from numscope.capture.recording.rows import CallRow, MeasuredAt, SlotRow, Tensor
 from numscope.capture.torch.autograd.backward import EDGE_ENTRIES, Exit, Led
 from numscope.capture.torch.autograd.recompute import Execution
 from numscope.capture.torch.identity.layouts import View
+from numscope.capture.torch.identity.storages import LARGE
 from numscope.capture.torch.levels.api import BegunCall
 from numscope.capture.torch.levels.modules import BegunModule, ModuleName
 from numscope.capture.torch.slots import POSITIONS, Place
@@ -37,7 +38,7 @@ RECORDS: tuple[type[tuple[object, ...]], ...] = (
     View,
     Way,
 )
-_CONSTANTS = {"EDGE_ENTRIES": EDGE_ENTRIES, "LIST": LIST, "LONGEST": LONGEST, "POSITIONS": POSITIONS}
+_CONSTANTS = {"EDGE_ENTRIES": EDGE_ENTRIES, "LARGE": LARGE, "LIST": LIST, "LONGEST": LONGEST, "POSITIONS": POSITIONS}
 PATH = Path(__file__).with_name("records.h")
 
 

@@ -3,6 +3,7 @@
 #pragma once
 
 enum { EDGE_ENTRIES = 3 };
+enum { LARGE = 8192 };
 enum { LIST = 16 };
 enum { LONGEST = 64 };
 enum { POSITIONS = 16 };

@@ -242,7 +242,11 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
     if (!found(weak_refs, address)) { /* as of most: nothing of it was seen, and nothing is to be doubted */
         Ref weak(from_address(c10::raw::intrusive_ptr::make_weak(storage)));
         must(PyDict_SetItem(weak_refs, address, weak));
-        content = content_key(address, version);
+        if (storage->nbytes() >= LARGE && impl->is_cpu()) {
+            Ref size(integer(static_cast<int64_t>(storage->nbytes()))), done(method(tensors, names.hold_large, address, size.p));
+        }
+        PyObject *generation = found(Tensors__generations(tensors), address); /* another one lay here, which is forgotten */
+        content = content_key(generation ? generation : address.p, version);
         number = recorded(recorder, layout, content, tensor, data, true);
         must(PyDict_SetItem(numbers, content, number));
     } else {
