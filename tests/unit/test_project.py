@@ -22,6 +22,7 @@ EXTRAS = {
     "view": set(),  # in the default install; the names of 0.1.0 still install
     "xlsx": set(),
     "ray": {"ray"},
+    "mcp": {"mcp"},
     "compat": {"PyYAML", "matplotlib"},
 }
 
@@ -66,7 +67,7 @@ def test_requirements_are_pinned_to_a_version(file: str) -> None:
 
 def test_the_tested_versions_cover_the_dependencies() -> None:
     assert set(pinned("core.txt")) == CORE
-    assert EXTRAS["ray"] | EXTRAS["compat"] <= set(pinned("test.txt"))
+    assert EXTRAS["ray"] | EXTRAS["mcp"] | EXTRAS["compat"] <= set(pinned("test.txt"))
 
 
 def test_torch_is_installed_first_and_by_itself() -> None:

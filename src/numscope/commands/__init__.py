@@ -22,6 +22,7 @@ COMMANDS = {
     "import": "turn another tool's dump into a run",
     "export": "write a run in another tool's format",
     "cache": "the copies of runs that were read from an address",
+    "mcp": "the answers as tools of a coding agent",
     "completion": "the completion script of bash, zsh or fish",
     "demo": "the whole path on a small model with a real bug",
 }
