@@ -244,7 +244,9 @@ class Facts:
         if self.inputs_unrecorded:
             return Inputs.UNRECORDED
         came_in = np.fmax(self.errors.error_in[pair], self.errors.error_state[pair])
-        unmeasured = not came_in > 0 and not self.measures.compared[self.given(pair)].all()
+        given = self.given(pair)
+        unknown = not self.measures.compared[given].all() or any(math.isnan(self.error(row)) for row in given)
+        unmeasured = not came_in > 0 and unknown
         return Inputs.UNMEASURED if unmeasured else Inputs.RECORDED
 
     def _dtypes(self, pair: int) -> Dtypes | None:

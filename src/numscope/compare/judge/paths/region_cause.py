@@ -289,6 +289,8 @@ def narrowed(state: State, row: int, regions: RegionPair, most: float = 1.0) -> 
     ends_a, ends_b = _in_both(facts, (t, r), inner_a, inner_b, most)
     ends_a |= _computed_before(facts, facts.flow_a, inner_a, state.target.partner) - {t}
     ends_b |= _computed_before(facts, facts.flow_b, inner_b, state.reference.partner) - {r}
+    ends_a |= _unchanged(facts, facts.flow_a, inner_a, regions.target) - {t}
+    ends_b |= _unchanged(facts, facts.flow_b, inner_b, regions.reference) - {r}
     if not ends_a and not ends_b:
         return regions
     return RegionPair(
@@ -334,6 +336,25 @@ def _computed_before(facts: Facts, flow: Flow, inner: Ints, partner: Ints) -> fr
             earlier, later = (sorted(tensors.hash[flow.inputs(call)].tolist()) for call in (before, here))
             if earlier == later and facts.rounding_class(side, here) not in IDLE:
                 found.add(x)
+    return frozenset(found)
+
+
+def _unchanged(facts: Facts, flow: Flow, inner: Ints, part: Region) -> frozenset[int]:
+    """Return the results of a region that are what a way into it is already: a mask, times ones.
+
+    The calls up to there change nothing, so that they are not the cause.
+    """
+    side, tensors = flow.side, flow.side.tensors
+    telling = tensors.sketched & (tensors.min < tensors.max)
+    found = set()
+    for x in inner[telling[inner]].tolist():
+        entrance = np.array(
+            [y for y in part.entrance if telling[y] and tensors.elements[y] == tensors.elements[x]], int
+        )
+        same = np.linalg.norm(tensors.sketch[entrance] - tensors.sketch[x], axis=1) == 0
+        working = facts.rounding_class(side, int(flow.producer[x])) not in IDLE
+        if working and same.any() and not filled(side, np.array([x])).any():
+            found.add(x)
     return frozenset(found)
 
 

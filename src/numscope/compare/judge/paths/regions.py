@@ -62,7 +62,7 @@ class RegionCheck:
         facts, state = self.facts, self.state
         t, r = facts.tensors(row)
         error = facts.error_or_zero(row)
-        regions = self._regions(t, r)
+        regions = self.regions(t, r)
         wrong = [int(state.target.cause[x]) for x in regions.target.entrance if state.target.wrong[x] and x != t]
         if wrong and self._refutes(pair, row, wrong, error):
             state.mark_right(t, r, error)
@@ -100,7 +100,8 @@ class RegionCheck:
         finding = region_cause(state, pair, row, regions, ErrorSizes(error, explained, front))
         return Status(Standing.UNEXPLAINED, state.suspect(finding, firm=False, at=pair))
 
-    def _regions(self, t: int, r: int) -> RegionPair:
+    def regions(self, t: int, r: int) -> RegionPair:
+        """Return the calls that lead to two tensors and do not correspond."""
         facts, state = self.facts, self.state
         return RegionPair(
             region(facts.flow_a, t, state.target.partner), region(facts.flow_b, r, state.reference.partner)
@@ -193,7 +194,7 @@ class RegionCheck:
         for row in np.flatnonzero(behind_region & same).tolist():
             if not facts.is_telling(row) or self._is_beside_error(int(producer_a[row]), int(producer_b[row])):
                 continue
-            regions = self._regions(*facts.tensors(row))
+            regions = self.regions(*facts.tensors(row))
             for cause in self._causes(regions) if not self._hides_size(row, regions) else ():
                 suspicion = state.suspicions[cause]
                 if self._is_gradient(int(producer_a[row])) and not self._is_gradient(suspicion.finding.target):

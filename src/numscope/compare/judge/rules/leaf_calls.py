@@ -20,12 +20,13 @@ from numscope.compare.judge.findings import (
 )
 from numscope.compare.judge.paths.counterparts import changed_places, lone_calls_make_up
 from numscope.compare.judge.paths.provenance import Provenance
+from numscope.compare.judge.paths.region_cause import region_cause
 from numscope.compare.judge.reasons import ChangesState, OutputDiffers, StandsOut, UnrecordedWork
 from numscope.compare.judge.rounding.moments import StandOut
 from numscope.compare.judge.rules.unrecorded_calls import lone_call_before
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Ints, Side, distinct
-from numscope.core.operators import Rounding, Trait, names_with, operator
+from numscope.core.operators import IDLE, Rounding, Trait, names_with, operator
 
 _FACTOR_SHARE = 1 / 16  # of the limit: what a wrong factor, from the same inputs, is held to
 _LIST_GAIN = 32.0  # of the error that came in, for an element of a list
@@ -106,6 +107,11 @@ class LeafCalls:
             lone = lone_call_before(facts, pair, sizes) if hidden else None
             if lone is not None:
                 state.inherit(pair, state.suspect(lone, firm=True))
+            elif (unknown := self._unknown_input(pair)) >= 0:
+                regions = self.provenance.regions.regions(*facts.tensors(unknown))
+                cause = state.suspect(region_cause(state, pair, unknown, regions, sizes), firm=False, at=pair)
+                state.uncouple(pair, [cause])
+                state.set_verdict(pair, INHERITED, cause)
             elif self._creates_for_later(pair):  # numbers of another kind, perhaps for another use: see where they lead
                 cause = state.blame(OutputDiffers(), pair, sizes, firm=False)
                 state.uncouple(pair, [cause])
@@ -176,6 +182,22 @@ class LeafCalls:
             return _Came(measured, measured)
         unknown = [facts.tensors(row)[0] for row in facts.given(pair) if np.isnan(facts.error(row))]
         return _Came(measured, max((float(state.target.error[t]) for t in unknown), default=0.0))
+
+    def _unknown_input(self, pair: int) -> int:
+        """Return the slot of an input that cannot be told apart, and that calls of one side alone made; -1 for none.
+
+        A mask of bools here and one of numbers there may mean the same. Where they do not, those calls are the cause.
+        """
+        facts = self.facts
+        for row in facts.given(pair):
+            t, r = facts.tensors(row)
+            if not np.isnan(facts.error(row)) or self.state.counterpart[t] == r:
+                continue
+            regions = self.provenance.regions.regions(t, r)
+            for one, part in zip(facts.sides, regions, strict=True):
+                if any(facts.rounding_class(one.side, call) not in IDLE for call in part.calls):
+                    return row
+        return -1
 
     def _unmeasured_source(self, pair: int) -> _Source | None:
         """Return the pair that first made an input which differs by an unknown amount, though it was given the same.
