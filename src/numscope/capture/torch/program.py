@@ -99,4 +99,7 @@ def _plain(value: object) -> object:
     if type(value) in (list, tuple) and len(value) <= _LONGEST_LIST:  # type: ignore[arg-type]
         items = [_plain(item) for item in value]  # type: ignore[attr-defined]
         return _UNKNOWN if any(item is _UNKNOWN for item in items) else items
+    if type(value) is dict and len(value) <= _LONGEST_LIST:
+        pairs = {key: _plain(item) for key, item in value.items() if type(key) is str and not is_secret(key)}
+        return _UNKNOWN if len(pairs) < len(value) or any(item is _UNKNOWN for item in pairs.values()) else pairs
     return _UNKNOWN

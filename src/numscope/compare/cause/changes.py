@@ -48,14 +48,14 @@ def changes(
     if not is_optimizer:
         for both in _on_the_stacks(call, other, target, reference):
             definition = both.target if both.is_own else both.reference
-            found.append(_change(both.target, both.reference, (both.is_own, definition, both.line)))
+            found.append(change_of(both.target, both.reference, RunningLine(definition, both.line, both.is_own)))
     if not any(found):
         kind = origin.call.split(".")[1] if is_optimizer else target.class_of(origin.module)
         found += _of_methods(kind, target, reference, ("step",) if is_optimizer else ("__init__",))
         if is_optimizer:
             found += _of_methods(kind, target, reference, ())
             for both in _on_the_stacks(call, other, target, reference):
-                found.append(_change(both.target, both.reference, None))
+                found.append(change_of(both.target, both.reference, None))
     distinct = {one.place: one for one in found if one is not None}
     return sorted(distinct.values(), key=lambda one: not one.feeds)
 
@@ -68,7 +68,7 @@ def _of_methods(
     for method in target.methods(kind):
         others = others_of.get(method.name)
         if others is not None and (not names or method.node.name in names):
-            yield _change(method, others, None)
+            yield change_of(method, others, None)
 
 
 class _Both(NamedTuple):
@@ -113,11 +113,19 @@ class _Hunk(NamedTuple):
         return [f"- {one.code}" for one in self.reference] + [f"+ {one.code}" for one in self.target]
 
 
-def _change(target: Definition, reference: Definition, runs: tuple[bool, Definition, int] | None) -> Change | None:
-    """Return how two forms of a function differ; `runs` is the line that runs, and whether it is the target's."""
+class RunningLine(NamedTuple):
+    """The line of one of two forms of a function that runs."""
+
+    definition: Definition
+    line: int
+    is_target: bool
+
+
+def change_of(target: Definition, reference: Definition, runs: RunningLine | None) -> Change | None:
+    """Return how two forms of a function differ, first where it matters for the line that runs."""
     after, before = statements(target), statements(reference)
     older, newer = ([one.text for one in side] for side in (before, after))
-    needed = feeding(runs[1], runs[2]) if runs is not None else frozenset()
+    needed = feeding(runs.definition, runs.line) if runs is not None else frozenset()
     hunks: list[_Hunk] = []
     for kind, i, j, k, m in difflib.SequenceMatcher(None, older, newer, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -125,11 +133,11 @@ def _change(target: Definition, reference: Definition, runs: tuple[bool, Definit
         both = after[k:m], before[i:j]
         feeds = distance = 0
         if runs is not None:
-            own = both[0] if runs[0] else both[1]
-            side, place = (after, k) if runs[0] else (before, i)
+            own = both[0] if runs.is_target else both[1]
+            side, place = (after, k) if runs.is_target else (before, i)
             begin = own[0].line if own else side[min(place, len(side) - 1)].line
             end = own[-1].last if own else begin
-            distance = max(begin - runs[2], runs[2] - end, 0)
+            distance = max(begin - runs.line, runs.line - end, 0)
             feeds = not distance or any(_matters(one, needed) for part in both for one in part)
         hunks.append(_Hunk(*both, bool(feeds), distance))
     if not hunks:

@@ -111,6 +111,8 @@ def worth(node: ast.AST, lookup: Lookup) -> object:
 def _worth(node: ast.AST, lookup: Lookup) -> object:
     if isinstance(node, ast.Constant):
         return node.value
+    if isinstance(node, ast.Dict) and not node.keys:
+        return {}
     if name := dotted(node):
         return lookup(name)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

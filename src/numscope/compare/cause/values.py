@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from numscope.compare.cause.changes import Change, RunningLine, change_of
 from numscope.compare.cause.expressions import (
     argument,
     calls_in,
@@ -69,7 +71,7 @@ def value_text(value: object) -> str:
     """Return a value as a chain shows it."""
     if isinstance(value, float):
         return f"{value:.8g}"
-    return repr(value) if isinstance(value, (str, int, bool, list, type(None))) else "not given"
+    return repr(value) if isinstance(value, (str, int, bool, list, dict, type(None))) else "not given"
 
 
 @dataclass(frozen=True)
@@ -265,17 +267,21 @@ class _Follow:
                 return self.target.value(modules[0], names[1:])
             return self.target.configured(modules[0], names[-1]) if len(names) == 2 else UNKNOWN
 
-        for method in self.target.methods(kinds[0]):
-            for statement, right in _assignments(method.node, ("self", name)):
-                found = worth(right, lookup)
-                if found is not UNKNOWN and not _equal(found, value):
-                    continue
-                link = f"{method.place(statement)} `{method.code(statement)}`"
-                other = next(
-                    (one for one in self.reference.methods(kinds[1]) if one.node.name == method.node.name), None
-                )
-                scope = _Scope(-1, method, other, modules)
-                return [link, *self._of_constructor(right, scope, kinds)]
+        others = {method.name.rpartition(".")[2]: method for method in list(self.reference.methods(kinds[1]))[::-1]}
+        writers = [
+            _Writer(method, others.get(method.node.name), statement, right, worth(right, lookup))
+            for method in self.target.methods(kinds[0])
+            for statement, right in _assignments(method.node, ("self", name))
+        ]
+        writers = [one for one in writers if one.value is UNKNOWN or _holds(value, one.value)]
+        # The one that gives the value, or that does not do what the reference's does; else the first.
+        for writer in sorted(writers, key=lambda one: (one.value is UNKNOWN, one.change is None)):
+            link = f"{writer.method.place(writer.statement)} `{writer.method.code(writer.statement)}`"
+            scope = _Scope(-1, writer.method, writer.other, modules)
+            further = self._of_constructor(writer.right, scope, kinds)
+            if writer.value is UNKNOWN and writer.change is not None and not further:
+                return [link, writer.change.link]
+            return [link, *further]
         for function in self.target.functions():  # set by the script, after the module was made
             for statement, right in _assignments(function.node, ("*", name)):
                 if _equal(worth(right, lambda _: UNKNOWN), value):
@@ -414,19 +420,59 @@ def _assigned(function: ast.AST, name: tuple[str, ...]) -> list[ast.expr]:
     return [right for _, right in _assignments(function, name)][::-1]
 
 
+class _Writer(NamedTuple):
+    """A statement, in a method of a module's class, that writes an attribute."""
+
+    method: Definition
+    other: Definition | None  # the reference's form of the method
+    statement: ast.stmt
+    right: ast.expr
+    value: object
+
+    @property
+    def change(self) -> Change | None:
+        """How the reference's method differs, where that matters for the statement."""
+        if self.other is None:
+            return None
+        change = change_of(
+            self.method, self.other, RunningLine(self.method, self.method.place(self.statement).line, True)
+        )
+        return change if change is not None and change.feeds else None
+
+
 def _assignments(function: ast.AST, name: tuple[str, ...]) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """Yield the statements that assign to a dotted name; `*` stands for whatever is before an attribute."""
     for node in ast.walk(function):
-        targets: Sequence[ast.expr] = ()
         if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets: Sequence[ast.expr] = node.targets
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
             targets = [node.target]
+        else:
+            continue
         for target in targets:
-            if dotted(target) == name or (name[0] == "*" and dotted(target)[1:] and dotted(target)[-1:] == name[1:]):
-                assert isinstance(node, (ast.Assign, ast.AnnAssign))
-                assert node.value is not None
-                yield node, node.value
+            for one, right in _parts(target, node.value):
+                holder = one.value if isinstance(one, ast.Subscript) else one  # `self.scaling[name] = …`
+                fits = (
+                    dotted(holder)[1:] and dotted(holder)[-1:] == name[1:] if name[0] == "*" else dotted(holder) == name
+                )
+                if fits and right is not None:
+                    yield node, right
+
+
+def _parts(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+    """Yield each target of an assignment with its value: `a, b = 1, 2` has two."""
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        yield target, value
+        return
+    values: Sequence[ast.expr | None] = [value] * len(target.elts)
+    if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+        values = value.elts
+    yield from zip(target.elts, values, strict=True)
+
+
+def _holds(value: object, part: object) -> bool:
+    """Return whether an attribute that has a value may have got it from a part of it."""
+    return _equal(value, part) or (isinstance(value, dict) and any(_equal(one, part) for one in value.values()))
 
 
 def _equal(one: object, other: object) -> bool:

@@ -7,8 +7,8 @@
      "sources": [{"file": "/job/model.py", "line": 12, "text": "class RMSNorm(nn.Module):\\n …"}],
      "packages": {"transformers": "4.36.2"}}
 
-Values are numbers, flags, short texts and lists of them, so that a number that a call is given can be followed to the
-attribute, the constructor and the configuration that it came from.
+Values are numbers, flags, short texts, and lists and dicts of them, so that a number that a call is given can be
+followed to the attribute, the constructor and the configuration that it came from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TypedDict
 FILE = "program.json"
 FORMAT = "numscope.program/1"
 
-Value = bool | int | float | str | None | list["Value"]
+Value = bool | int | float | str | None | list["Value"] | dict[str, "Value"]
 
 
 class ObjectValues(TypedDict):
