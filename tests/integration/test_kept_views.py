@@ -57,7 +57,7 @@ def test_views_read_back_bit_for_bit_and_take_no_bytes(tmp_path: Path, what: str
         cap.save("view", made)
 
     run = arrays_of(tmp_path / "run", body)
-    expected = to_numpy(made.clone(memory_format=torch.contiguous_format).resolve_neg())
+    expected = to_numpy(made.resolve_neg().clone(memory_format=torch.contiguous_format))
     found = run.tensor("Save.view.0.forward.output.0")
     assert found.dtype == expected.dtype
     assert found.shape == expected.shape

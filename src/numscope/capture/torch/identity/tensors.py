@@ -320,7 +320,8 @@ class Tensors(Storages):
                 if view is not None:
                     return self._recorder.keep_view(number, view)
                 is_base = True
-        copy = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+        # Resolved first, as its hash is: torch's copy of a negative complex view has other signs of zero.
+        copy = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         data = fetched_later(copy) if self._recorder.stores else copy
         done = self._recorder.keep(number, data, copy.numel() * copy.element_size())
         if done and is_base:
