@@ -130,5 +130,6 @@ def test_an_imported_folder_of_outputs_has_one_origin(tmp_path):
 def test_diagnose_claims_nothing_about_inputs_that_were_not_recorded(tmp_path):
     a, b = trained(tmp_path / "a", Net("eps"), "output"), trained(tmp_path / "b", Net(), "output")
     origin = ns.diagnose(a, b).origin
-    assert origin.mechanism == "unknown"
+    assert origin.mechanism == "semantic"  # its eps differs: an argument, and those are recorded
+    assert origin.repair is None
     assert "not recorded" in origin.details["diagnosis"]["could_not"]
