@@ -67,18 +67,18 @@ class Sites:
 
     def _add(self, frame: FrameType | None, base: int) -> int:
         node = self._ids.setdefault(base, {})
-        walked: list[tuple[CodeType, int]] = []
+        walked: list[tuple[CodeType, int, int]] = []
         while frame is not None:
             code = frame.f_code
             if base >= 0 and id(code) in self._boundaries:
                 break
             self._codes[id(code)] = code
-            walked.append((code, frame.f_lasti))
+            walked.append((code, frame.f_lasti, frame.f_lineno or code.co_firstlineno))
             node = node.setdefault(id(code), {}).setdefault(frame.f_lasti, {})
             frame = frame.f_back
         frames = list(self._frames[base]) if base >= 0 else []
-        for code, lasti in reversed(walked):
-            if described := self._describe(code, lasti):
+        for code, lasti, line in reversed(walked):
+            if described := self._describe(code, lasti, line):
                 frames.append(described)
         user = next((index for index in range(len(frames) - 1, -1, -1) if is_user(frames[index]["file"])), None)
         number = len(self._frames)
@@ -87,11 +87,10 @@ class Sites:
         node[_HERE] = number
         return number
 
-    def _describe(self, code: CodeType, lasti: int) -> Frame | None:
+    def _describe(self, code: CodeType, lasti: int, line: int) -> Frame | None:
         key = id(code), lasti  # a code has no hash where Dynamo has put a slice among its constants
         if key not in self._frame_cache:
             file = code.co_filename
-            line = _line(code, lasti)
             hidden = file.startswith((_OWN, *_RUNPY, _LAUNCHER)) or file.endswith(os.path.join("torch", "overrides.py"))
             text = linecache.getline(file, line).strip()
             frame = {"file": file, "line": line, "function": code.co_name, "code": text}
@@ -119,19 +118,6 @@ class Sites:
             "frames": self._frames[first : self._written],
             "user": self._users[first : self._written],
         }
-
-
-def _line(code: CodeType, lasti: int) -> int:
-    if sys.version_info >= (3, 11):
-        for start, stop, line in code.co_lines():
-            if start <= lasti < stop and line is not None:
-                return line
-        return code.co_firstlineno
-    line_number = code.co_firstlineno
-    for start, stop, line in code.co_lines():
-        if start <= lasti < stop and line is not None:
-            line_number = line
-    return line_number
 
 
 def is_user(file: str) -> bool:

@@ -101,6 +101,9 @@ class OwnComputation(OwnCode):
         return super().__exit__(kind, error, trace)
 
 
+_marked: set[str] = set()  # modules whose functions Dynamo knows: it keeps that with the code, for good
+
+
 def mark_own_functions() -> None:
     """Tell Dynamo, which is loaded, not to compile the functions of ours that the job may call, nor to ask about them.
 
@@ -110,9 +113,10 @@ def mark_own_functions() -> None:
     if skip is None:
         return
     for name, module in list(sys.modules.items()):
-        if name.startswith(("numscope.capture.", "numscope.fingerprint.")):
+        if name.startswith(("numscope.capture.", "numscope.fingerprint.")) and name not in _marked:
             for code in _codes_of(vars(module), name):
                 skip(code)
+            _marked.add(name)
 
 
 def _codes_of(members: Mapping[str, object], module: str) -> Iterator[CodeType]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -140,15 +141,12 @@ class ApiTable:
 
     def __init__(self) -> None:
         self.known: dict[Function, Api] = {}
-        self._places: dict[object, _Name] | None = None
 
     def __getitem__(self, function: Function) -> Api:
         found = self.known.get(function)
         return found if found is not None else self._learn(function)
 
     def _learn(self, function: Function) -> Api:
-        if self._places is None:
-            self._places = _places()
         owner = getattr(function, "__self__", None)
         kind = getattr(function, "__name__", "")
         if kind in {"__get__", "__set__", "__delete__"} and owner is not None:
@@ -162,10 +160,9 @@ class ApiTable:
         return api
 
     def _place(self, function: Function) -> _Name:
-        assert self._places is not None
         try:
-            if function in self._places:
-                return self._places[function]
+            if (place := _places().get(function)) is not None:
+                return place
         except TypeError:
             pass
         if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -188,6 +185,7 @@ def _is_collective(function: Function) -> bool:
     return getattr(function, "__module__", "") == "torch.distributed.distributed_c10d"
 
 
+@lru_cache(maxsize=1)
 def _places() -> dict[object, _Name]:
     """Map every torch function to the name its users know; the more specific namespace wins."""
     places: dict[object, _Name] = {}
