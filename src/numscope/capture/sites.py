@@ -9,7 +9,6 @@ from __future__ import annotations
 import linecache
 import os
 import runpy
-import sys
 import sysconfig
 from types import CodeType, FrameType
 from typing import Any
