@@ -10,13 +10,12 @@ from __future__ import annotations
 import io
 import math
 import pickle
-import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -24,8 +23,9 @@ from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.untrusted import check_size
 from numscope.store.dtypes import numpy_dtype
+from numscope.store.formats.pickle_program import Name, Rules, interpret
 
-_STORAGES = {
+STORAGES = {
     "FloatStorage": "float32",
     "DoubleStorage": "float64",
     "HalfStorage": "float16",
@@ -39,19 +39,9 @@ _STORAGES = {
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
 }
-_STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items()}
+_STORAGE_OF = {dtype: name for name, dtype in STORAGES.items()}
 _DEEPEST = 100  # containers in containers; each may be named twice by the one around it
 _Storage = Callable[[object], AnyArray]  # returns the elements of a storage by its persistent id
-
-
-class _Name:
-    """A global that a pickle program names: looked up in the table below, never imported."""
-
-    def __init__(self, module: str, name: str) -> None:
-        self.module, self.name = module, name
-
-    def __repr__(self) -> str:
-        return f"{self.module}.{self.name}"
 
 
 def load(path: Path, trust_pickle: bool = False) -> object:
@@ -93,10 +83,10 @@ def _storages(archive: zipfile.ZipFile, root: str) -> _Storage:
             raise ValueError("a storage has no identity")
         _, kind, key, _, count = identity[:5]
         if key not in cache:
-            name = kind.name if isinstance(kind, _Name) else getattr(kind, "__name__", str(kind))
-            dtype = numpy_dtype(_STORAGES.get(name, "uint8"))
+            name = kind.name if isinstance(kind, Name) else getattr(kind, "__name__", str(kind))
+            dtype = numpy_dtype(STORAGES.get(name, "uint8"))
             raw = np.frombuffer(archive.read(f"{root}data/{key}"), np.uint8)
-            cache[key] = raw if dtype is None or name not in _STORAGES else raw.view(dtype)[:count]
+            cache[key] = raw if dtype is None or name not in STORAGES else raw.view(dtype)[:count]
         return cache[key]
 
     return storage
@@ -127,7 +117,7 @@ def _rebuild_tensor_v3(
     dtype: object,
     *_: object,
 ) -> AnyArray:
-    kind = numpy_dtype(dtype.name if isinstance(dtype, _Name) else str(dtype).removeprefix("torch."))
+    kind = numpy_dtype(dtype.name if isinstance(dtype, Name) else str(dtype).removeprefix("torch."))
     if kind is None:
         raise ValueError(f"numpy has no {dtype}")
     return _rebuild_tensor(storage.view(kind), offset, shape, strides)
@@ -151,110 +141,12 @@ _CALLABLE: dict[tuple[str, str], Callable[..., object]] = {
 
 def _interpret(program: bytes, storage: _Storage, path: Path) -> object:
     """Run a pickle program over the closed list of allowed instructions and names."""
-    machine = _Machine(storage)
-    try:
-        for operation, argument, _ in pickletools.genops(program):
-            if operation.name == "STOP":
-                return machine.stack.pop()
-            machine.step(operation.name, argument)
-    except _Forbidden as word:
-        raise RunError(
-            f"{path} names {word}, which is no tensor or plain value: if you trust whoever made it, pass --trust-pickle"
-        ) from None
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError, StopIteration) as error:
-        raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from error
-    raise RunError(f"{path} is cut off: copy it again from where it was made")
+    return interpret(program, Rules(_CALLABLE, is_storage_or_dtype, persistent=storage), path)
 
 
-class _Forbidden(Exception):
-    pass
-
-
-_MARK = object()
-_CONSTANTS: dict[str, object] = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-_LITERALS = set(
-    """
-    BININT BININT1 BININT2 LONG1 LONG4 INT LONG BINFLOAT FLOAT BINUNICODE SHORT_BINUNICODE BINUNICODE8 UNICODE
-    BINBYTES SHORT_BINBYTES BINSTRING SHORT_BINSTRING
-    """.split()
-)
-
-
-class _Machine:
-    """The stack machine of pickle, without the instructions that import or run."""
-
-    def __init__(self, storage: _Storage) -> None:
-        self.stack: list[Any] = []
-        self._memo: dict[int, Any] = {}
-        self._storage = storage
-
-    def step(self, name: str, argument: object) -> None:
-        stack = self.stack
-        if name in ("PROTO", "FRAME"):
-            return
-        if name in _CONSTANTS:
-            stack.append(_CONSTANTS[name])
-        elif name in _LITERALS:
-            stack.append(argument)
-        elif name == "MARK":
-            stack.append(_MARK)
-        elif name == "EMPTY_DICT":
-            stack.append({})
-        elif name == "EMPTY_LIST":
-            stack.append([])
-        elif name in ("TUPLE", "LIST", "DICT"):
-            items = self._to_mark()
-            stack.append(
-                tuple(items) if name == "TUPLE" else items if name == "LIST" else dict(zip(items[::2], items[1::2]))
-            )
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            count = int(name[-1])
-            items = stack[-count:]
-            del stack[-count:]
-            stack.append(tuple(items))
-        elif name in ("APPEND", "APPENDS"):
-            items = self._to_mark() if name == "APPENDS" else [stack.pop()]
-            stack[-1].extend(items)
-        elif name in ("SETITEM", "SETITEMS"):
-            items = self._to_mark() if name == "SETITEMS" else [stack.pop(-2), stack.pop()]
-            stack[-1].update(zip(items[::2], items[1::2]))
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT"):
-            self._memo[int(str(argument))] = stack[-1]
-        elif name == "MEMOIZE":
-            self._memo[len(self._memo)] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self._memo[int(str(argument))])
-        elif name == "BINPERSID":
-            stack.append(self._storage(stack.pop()))
-        elif name in ("GLOBAL", "STACK_GLOBAL"):
-            parts = str(argument).split(" ", 1) if name == "GLOBAL" else [stack.pop(-2), stack.pop()]
-            stack.append(self._named(*parts))
-        elif name == "REDUCE":
-            arguments, function = stack.pop(), stack.pop()
-            if not isinstance(function, _Name) or (function.module, function.name) not in _CALLABLE:
-                raise _Forbidden(repr(function))
-            stack.append(_CALLABLE[function.module, function.name](*arguments))
-        elif name == "BUILD":
-            stack.pop()  # attributes of a dictionary or a tensor: not needed here
-        else:
-            raise _Forbidden(f"the instruction {name}")
-
-    def _named(self, module: str, name: str) -> _Name:
-        if (module, name) in _CALLABLE or _is_storage_or_dtype(module, name):
-            return _Name(module, name)
-        raise _Forbidden(f"{module}.{name}")
-
-    def _to_mark(self) -> list[object]:
-        """Pop the values above the last mark, and the mark."""
-        mark = next(i for i in range(len(self.stack) - 1, -1, -1) if self.stack[i] is _MARK)
-        items = self.stack[mark + 1 :]
-        del self.stack[mark:]
-        return items
-
-
-def _is_storage_or_dtype(module: str, name: str) -> bool:
+def is_storage_or_dtype(module: str, name: str) -> bool:
     if module == "torch":
-        return name in _STORAGES or numpy_dtype(name) is not None
+        return name in STORAGES or numpy_dtype(name) is not None
     return (module, name) == ("torch.storage", "UntypedStorage")
 
 
@@ -271,7 +163,7 @@ class _Trusting(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) in _CALLABLE:
             return _CALLABLE[module, name]
-        return _Name(module, name) if _is_storage_or_dtype(module, name) else super().find_class(module, name)
+        return Name(module, name) if is_storage_or_dtype(module, name) else super().find_class(module, name)
 
 
 def save(path: Path, value: object) -> None:
