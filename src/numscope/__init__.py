@@ -38,7 +38,12 @@ _WHERE = {
     "NonFiniteError": "numscope.core.errors",
 }
 
-_PACKAGES = ("capture", "compare", "diagnose")  # folders that are called by their own name: core/callable_module.py
+_PACKAGES = (
+    "capture",
+    "compare",
+    "diagnose",
+    "weights",
+)  # folders that are called by their own name: core/callable_module.py
 
 __all__ = [*_WHERE, *_PACKAGES, "__version__"]
 
@@ -76,3 +81,4 @@ if TYPE_CHECKING:
     from numscope.diagnose.weights import copy_weights as copy_weights
     from numscope.store.reader import open_run as open_run
     from numscope.testing.models import compare_models as compare_models
+    from numscope.weights.comparison import weights as weights

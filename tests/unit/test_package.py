@@ -16,6 +16,7 @@ PUBLIC = {
     "diagnose",
     "graft",
     "copy_weights",
+    "weights",
     "seed_all",
     "to_cpu",
     "NumscopeError",

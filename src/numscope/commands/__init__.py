@@ -16,6 +16,7 @@ COMMANDS = {
     "diagnose": "why they stop agreeing: replay the suspects",
     "bisect": "capture, compare and diagnose two commands, coarse to fine",
     "check": "the first non-finite value of a run, and where it came from",
+    "weights": "are these the same weights?",
     "doctor": "what of this machine, or of two runs, changes numbers",
     "show": "calls, statistics and call stacks of a run",
     "view": "a run, or two side by side, in the browser",

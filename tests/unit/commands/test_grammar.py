@@ -21,6 +21,7 @@ TWO_MEANINGS = {
     "--target": "a command of bisect's; elsewhere the run is positional",
     "--reference": "as --target",
     "--dtype": "of what --to-cpu reroutes, and of what --confirm does",
+    "--map": "of a comparison's calls and slots, or of the tensors of two sets of weights",
     "--top": "how many are shown without it differs",
 }
 
