@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import struct
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from numscope.core.errors import RunError
+from numscope.core.errors import NumscopeError, RunError
 from numscope.store.reader import Run
 from numscope.store.remote.copies import is_url
 from numscope.weights.tensor import Tensor, unique
@@ -50,11 +53,11 @@ def _of_path(path: Path) -> Iterator[Tensor]:
     if path.is_file():
         if path.name.endswith(".index.json"):
             return _of_files(_shards(path))
-        return _reader(path)(path)
+        return _read(path)
     if (path / "manifest.json").is_file():
         return run.read(path)
     if (path / ".metadata").is_file():
-        return torch_checkpoint.read_distributed(path)
+        return _checked(path, torch_checkpoint.read_distributed(path))
     if (path / "_METADATA").is_file() or (path / "_CHECKPOINT_METADATA").is_file():
         return flax_file.read_orbax(path)
     indices = sorted(path.glob("*.index.json"), key=lambda index: "safetensors" not in index.name)
@@ -80,7 +83,7 @@ def _shards(index: Path) -> list[Path]:
 
 def _of_files(files: list[Path]) -> Iterator[Tensor]:
     """Yield the tensors of the files of one set; where two files have the same names, each file's begin with its own."""
-    parts = [list(_reader(file)(file)) for file in files]
+    parts = [list(_read(file)) for file in files]
     names = [tensor.name for part in parts for tensor in part]
     if len(set(names)) == len(names):
         for part in parts:
@@ -90,7 +93,7 @@ def _of_files(files: list[Path]) -> Iterator[Tensor]:
 
 
 def _of_ranks(files: list[Path]) -> Iterator[Tensor]:
-    return _prefixed([file.parent.name for file in files], [list(_reader(file)(file)) for file in files])
+    return _prefixed([file.parent.name for file in files], [list(_read(file)) for file in files])
 
 
 def _prefixed(prefixes: list[str], parts: list[list[Tensor]]) -> Iterator[Tensor]:
@@ -99,6 +102,28 @@ def _prefixed(prefixes: list[str], parts: list[list[Tensor]]) -> Iterator[Tensor
     for prefix, part in zip(prefixes, parts, strict=True):
         for tensor in part:
             yield replace(tensor, name=f"{prefix}:{tensor.name}")
+
+
+def _read(path: Path) -> Iterator[Tensor]:
+    return _checked(path, _reader(path)(path))
+
+
+def _checked(path: Path, tensors: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield tensors; an error of the libraries that decode a damaged file names the file."""
+    try:
+        yield from tensors
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        struct.error,
+        EOFError,
+        NotImplementedError,
+        ValueError,
+        OverflowError,
+    ) as error:
+        if isinstance(error, NumscopeError):
+            raise
+        raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from None
 
 
 def _reader(path: Path) -> Reader:
