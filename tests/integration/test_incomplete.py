@@ -201,8 +201,13 @@ def test_a_rank_whose_folder_is_gone_is_said_on_either_side(ranks, tmp_path):
     assert both.verdict == "incomplete"  # the job had two ranks, and nobody chose one
 
 
-def test_shards_against_whole_gradients_are_not_called_equivalent(ranks):
+def test_shards_of_all_ranks_are_compared_with_the_whole(ranks):
     found = ns.compare(ranks / "fsdp2", ranks / "one")
+    assert (found.verdict, found.report.coverage["gradients_measured"]) == ("equivalent", 1.0)
+
+
+def test_shards_of_one_rank_against_whole_gradients_are_not_called_equivalent(ranks):
+    found = ns.compare(ranks / "fsdp2", ranks / "one", ranks=0)
     assert found.verdict == "incomplete"
     assert found.report.coverage["gradients_measured"] == 0.0
     assert any("gradients were compared with nothing" in one for one in found.report.coverage["missing"])

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from numscope.compare.align.map_file import Map
 from numscope.compare.cause.chain import with_chains
 from numscope.compare.judge import unmeasured as structure
+from numscope.compare.layouts.other_layout import ALL_RANKS, differs, whole_steps_of
 from numscope.compare.losses import losses
 from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
@@ -217,6 +218,8 @@ def _chosen(wanted: Chosen) -> set[int] | None:
 def _common(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen) -> _Common:
     """Return the steps and ranks that both runs have, steps first; the others are counted."""
     only_steps, only_ranks = _chosen(steps), _chosen(ranks)
+    if only_ranks is None and differs(runs):
+        return _of_all_ranks(runs, only_steps)
     in_target, in_reference = (_places(run, only_steps, only_ranks) for run in runs)
     skipped = {}
     for label, own, others in (("target", in_target, in_reference), ("reference", in_reference, in_target)):
@@ -227,6 +230,20 @@ def _common(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen) -> _Common:
         for reason, count in run.skipped().items():
             skipped[f"{label}: {reason}"] = count
     return _Common(sorted(in_target & in_reference), skipped, only_steps, only_ranks)
+
+
+def _of_all_ranks(runs: tuple[Run, Run], chosen: set[int] | None) -> _Common:
+    """Return the steps that all ranks of both runs completed, each as one place."""
+    target, reference = (whole_steps_of(run) for run in runs)
+    skipped = {}
+    for label, alone in (("target", target - reference), ("reference", reference - target)):
+        if count := len({step for step in alone if chosen is None or step in chosen}):
+            skipped[f"steps that only the {label} has"] = count
+    for label, run in zip(("target", "reference"), runs):
+        for reason, count in run.skipped().items():
+            skipped[f"{label}: {reason}"] = count
+    both = [Place(step, ALL_RANKS) for step in sorted(target & reference) if chosen is None or step in chosen]
+    return _Common(both, skipped, chosen, None)
 
 
 def _places(run: Run, steps: set[int] | None, ranks: set[int] | None) -> set[Place]:

@@ -83,6 +83,7 @@ class StepCoverage:
     unmeasured: dict[str, int] = field(default_factory=dict)  # results that were compared with nothing, by reason
     batch_parts: bool = False  # the two sides are given parts of other sizes of a batch
     same_calls: bool = True  # no call is on one side only
+    all_ranks: bool = False  # all ranks of both runs were compared as one
 
 
 def step_coverage(

@@ -195,6 +195,8 @@ def _lone_ranks(
     """Return the ranks that one side alone has, or that have no folder though the job had them."""
     sentences: list[str] = []
     every: set[int] = set()
+    if results and all(one.all_ranks for _, one in results):
+        return _Lone((), frozenset(), frozenset())
     shared = {place.rank for place, _ in results}
     for one, other in both:
         world = int(one.run.manifest.get("world_size") or 1)

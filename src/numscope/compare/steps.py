@@ -14,13 +14,18 @@ from numscope.compare.align.alignment import Alignment, align
 from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.coverage import StepCoverage, step_coverage
-from numscope.compare.judge.findings import History, Weight
+from numscope.compare.judge.findings import Finding, History, Weight
 from numscope.compare.judge.origins import origin
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.rounding.choices import Choice
 from numscope.compare.judge.rounding.precisions import Precisions, precisions
 from numscope.compare.judge.unmeasured import StructureDifferences, structure_differences
 from numscope.compare.judge.walk import Judgement, judge
+from numscope.compare.layouts.fitting import fit
+from numscope.compare.layouts.other_layout import ALL_RANKS
+from numscope.compare.layouts.rank_facts import with_other_arguments, without_cuts
+from numscope.compare.layouts.unseen import unseen_errors
+from numscope.compare.layouts.whole_step import WholeStep, whole_steps
 from numscope.compare.load import frameworks
 from numscope.compare.load.loss_scale import without_scale
 from numscope.compare.load.path_prefixes import without_prefixes
@@ -37,7 +42,7 @@ from numscope.store.reader import Run, StepTables
 
 
 class Place(NamedTuple):
-    """A step of a rank."""
+    """A step of a rank, or of all ranks as one (`ALL_RANKS`)."""
 
     step: int
     rank: int
@@ -116,6 +121,8 @@ def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, 
     """Load, align and measure one step of one rank."""
     with np.errstate(all="ignore"):  # infinities and NaN are ordinary values here
         book = Codebook()
+        if rank == ALL_RANKS:
+            return _measure_whole(runs, step, mapping, book)
         a, b = (load_side(run, step, rank, book, other) for run, other in (runs, runs[::-1]))
         a, b, scales = without_scale(*without_prefixes(a, b))
         alignment = align(a, b, mapping.pairs(a, b) if mapping is not None else ())
@@ -123,6 +130,26 @@ def measure_step(runs: tuple[Run, Run], noise: list[Run], step: int, rank: int, 
         layouts = _layouts(runs[0], a, alignment, slots, mapping)
         measures = measure(a, b, slots.a, slots.b, _loader(runs, a, b, rank), layouts)
         return Measured(a, b, alignment, slots, measures, _noise(noise, b, alignment, step, rank, book), scales)
+
+
+def _measure_whole(runs: tuple[Run, Run], step: int, mapping: Map | None, book: Codebook) -> Measured:
+    """Align and measure one step of two jobs, with the tensors of all their ranks whole."""
+    target, reference = (
+        [load_side(run, step, rank, book, other) for rank in run.ranks] for run, other in (runs, runs[::-1])
+    )
+    a, b = without_prefixes(*whole_steps(target, reference))
+    alignment = without_cuts(a, align(a, b, mapping.pairs(a, b) if mapping is not None else ()))
+    slots = pair_slots(a, b, alignment)
+    if not (isinstance(a, WholeStep) and isinstance(b, WholeStep)):
+        raise TypeError("paths without prefixes are those of another step")
+    a, b, slots = fit(a, b, alignment, slots)
+    measures = measure(a, b, slots.a, slots.b)
+    summands = np.maximum(a.summands[measures.a], b.summands[measures.b])
+    kept = np.where(summands > 0, np.minimum(1.0, b.tensors.l2[measures.b] / summands), 1.0)
+    measures = replace(measures, error=measures.error * kept)
+    measures = replace(measures, unseen=unseen_errors(a, b, alignment, slots, measures))
+    a, b = with_other_arguments(a, b, alignment, slots, measures)
+    return Measured(a, b, alignment, slots, measures, None, (1.0, 1.0))
 
 
 def judge_step(runs: tuple[Run, Run], found: Measured, thresholds: Thresholds, history: History) -> StepResult:
@@ -137,10 +164,14 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     if not history.started:  # the first step tells for all
         history.precisions = precisions(a, b, alignment, slots)
         history.two_frameworks = frameworks.differ(*runs)
-    other_ranks = OtherRanks(runs, step, rank)
+    is_whole = isinstance(a, WholeStep)
+    other_ranks = None if is_whole else OtherRanks(runs, step, rank)
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, other_ranks)
     target, reference = runs
     sources = (Sources(target, rank), Sources(reference, rank))
+    if is_whole:
+        sources = (Sources.of_all_ranks(target), Sources.of_all_ranks(reference))
+        judgement = replace(judgement, findings=[_on_its_rank(found, a, b) for found in judgement.findings])
     origins = [
         PlacedOrigin(found.ready or origin(found, a, b, sources), found.order, found.weight)
         for found in judgement.findings
@@ -179,11 +210,21 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         settings=_settings(a, alignment, judgement),
         batch_shapes=judgement.batch_shapes,
         resolution=step_resolution(a, alignment, slots, limits, judgement),
-        coverage=step_coverage(a, b, alignment, slots, measures, bool(judgement.batch_shapes)),
+        coverage=replace(
+            step_coverage(a, b, alignment, slots, measures, bool(judgement.batch_shapes)), all_ranks=is_whole
+        ),
         choices=tuple(judgement.choices),
         rearranged=tuple(origin(found, a, b, sources) for found in judgement.rearranged),
         structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
+
+
+def _on_its_rank(found: Finding, a: Side, b: Side) -> Finding:
+    """Return a finding with the rank on which the call, or the tensor that is off, is unlike the others'."""
+    side, row = found.call(a, b)
+    if not isinstance(side, WholeStep) or found.ready is not None:
+        return found
+    return replace(found, rank=side.blamed_rank(row, found.slot))
 
 
 def _settings(a: Side, alignment: Alignment, judgement: Judgement) -> tuple[str, ...]:

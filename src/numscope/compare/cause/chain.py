@@ -31,6 +31,11 @@ class Chain:
     changed: tuple[str, ...] = ()
 
 
+def _recorded(run: Run, rank: int) -> RecordedRun:
+    """Return what a rank of a run recorded; of its first rank where it has none of that number."""
+    return RecordedRun(run, rank if rank in run.ranks else run.ranks[0])
+
+
 def chain_of(origin: Origin, target: RecordedRun, reference: RecordedRun) -> Chain:
     """Return the chain of an origin, empty where the runs do not have what it takes."""
     if not target.sources.definitions:
@@ -72,7 +77,7 @@ def with_chains(origins: list[Origin], target: Run, reference: Run, most: int) -
     found = []
     for origin in origins[:most]:
         if origin.rank not in sides:
-            sides[origin.rank] = RecordedRun(target, origin.rank), RecordedRun(reference, origin.rank)
+            sides[origin.rank] = _recorded(target, origin.rank), _recorded(reference, origin.rank)
         chain = chain_of(origin, *sides[origin.rank])
         changed = {"changed": list(chain.changed)} if chain.changed else {}
         found.append(replace(origin, chain=chain.links, details={**origin.details, **changed}))

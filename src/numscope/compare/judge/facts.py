@@ -282,7 +282,7 @@ def gather_facts(
     unrelated = unrelated_sources(flow_a, flow_b, slots, measures.error[measures.row_of])
     differing = differing_arguments(a, b, alignment)
     corresponding = corresponding_pairs(a, b, alignment, slots, has_inner_calls, unrelated)
-    if shapes:
+    if shapes or measures.unseen is not None:
         corresponding[pairs_that_load_data(flow_a, alignment, differing)] = False
     if not inputs_unrecorded:
         part_pairs_with_lone_inputs(a, b, alignment, slots, corresponding, differing)

@@ -298,14 +298,22 @@ class GradientsOfParts(Reason):
     off: int
     count: int
     factor: float | None  # where all that are off are the same multiple of the reference's
+    rank: int = -1  # on which the gradient is not as on the others
+    parts: str = ""  # what the gradients of all ranks would make, where that is right: a sum, a mean
 
     def sentence(self, finding: Finding, a: Side, b: Side) -> str:
         how = f"{self.factor:.4g} times the reference's" if self.factor is not None else "off"
         gradients = f"{self.off} of {self.count} gradients {'are' if self.off > 1 else 'is'} {how}"
         gradients = gradients if self.off else "all together are off"
         size = f"its {finding.slot} is off by {number(finding.relative)}, {gradients}"
-        parts = f"before it the runs are given parts of other sizes of a batch ({finding.batch_shapes})"
-        return f"{title(a, finding.target)}: {size}; {parts}"
+        text = f"{title(a, finding.target)}: {size}"
+        if self.parts:
+            text += f"; each rank holds a part, and the {self.parts} over the ranks is right: no collective makes it"
+        elif self.rank >= 0:
+            text += f"; rank {self.rank} has another than the others"
+        if finding.batch_shapes:
+            text += f"; before it the runs are given parts of other sizes of a batch ({finding.batch_shapes})"
+        return text
 
 
 # Parts of sentences -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The line of the user's code that made a call, for one rank of one run."""
+"""The line of the user's code that made a call, for one rank of one run or for all of them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,32 @@ from numscope.compare.load.side import Ints
 from numscope.core.report import Source
 from numscope.store.reader import Run
 
+RANK_STACKS = 1 << 32  # the stacks of a rank have this times its number added where all ranks are one step
+
 
 class Sources:
     """Looks up the innermost frame of the user's own code of each stack."""
 
     def __init__(self, run: Run, rank: int) -> None:
-        self._run, self._rank = run, rank
+        self._run, self._ranks = run, {rank: 0}
+
+    @classmethod
+    def of_all_ranks(cls, run: Run) -> Sources:
+        """Return the sources of a step that is whole (layouts/)."""
+        sources = cls(run, run.ranks[0])
+        sources._ranks = {rank: rank * RANK_STACKS for rank in run.ranks}
+        return sources
 
     @cached_property
     def _frames(self) -> dict[int, Source]:
-        table = self._run.stacks(self._rank)
+        return {
+            number + offset: source
+            for rank, offset in self._ranks.items()
+            for number, source in self._of_rank(rank).items()
+        }
+
+    def _of_rank(self, rank: int) -> dict[int, Source]:
+        table = self._run.stacks(rank)
         sources: dict[int, Source] = {}
         for number, frames, user in zip(
             table["stack"].to_pylist(), table["frames"].to_pylist(), table["user"].to_pylist()

@@ -11,7 +11,7 @@ import numpy as np
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import Exact, measure_arrays
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader, Rows, lay_out
-from numscope.core.dtypes import AnyArray
+from numscope.core.dtypes import AnyArray, unit_roundoff
 
 Layouts = dict[int, LaidOut]  # by row of the target's tensors
 EXACT_COLUMNS = tuple(field.name for field in fields(Exact))
@@ -37,6 +37,8 @@ class Measures:
     columns: dict[str, AnyArray]  # EXACT_COLUMNS
     error: Floats  # the judge's: relative L2 over the larger of the norms where the reference is zero; inf; NaN unknown
     laid_out: Flags  # brought into the reference's layout, and compared by statistics alone
+    # Of tensors that are compared by statistics alone: how far off they may be besides, as those with sketches are.
+    unseen: Floats | None = None
 
     @property
     def believed(self) -> Flags:
@@ -78,7 +80,9 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
         _exact(a, b, t, r, columns, estimated, bitwise, load)
     error = _judged_error(a, b, t, r, columns["relative_l2"], columns["euclid"], bitwise)
     # Where the bits differ and the sketches do not, the error is below their resolution.
-    error = np.where(estimated & known & ~bitwise, np.fmax(error, RESOLUTION), error)
+    exact = np.array([not unit_roundoff(word) for word in a.book.words] + [False])[ta.dtype[t]]  # integers: no rounding
+    unresolved = estimated & known & ~bitwise & ~(bounded & exact & (error == 0))
+    error = np.where(unresolved, np.fmax(error, RESOLUTION), error)
     # A mask of bools and a mask of numbers to add may mean the same: their distance means nothing.
     flags = np.array([word == "bool" for word in a.book.words] + [False])
     error = np.where((flags[ta.dtype[t]] != flags[tb.dtype[r]]) & (error != 0), np.nan, error)

@@ -59,6 +59,8 @@ def call_errors(
     columns = _SlotColumns(count, a, b, slots, measures)
     operators = _Operators(a, alignment)
     error_in = columns.worst(slots.role == INPUT)
+    if measures.unseen is not None:
+        error_in = np.fmax(error_in, columns.largest(slots.role == INPUT, measures.unseen[measures.row_of]))
     error_state = columns.worst(slots.role == STATE)
     error_out = columns.worst(columns.made)
     roundoff = _roundoff(columns, operators, two_precisions)

@@ -10,6 +10,7 @@ from numscope.compare.judge.facts import Facts
 from numscope.compare.judge.findings import ErrorSizes, Finding
 from numscope.compare.judge.reasons import GradientsOfParts
 from numscope.compare.judge.state import State
+from numscope.compare.layouts.rank_facts import parts_on_ranks
 
 _OFF = 1e-3  # relative: a gradient that is off by more is counted
 _SHARE = 1e-5  # of all gradients together: one that is off by less is not counted
@@ -52,8 +53,10 @@ def _finding(facts: Facts, pair: int, rows: list[int]) -> Finding:
     factors = np.array([_factor(facts, row) for row in rows])
     factor = factors[worst]
     is_common = np.isfinite(factor) and bool(np.all(np.abs(factors[off] - factor) <= _OFF * abs(factor)))
-    reason = GradientsOfParts(int(off.sum()), len(rows), float(factor) if is_common else None)
     row = rows[worst]
+    t, r = facts.tensors(row)
+    rank, parts = parts_on_ranks(facts.a, t, facts.b, r)
+    reason = GradientsOfParts(int(off.sum()), len(rows), float(factor) if is_common else None, rank, parts)
     sizes = ErrorSizes(float(errors[worst]), _JOINT_ROUNDING * facts.roundoff(*facts.tensors(row)))
     found = facts.finding(reason, pair, sizes, facts.slot(row))
     return replace(found, differences=(), batch_shapes=facts.batch_shapes)

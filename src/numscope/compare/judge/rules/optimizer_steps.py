@@ -23,6 +23,7 @@ from numscope.compare.judge.reasons import UpdateDiffers, UpdatedOnOneSide
 from numscope.compare.judge.rules.gradients import cause_of_missing_gradient, withdraw_by_gradients
 from numscope.compare.judge.rules.micro_batches import blame_gradients, lost_in_rounding
 from numscope.compare.judge.state import State
+from numscope.compare.layouts.whole_step import WholeStep
 from numscope.compare.load.side import Side
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
@@ -74,7 +75,7 @@ class _Step:
         facts, state, history = self.facts, self.state, self.state.history
         history.optimizer_outputs.clear()
         self._settle_suspicions()
-        lost = lost_in_rounding(facts, self.gradients) if facts.batch_shapes else set[int]()
+        lost = lost_in_rounding(facts, self.gradients) if self._sums_otherwise() else set[int]()
         names = self._reference_names()
         verdict = IDENTICAL if facts.errors.identical[self.pair] else EQUIVALENT
         wrong: list[_Update] = []
@@ -104,6 +105,10 @@ class _Step:
             verdict = INHERITED
         state.verdict[self.pair] = self._blame(wrong) if wrong else verdict
 
+    def _sums_otherwise(self) -> bool:
+        """Return whether the two sides add up gradients in other orders: over parts of a batch, or over ranks."""
+        return bool(self.facts.batch_shapes) or isinstance(self.facts.a, WholeStep)
+
     def _settle_suspicions(self) -> None:
         """Withdraw or confirm what is suspected of the step so far, by the gradients that reach the optimizer."""
         facts, state = self.facts, self.state
@@ -112,7 +117,7 @@ class _Step:
             withdraw_by_gradients(state, order, unmeasured=True)
         elif self._gradients_agree():
             withdraw_by_gradients(state, order)
-        elif facts.batch_shapes and self.gradients and not state.history.diverged:
+        elif self._sums_otherwise() and self.gradients and not state.history.diverged:
             blame_gradients(state, self.pair, self.gradients)
 
     def _tainted_by(self, rows: _Rows, lost: set[int]) -> int | None:
