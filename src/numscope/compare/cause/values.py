@@ -223,9 +223,10 @@ class _Follow:
             return None
         if name not in parameters(scope.reference.node, bound=False):
             return None
-        place, place_r = self.call.frames[-2 - scope.depth].place, self.other.frames[-2 - scope.depth].place
-        if outer.reference is None:
-            return None
+        caller = scope.depth + 2  # counted from the innermost frame
+        if outer.reference is None or caller > min(len(self.call.frames), len(self.other.frames)):
+            return None  # the two calls need not be as deep
+        place, place_r = self.call.frames[-caller].place, self.other.frames[-caller].place
         given = _given(outer.target, place.line, scope.target, name)
         given_r = _given(outer.reference, place_r.line, scope.reference, name)
         if given is None or given_r is None:
