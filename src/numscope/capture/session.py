@@ -33,7 +33,7 @@ from numscope.store import manifest, rundir
 from numscope.store.checksums import sealed
 from numscope.store.files import place
 from numscope.store.rundir import CLOSED
-from numscope.store.writer import QUEUE_BYTES, RunWriter
+from numscope.store.writer import QUEUE_BYTES, Limits, RunWriter
 
 
 class Frontend(Protocol):
@@ -295,6 +295,7 @@ class Capture:
             yields=bool(self._job) and ranks.is_first(),
             overwrite=self.settings.overwrite,
             queue_bytes=QUEUE_BYTES if keeps else _TABLES,
+            limits=Limits(self.settings.keep_last, self.settings.max_bytes),
         )
         atexit.unregister(self._at_exit)
         atexit.register(self._at_exit)  # registered after the writer's own, so that it runs before it

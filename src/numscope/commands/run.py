@@ -12,7 +12,15 @@ from numscope.core.json_value import JsonObject
 from numscope.core.settings import GUARD_RECORD, CaptureSettings, GuardSettings, from_text
 
 HELP = "capture a training script with no change to it"
-_METAVARS = {"max_tensors": "N", "max_gradients": "N", "sample": "HEAD,K,TAIL", "control": "FILE", "on_error": "WHAT"}
+_METAVARS = {
+    "max_tensors": "N",
+    "max_gradients": "N",
+    "keep_last": "N",
+    "max_bytes": "SIZE",
+    "sample": "HEAD,K,TAIL",
+    "control": "FILE",
+    "on_error": "WHAT",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -58,7 +58,9 @@ class _Side:
     def of(cls, label: str, run: Run) -> _Side:
         settings = _settings(run)
         written = {step for rank in run.ranks for step in run.written_steps(rank)}
-        steps = written if settings.get("control") else settings.get("steps")  # a control file chose them one by one
+        # A control file chose them one by one; of a run that keeps the last ones, the others were not wanted.
+        chosen = any(settings.get(name) for name in ("control", "keep_last", "max_bytes"))
+        steps = written if chosen else settings.get("steps")
         return cls(
             label, run, _wanted(steps, written, "steps"), _wanted(settings.get("ranks"), set(run.ranks), "ranks")
         )

@@ -20,6 +20,8 @@ from numscope.core.json_value import Json
 from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
 
+_SIZE = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)i?b?\s*", re.IGNORECASE)
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 Numbers = Callable[[int], bool]
 Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSettings.of checks names and values
 GUARD_RECORD = "numscope-guard"  # the run that a guard writes where nothing else is said
@@ -53,6 +55,11 @@ class CaptureSettings:
     max_tensors: int = field(default=0, metadata={"help": "at most so many tensors in forward; 0: no cap"})
     max_gradients: int = field(default=0, metadata={"help": "at most so many tensors in backward; 0: no cap"})
     caps: str = field(default="step", metadata={"help": "whether the caps hold per step or in all"})
+    keep_last: int = field(default=0, metadata={"help": "so many of the last steps stay in the run; 0: all"})
+    max_bytes: int = field(
+        default=0,
+        metadata={"help": "a rank's files stay below so much, such as 20GB: the oldest steps go; 0: no limit"},
+    )
     control: str | None = field(default=None, metadata={"help": "a file: touching it records the next step"})
     backward: bool = field(default=True, metadata={"help": "gradients"})
     parameters: bool = field(default=True, metadata={"help": "parameters, buffers and their gradients"})
@@ -68,6 +75,9 @@ class CaptureSettings:
         _one_of("phase", self.phase, ("both", "forward", "backward"))
         _one_of("slots", self.slots, ("both", "input", "output"))
         _one_of("caps", self.caps, ("step", "all"))
+        for name, number in (("keep_last", self.keep_last), ("max_bytes", self.max_bytes)):
+            if not isinstance(number, int) or number < 0:
+                raise InvalidSetting(name, number, ": give a number, 0 for no limit")
         numbers(self.steps, "steps")
         numbers(self.ranks, "ranks")
         head, stride, tail = self.sample
@@ -88,6 +98,8 @@ class CaptureSettings:
                 if not single and not isinstance(value, Iterable):
                     raise InvalidSetting(key, value, ": give a pattern, or a list of them")
                 merged[key] = (value,) if single else tuple(value)
+        if isinstance(merged.get("max_bytes"), str):
+            merged["max_bytes"] = _most_bytes(merged["max_bytes"])
         if "sample" in merged:
             merged["sample"] = _sample(merged["sample"])
         return cls(**merged)
@@ -166,6 +178,8 @@ def from_text(name: str, text: str) -> object:
         if text.lower() not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
             raise InvalidSetting(name, text, ": say 1 or 0")
         return text.lower() in {"1", "true", "yes", "on"}
+    if name == "max_bytes":
+        return _most_bytes(text)
     if isinstance(default, int):
         if not text.isdigit():
             raise InvalidSetting(name, text, ": give a number")
@@ -210,6 +224,19 @@ def _range(text: str, what: str) -> Numbers:
     if stride < 1 or (stop is not None and stop < start):
         raise InvalidSetting(what, text, ": the range is empty; write first-last or first-last:stride, first ≤ last")
     return lambda number: number >= start and (stop is None or number <= stop) and (number - start) % stride == 0
+
+
+def bytes_of(text: str) -> int | None:
+    """Return the number of bytes that a text says, as 500MB, 20 GB, 1048576; None where it says none."""
+    match = _SIZE.fullmatch(text)
+    return int(float(match["number"]) * _UNITS[match["unit"].lower()]) if match else None
+
+
+def _most_bytes(text: str) -> int:
+    size = bytes_of(text)
+    if size is None:
+        raise InvalidSetting("max_bytes", text, ": write 50GB, for example")
+    return size
 
 
 def _sample(value: object) -> tuple[int, int, int]:

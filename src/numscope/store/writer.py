@@ -29,9 +29,10 @@ from numscope.store import rundir
 from numscope.store.batch import Batch, OnDevice, Sample, View
 from numscope.store.segments import SEGMENT_BYTES
 from numscope.store.writing.rank_files import EndOfStep, PendingBatch, RankFiles
+from numscope.store.writing.retention import NO_LIMITS, Limits
 from numscope.store.writing.shard_writer import SHARD_BYTES
 
-__all__ = ["Batch", "OnDevice", "RunWriter", "Sample", "View"]
+__all__ = ["Batch", "Limits", "OnDevice", "RunWriter", "Sample", "View"]
 
 QUEUE_BYTES = 256 << 20
 _AHEAD = 16  # batches at most whose data is being written while the next are prepared
@@ -52,9 +53,9 @@ _T = TypeVar("_T")
 class RunWriter:
     """The writer of one rank of a run.
 
-    `write` waits while more than `queue_bytes` are waiting to be written, so memory is bounded. Rows written since the
-    last `end_step` belong to the step that the next one ends; a step is visible to readers once it has ended. `yields`:
-    another process of the job may take the rank over, until a step has ended.
+    `write` waits while more than `queue_bytes` are waiting to be written, so memory is bounded; `limits` say how much of a
+    long run stays. Rows written since the last `end_step` belong to the step that the next one ends; a step is visible to
+    readers once it has ended. `yields`: another process of the job may take the rank over, until a step has ended.
     """
 
     def __init__(
@@ -68,12 +69,13 @@ class RunWriter:
         queue_bytes: int = QUEUE_BYTES,
         segment_bytes: int = SEGMENT_BYTES,
         shard_bytes: int = SHARD_BYTES,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         self.path = Path(path)
         self.rank = rank
         directory = rundir.create(self.path, rank, manifest, overwrite, yields)
         self._files = RankFiles(
-            directory.absolute(), segment_bytes, shard_bytes
+            directory.absolute(), segment_bytes, shard_bytes, limits
         )  # the job may change its working directory
         self._queue: deque[tuple[_Item, int]] = deque()  # each with its size
         self._changed = threading.Condition()

@@ -29,6 +29,7 @@ from numscope.view.session import Session
 
 STATIC = {"index.html": "text/html", "app.js": "text/javascript", "app.css": "text/css", "worker.js": "text/javascript"}
 _MOST_ROWS = 2000  # of one window
+_MOST_BYTES = 1_000_000  # of a request
 
 
 @dataclass
@@ -320,10 +321,14 @@ class Api:
 
 
 async def _body(request: Request) -> dict[str, Json]:
-    raw = await request.body()
+    raw = b""
+    async for part in request.stream():
+        raw += part
+        if len(raw) > _MOST_BYTES:  # before more of it is taken
+            raise SettingsError("the request is too large")
     try:
-        body = json.loads(raw or b"{}") if len(raw) < 1_000_000 else None
-    except ValueError:
+        body = json.loads(raw or b"{}")
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise SettingsError("the request is not a JSON object")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
@@ -13,6 +14,7 @@ from numscope.core.errors import MissingExtraError, SettingsError
 
 try:
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     from numscope.view.app import Viewer as Viewer
     from numscope.view.app import create_app
@@ -20,6 +22,29 @@ try:
     from numscope.view.security import Access, is_loopback
 except ImportError as error:  # pragma: no cover - both are there in this repository
     raise MissingExtraError(error.name or "starlette", "the viewer") from error
+
+
+PATIENCE = 10.0  # seconds in which a client must have said what it asks for
+MOST_CLIENTS = 2000  # connections; with 64 KB of headers each, 128 MB
+
+
+class PromptClients(H11Protocol):
+    """HTTP with clients that ask at once: one that dribbles is let go, so that it holds no place."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give a new client its time."""
+        super().connection_made(transport)
+        self.waiting = asyncio.get_running_loop().call_later(PATIENCE, self.let_go)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget a client."""
+        self.waiting.cancel()
+        super().connection_lost(exc)
+
+    def let_go(self) -> None:
+        """Close the connection where nothing was asked."""
+        if self.cycle is None and not self.transport.is_closing():
+            self.transport.close()
 
 
 def serve(
@@ -47,7 +72,14 @@ def serve(
             file=sys.stderr,
         )
     config = uvicorn.Config(
-        create_app(viewer, access), log_level="warning", lifespan="off", timeout_graceful_shutdown=1, access_log=False
+        create_app(viewer, access),
+        http=PromptClients,
+        ws="none",
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        limit_concurrency=MOST_CLIENTS,
+        access_log=False,
     )
     announce(access.url)
     if open_browser and _has_browser():

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +24,10 @@ from threading import Lock
 from urllib.parse import urlsplit, urlunsplit
 
 from numscope.core.errors import SettingsError
+from numscope.core.settings import bytes_of
 
 VARIABLE = "NUMSCOPE_CACHE_BYTES"
 _SHARE = 10  # the cache may fill a tenth of its file system, as systemd lets its journal do
-_SIZE = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)i?b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 _guard = Lock()
 _copying: dict[Path, Lock] = {}  # threads of this process, by entry
@@ -56,10 +54,10 @@ def most_bytes() -> int:
     """Return how large the cache may grow: NUMSCOPE_CACHE_BYTES (`50GB`), else a tenth of its file system."""
     text = os.environ.get(VARIABLE, "").strip()
     if text:
-        match = _SIZE.fullmatch(text)
-        if match is None:
+        size = bytes_of(text)
+        if size is None:
             raise SettingsError(f"{VARIABLE}={text!r} is no size: write 50GB, for example")
-        return int(float(match["number"]) * _UNITS[match["unit"].lower()])
+        return size
     folder = next(parent for parent in (root(), *root().parents) if parent.exists())
     return shutil.disk_usage(folder).total // _SHARE
 

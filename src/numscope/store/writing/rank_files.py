@@ -16,12 +16,13 @@ from numscope.core.dtypes import AnyArray
 from numscope.store.batch import Batch, Columns, OnDevice, Sample, View, array_of, column, record_batch
 from numscope.store.checksums import sealed
 from numscope.store.files import write_all
-from numscope.store.rundir import id_of, write_end
+from numscope.store.rundir import STEPS, id_of, write_end
 from numscope.store.schema import TENSORS
 from numscope.store.segments import SegmentWriter
 from numscope.store.shards import key_of_view
 from numscope.store.writing.lanes import Job
 from numscope.store.writing.messages import Message, Messages, message_of
+from numscope.store.writing.retention import NO_LIMITS, Limits, Past, Retained
 from numscope.store.writing.shard_writer import Kept, ShardWriter
 
 # Slots refer to tensors and calls, so they are written last: a killed job leaves no slot without its tensor and call.
@@ -55,11 +56,14 @@ class PendingBatch:
 class RankFiles:
     """The files of one rank; used by the writer's thread alone."""
 
-    def __init__(self, directory: Path, segment_bytes: int, shard_bytes: int) -> None:
+    def __init__(self, directory: Path, segment_bytes: int, shard_bytes: int, limits: Limits = NO_LIMITS) -> None:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._id = id_of(directory)
         self._lines = 0  # of complete steps
+        self._limits = limits
+        self._retained = Retained(limits)
+        self._new_lines: list[bytes] = []  # of the open segment, where there are limits
         self._segment = SegmentWriter(directory, 0, self._id)
         self._shards = ShardWriter(directory, shard_bytes)
         self._messages = {name: Messages(name) for name in _ORDER}
@@ -68,7 +72,7 @@ class RankFiles:
         self._begin = dict(self._segment.rows)
         self._lost: dict[str, int] = {}
         self._placed: dict[int, tuple[str, str]] = {}  # shard and key of this step's tensors, by number
-        self._steps = os.open(directory / "steps.jsonl", os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+        self._steps = _new_file(directory / STEPS)
 
     def begin(self, batch: Batch) -> PendingBatch:
         """Begin to write the data of a batch; `finish` writes the rows, in the order of the batches."""
@@ -140,11 +144,14 @@ class RankFiles:
             "time": round(end.time, 3),
             "seconds": round(end.seconds, 6),
         }
-        text = json.dumps(sealed(line, self._id), ensure_ascii=False)
-        write_all(self._steps, [memoryview(text.encode() + b"\n")])
+        text = json.dumps(sealed(line, self._id), ensure_ascii=False).encode() + b"\n"
+        write_all(self._steps, [memoryview(text)])
         self._lines += 1
         self._begin = dict(self._segment.rows)
-        if self._segment.bytes >= self._segment_bytes:
+        if self._limits:
+            self._new_lines.append(text)
+        size = self._segment.bytes + self._shards.bytes
+        if self._segment.bytes >= self._segment_bytes or self._limits.ends_segment(len(self._new_lines), size):
             self.next_segment()
 
     def next_segment(self) -> None:
@@ -154,6 +161,35 @@ class RankFiles:
             self._segment.close()
             self._segment = SegmentWriter(self._directory, self._segment.segment + 1, self._id)
             self._begin = dict(self._segment.rows)
+            if self._limits:
+                self._drop_surplus()
+
+    def _drop_surplus(self) -> None:
+        """Delete the oldest steps, where there are more than may stay."""
+        past = Past(self._segment.segment - 1, self._new_lines, self._shards.next_segment())
+        self._new_lines = []
+        past.measure(self._directory)
+        self._retained.segments.append(past)
+        surplus = self._retained.surplus()
+        if not surplus:
+            return
+        for past in surplus:
+            stacks = past.stacks(self._directory)
+            for batch in stacks.to_batches() if stacks is not None else ():
+                self._segment.append("stacks", message_of(batch))
+        self._segment.commit()
+        self._begin = dict(self._segment.rows)
+        self._check_ours()
+        lines = [line for past in self._retained.segments for line in past.lines]
+        path = self._directory / f".{STEPS}.tmp"
+        path.unlink(missing_ok=True)
+        steps = _new_file(path)
+        write_all(steps, [memoryview(b"".join(lines))])
+        path.rename(self._directory / STEPS)
+        os.close(self._steps)
+        self._steps, self._lines = steps, len(lines)
+        for past in surplus:
+            past.delete(self._directory)
 
     def write_end(self, end: str) -> None:
         """Write down how the rank ended, or that it goes on after all; of a run that was removed nothing."""
@@ -179,6 +215,10 @@ class RankFiles:
 
     def _is_ours(self) -> bool:
         return os.fstat(self._steps).st_nlink > 0
+
+
+def _new_file(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
 
 
 def _has_rows(columns: Columns) -> bool:

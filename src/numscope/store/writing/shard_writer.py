@@ -77,6 +77,8 @@ class ShardWriter:
         self._keys: set[str] = set()
         self._count = 0
         self._growing: list[_Growing] = []
+        self._begun: list[str] = []  # shards, since `next_segment` was asked last
+        self.bytes = 0  # appended since then
 
     def add(self, items: Iterable[Kept]) -> list[Place]:
         """Store the contents that are not stored yet; return the place of each item."""
@@ -110,14 +112,25 @@ class ShardWriter:
                 if not growing.append(key, item.array, buffer, self._limit):
                     jobs += growing.send()
                     growing.begin(self._directory / f"{self._count:06d}.safetensors")
+                    self._begun.append(growing.name)
                     self._count += 1
                     growing.append(key, item.array, buffer)
                 place = self._places[identity] = (growing.name, key)
                 self._keys.add(key)
+                self.bytes += item.array.nbytes
             places.append(place)
         if growing is not None:
             jobs += growing.send()
         return places, jobs
+
+    def next_segment(self) -> list[str]:
+        """Begin other shards, to which nothing that is stored counts; return the names of those begun before."""
+        for growing in self._growing:
+            growing.end()
+        self._places.clear()
+        self._keys.clear()
+        names, self._begun, self.bytes = self._begun, [], 0
+        return names
 
     def close(self) -> None:
         """Wait for the jobs and close the open shards, which are complete files already."""
@@ -148,9 +161,8 @@ class _Growing:
 
     def begin(self, path: Path) -> None:
         """Begin another shard; the lane closes the one before when that is written."""
-        if self._fd >= 0:
-            self.lane.put(_closing(self._fd), 0)
         self._reserved = _HEADER if self._fd >= 0 else _FIRST_HEADER
+        self.end()
         self.name = path.name
         self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644)
         text = (_OPENING + b"}").ljust(self._reserved)
@@ -181,6 +193,12 @@ class _Growing:
         at, size = 8 + self._header_end - len(text), self.size
         self._buffers, self._entries, self.size = [], [], 0
         return [self.lane.put(lambda: _write(fd, buffers, text, at), size)]
+
+    def end(self) -> None:
+        """Have the lane close the shard when everything is written."""
+        if self._fd >= 0:
+            self.lane.put(_closing(self._fd), 0)
+            self._fd = -1
 
     def close(self) -> None:
         """Wait until everything is written, and close the shard."""
