@@ -91,7 +91,7 @@ def test_steps_that_were_not_to_stay_are_no_lack(tmp_path: Path) -> None:
     capture("all", 0)
     result = ns.compare(tmp_path / "few", tmp_path / "all")
     assert result.verdict == "identical"
-    assert not result.report["coverage"]["missing"]
+    assert not result.report.coverage["missing"]
 
 
 def test_sizes_are_read_as_people_write_them() -> None:
