@@ -243,7 +243,7 @@ static PyObject *looked_up(PyObject *tensors, PyObject *tensor, PyObject *base) 
         Ref weak(from_address(c10::raw::intrusive_ptr::make_weak(storage)));
         must(PyDict_SetItem(weak_refs, address, weak));
         if (storage->nbytes() >= LARGE && impl->is_cpu()) {
-            Ref size(integer(static_cast<int64_t>(storage->nbytes()))), done(method(tensors, names.hold_large, address, size.p));
+            Ref size(integer(static_cast<int64_t>(storage->nbytes()))), done(method(tensors, names.hold_large, address.p, size.p));
         }
         PyObject *generation = found(Tensors__generations(tensors), address); /* another one lay here, which is forgotten */
         content = content_key(generation ? generation : address.p, version);
