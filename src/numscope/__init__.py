@@ -26,6 +26,7 @@ _WHERE = {
     "compare_models": "numscope.testing.models",
     "graft": "numscope.diagnose.intervene.graft",
     "guard": "numscope.capture.guard",
+    "exact": "numscope.capture.exact",
     "seed_all": "numscope.diagnose.seeds",
     "to_cpu": "numscope.diagnose.intervene.reroute",
     "NumscopeError": "numscope.core.errors",
@@ -63,6 +64,7 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from numscope.capture.exact import exact as exact
     from numscope.capture.guard import guard as guard
     from numscope.capture.session import capture as capture
     from numscope.compare.comparison import compare as compare

@@ -14,6 +14,7 @@ PUBLIC = {
     "compare",
     "compare_models",
     "diagnose",
+    "exact",
     "graft",
     "copy_weights",
     "weights",

@@ -1,6 +1,7 @@
-"""Find the first non-finite value of a run, and where it came from.
+"""Find the first non-finite value of a run, and where it came from; of a run with --verify, the first call that computes
+wrongly.
 
-Exit status 0: nothing non-finite; 1: found; 2: could not do it. Parameters that no optimizer step changes, and replicas
+Exit status 0: nothing found; 1: found; 2: could not do it. Parameters that no optimizer step changes, and replicas
 that part, are remarked on. With --headroom, also which calls cannot be moved to
 a precision (fp16, bf16, fp8, fp8_e5m2 …): that alone does not change the status.
 
@@ -16,7 +17,7 @@ from numscope.commands import grammar
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject
 
-HELP = "the first non-finite value of a run, and where it came from"
+HELP = "the first non-finite value of a run, or the first call that computes wrongly"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,10 +32,12 @@ def run(args: argparse.Namespace) -> int:
     """Check the run; return 1 where something non-finite was found."""
     from numscope.check import headroom
     from numscope.check.checking import check
+    from numscope.check.own_errors import is_first, own_errors
     from numscope.check.remarks import remarks
     from numscope.report.files import STDOUT, check_output
     from numscope.report.json import write_document
     from numscope.report.terminal import check as report
+    from numscope.report.terminal import own_errors as own_report
     from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
 
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     form = headroom.format_of(args.headroom) if args.headroom else None
     opened = open_run(args.run_path)
     result = check(opened)
-    if not result.measured:
+    if not result.measured and not own_errors(opened).known:
         if not opened.calls.num_rows:
             raise RunError(f"{args.run_path} has no calls, so nothing can be said: was anything recorded?")
         raise RunError(
@@ -51,6 +54,15 @@ def run(args: argparse.Namespace) -> int:
         )
     shape: JsonObject = result.to_dict()
     told = report.lines(result)
+    errors = own_errors(opened)
+    if errors.known:
+        shape["verified"] = errors.to_dict()
+        if errors.wrong and is_first(errors, result):
+            shape["origin"], shape["chain"] = errors.wrong[0].to_dict(), [errors.wrong[0].call]
+            told = [*own_report.lines(errors), "", *told]
+        else:
+            told += ["", *own_report.lines(errors)]
+        shape["found"] = result.found or bool(errors.wrong)
     near = headroom.near_misses(opened)
     shape["near_misses"] = [margin.to_dict() for margin in near]
     if near:
@@ -73,4 +85,4 @@ def run(args: argparse.Namespace) -> int:
         write_document(shape, args.json)
     if args.json != STDOUT:
         print_lines(told)
-    return 1 if result.found else 0
+    return 1 if shape["found"] else 0

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-c", "--config", metavar="FILE", help="a settings file (TOML) with the names below as keys")
     for item in fields(CaptureSettings):
         flag, text = item.name.replace("_", "-"), item.metadata["help"]
-        if item.default is True:
+        if item.name == "verify":
+            parser.add_argument(f"--{flag}", nargs="?", const="1", metavar="SHARE", help=text)
+        elif item.default is True:
             parser.add_argument(f"--no-{flag}", dest=item.name, action="store_false", default=None, help=f"no {text}")
         elif item.default is False:
             parser.add_argument(f"--{flag}", action="store_true", default=None, help=text)

@@ -65,6 +65,10 @@ class CaptureSettings:
     parameters: bool = field(default=True, metadata={"help": "parameters, buffers and their gradients"})
     optimizer: bool = field(default=True, metadata={"help": "optimizer steps"})
     stacks: bool = field(default=True, metadata={"help": "call stacks"})
+    verify: bool | float | str = field(
+        default=False,
+        metadata={"help": "hold each call, or this SHARE of them, against float64; or replay: make each call twice"},
+    )
     on_error: str = field(default="warn", metadata={"help": "what a fault inside numscope does: warn or raise"})
     overwrite: bool = field(default=False, metadata={"help": "replace a run that is there"})
 
@@ -78,6 +82,8 @@ class CaptureSettings:
         for name, number in (("keep_last", self.keep_last), ("max_bytes", self.max_bytes)):
             if not isinstance(number, int) or number < 0:
                 raise InvalidSetting(name, number, ": give a number, 0 for no limit")
+        if self.verify != "replay" and (isinstance(self.verify, str) or not 0 <= self.verify <= 1):
+            raise InvalidSetting("verify", self.verify, ": give True, a share of the calls from 0 to 1, or 'replay'")
         numbers(self.steps, "steps")
         numbers(self.ranks, "ranks")
         head, stride, tail = self.sample
@@ -174,6 +180,8 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
 def from_text(name: str, text: str) -> object:
     """Return a setting's value from the text of an environment variable or of the command line."""
     default = next(item.default for item in fields(CaptureSettings) if item.name == name)
+    if name == "verify":
+        return _share(text)
     if isinstance(default, bool):
         if text.lower() not in {"0", "1", "true", "false", "yes", "no", "on", "off"}:
             raise InvalidSetting(name, text, ": say 1 or 0")
@@ -237,6 +245,17 @@ def _most_bytes(text: str) -> int:
     if size is None:
         raise InvalidSetting("max_bytes", text, ": write 50GB, for example")
     return size
+
+
+def _share(text: str) -> bool | float | str:
+    """Return a share of calls from its text: all of them, none, a number, or replay."""
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _sample(value: object) -> tuple[int, int, int]:

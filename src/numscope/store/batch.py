@@ -82,11 +82,12 @@ class Batch:
     tensors: Columns = field(default_factory=dict)
     stacks: Columns = field(default_factory=dict)
     data: Mapping[int, AnyArray | OnDevice | Sample | View] = field(default_factory=dict)
+    checks: Columns = field(default_factory=dict)
 
     def nbytes(self) -> int:
         """Estimate the memory that the batch holds."""
         size = 0
-        for table in (self.calls, self.slots, self.tensors, self.stacks):
+        for table in (self.calls, self.slots, self.tensors, self.stacks, self.checks):
             for values in table.values():
                 nbytes = getattr(values, "nbytes", None)
                 size += (64 * len(values) if values is not None else 0) if nbytes is None else nbytes

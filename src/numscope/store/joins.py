@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from numscope.store.schema import CALLS, SKETCH
+from numscope.store.schema import CALLS, CHECKS, SKETCH
 
 _CALLS = ("name", "kind", "module", "phase", "parent", "arguments")
 _CALLS_MORE = tuple(name for name in CALLS.names if name not in ("step", "order", *_CALLS))
@@ -17,7 +17,7 @@ _OF_TENSOR = ["dtype", "shape", *_STATISTICS, "nan", "posinf", "neginf", "zero",
 _OF_TENSOR += ["sampled", "placement"]
 
 
-def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
+def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int, checks: pa.Table | None = None) -> pa.Table:
     """Return `Run.calls` of one rank: calls with the innermost frame of the user's own code."""
     source = user_frames(stacks)
     rows = _lookup(_keys(stacks["stack"]), _keys(calls["stack"]))
@@ -32,8 +32,47 @@ def joined_calls(calls: pa.Table, stacks: pa.Table, rank: int) -> pa.Table:
         **{name: calls[name] for name in _CALLS_MORE},
         "source_function": frames["function"],
         "source_code": frames["code"],
+        **own_errors(calls, checks if checks is not None else CHECKS.empty_table()),
     }
     return pa.table(columns)
+
+
+_VERIFIED = ("none", "sample", "projection", "exact")  # from the weakest on
+
+
+def rows_of_checks(calls: pa.Table, checks: pa.Table) -> NDArray[np.int64]:
+    """Return the row of the call that each check belongs to, or -1; those of backward know the forward call alone."""
+    span = 1 + max(_largest(calls["order"]), _largest(checks["call"]), 0)
+    steps, orders = _keys(calls["step"]) * span, _keys(calls["order"])
+    of, backward = _keys(checks["call"]), checks["backward"].to_numpy().astype(bool)
+    wanted = np.where(of < 0, -1, _keys(checks["step"]) * span + of)
+    behind = _keys(calls["forward"])
+    rows = np.full(len(of), -1, np.int64)
+    for keys, mine in ((steps + orders, ~backward), (np.where(behind < 0, -2, steps + behind), backward)):
+        found = _lookup(keys, wanted[mine]).fill_null(-1).to_numpy()
+        rows[mine] = found
+    return rows
+
+
+def own_errors(calls: pa.Table, checks: pa.Table) -> dict[str, pa.Array]:
+    """Return own_error, own_ulp and verified of each call: of its operators the largest, and the weakest word."""
+    count = calls.num_rows
+    errors, ulps = np.full(count, -1.0), np.full(count, -1.0)
+    words = np.full(count, len(_VERIFIED))
+    if checks.num_rows:
+        rows = rows_of_checks(calls, checks)
+        known = rows >= 0
+        at = rows[known]
+        for name, into in (("own_error", errors), ("own_ulp", ulps)):
+            values = pc.fill_null(checks[name], -1.0).to_numpy()[known]
+            np.maximum.at(into, at, values)
+        ranks = pc.index_in(_one(checks["verified"]), pa.array(_VERIFIED)).fill_null(0).to_numpy()[known]
+        np.minimum.at(words, at, ranks)
+    return {
+        "own_error": pa.array(errors, mask=errors < 0),
+        "own_ulp": pa.array(ulps, mask=ulps < 0),
+        "verified": pa.array([*_VERIFIED, None]).take(pa.array(words)),
+    }
 
 
 def joined_tensors(calls: pa.Table, slots: pa.Table, tensors: pa.Table, rank: int, sketch: bool = True) -> pa.Table:

@@ -95,8 +95,8 @@ class Run:
         """A row per call, with the innermost frame of the user's own code."""
         parts = []
         for rank, tables in self._ranks.items():
-            stacks = self.stacks(rank)
-            parts += [joined_calls(tables.segment(n, "calls"), stacks, rank) for n in tables.segments()]
+            stacks, checks = self.stacks(rank), self.checks(rank)
+            parts += [joined_calls(tables.segment(n, "calls"), stacks, rank, checks) for n in tables.segments()]
         if not parts:
             parts = [joined_calls(TABLES["calls"].empty_table(), TABLES["stacks"].empty_table(), 0)]
         return pa.concat_tables(parts)
@@ -142,6 +142,18 @@ class Run:
         tables = self._rank(rank)
         parts = [tables.segment(n, "stacks") for n in tables.segments()]
         return pa.concat_tables(parts) if parts else TABLES["stacks"].empty_table()
+
+    def scan_calls(self, rank: int) -> Iterator[tuple[int, pa.Table]]:
+        """Yield (segment, rows) of the calls of a rank."""
+        tables = self._rank(rank)
+        for n in tables.segments():
+            yield n, tables.segment(n, "calls")
+
+    def checks(self, rank: int) -> pa.Table:
+        """Return the operators of a rank that were held against exact arithmetic; none where nothing was verified."""
+        tables = self._rank(rank)
+        parts = [tables.segment(n, "checks") for n in tables.segments()]
+        return pa.concat_tables(parts) if parts else TABLES["checks"].empty_table()
 
     def skipped(self, step: int | None = None, rank: int | None = None) -> dict[str, int]:
         """Return how many calls were not recorded, by reason."""

@@ -90,4 +90,26 @@ STACKS = pa.schema(
     ]
 )
 
-TABLES = {"calls": CALLS, "slots": SLOTS, "tensors": TENSORS, "stacks": STACKS}
+# Operators that were held against exact arithmetic while they ran (`verify`); those of a call give its own error.
+CHECKS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("call", pa.int32()),  # order of the call that the operator belongs to, or null
+        ("backward", pa.bool_()),  # it belongs to the backward call of that one
+        ("place", pa.int32()),  # of the operator among all of its step
+        ("operator", pa.string()),  # aten's name, without overload and the underscore of in-place forms
+        ("dtype", pa.string()),
+        ("device", pa.string()),
+        ("verified", pa.string()),  # exact, sample, projection or none
+        ("reason", pa.string()),  # why it was not verified, or null
+        ("elements", pa.int64()),  # that were computed again
+        ("off", pa.int64()),  # … and are wrong
+        ("own_error", pa.float64()),  # relative to the output's norm
+        ("own_ulp", pa.float64()),  # the largest, in units of the last place of an element of usual size
+        ("units", pa.float64()),  # the largest beyond what rounding to the dtype costs, in the terms of the limit
+        ("limit", pa.float64()),  # what this operator, dtype and chip are granted
+        ("pattern", pa.string()),  # JSON: which elements are wrong, where any are; or null
+    ]
+)
+
+TABLES = {"calls": CALLS, "slots": SLOTS, "tensors": TENSORS, "stacks": STACKS, "checks": CHECKS}

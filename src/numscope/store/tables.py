@@ -130,7 +130,7 @@ class RankTables:
         if segment not in self._open:
             # All tables at once, and slots before the calls and tensors that they refer to: while a job goes on
             # writing, every slot that is read then has its call and its tensor.
-            sources = {name: self._find(segment, name) for name in ("slots", "calls", "tensors", "stacks")}
+            sources = {name: self._find(segment, name) for name in ("checks", "slots", "calls", "tensors", "stacks")}
             self._open[segment] = {name: source for name, source in sources.items() if source is not None}
             self._forget(segment)
         return self._open[segment].get(table)
@@ -321,7 +321,7 @@ def _parse_line(line: JsonObject) -> StepLine:
     return StepLine(
         step=int(line["step"]),
         segment=int(line["segment"]),
-        rows={table: RowRange(*map(int, line["rows"][table])) for table in TABLES},
+        rows={table: RowRange(*map(int, line["rows"].get(table, (0, 0)))) for table in TABLES},
         skipped={str(reason): int(count) for reason, count in line["skipped"].items()},
         faults=int(line.get("faults", 0)),  # 0.1.0 did not count them
         time=float(line["time"]),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -98,6 +98,7 @@ class Recorder:
         "_to_numpy",
         "_writer",
         "call_rows",
+        "checks",
         "direct",
         "epoch",
         "faults",
@@ -143,6 +144,8 @@ class Recorder:
         self.call_rows: list[int] = []  # see `CallRow`
         self.slot_rows: list[int] = []  # see `SlotRow`
         self.full = SLOT_WIDTH * FLUSH_SLOTS  # numbers in the list of slots
+        # Takes the rows of the table `checks` since the last time, where calls are verified; step by step.
+        self.checks: Callable[[], Mapping[str, Any]] | None = None
         self._due = False  # what is buffered has lain there for too long
         self._tensors: list[int] = []  # see `TensorRow`
         self._batch = 0  # of fingerprints; their rows are numbered anew in each
@@ -347,7 +350,8 @@ class Recorder:
             size += self._data_bytes
             self._data_bytes = 0
         stacks = self.sites.take_new()
-        if not (calls or slots or tensors or stacks["stack"]):
+        checks = self.checks() if self.checks is not None else {}
+        if not (calls or slots or tensors or stacks["stack"] or checks):
             return
         self._flushed = True
         step = self.step
@@ -371,6 +375,7 @@ class Recorder:
                 tensors=tables.tensors(step, part, tensors, prints() if prints is not None else None, again, lasting),
                 stacks=stacks,
                 data=arrays,
+                checks=_of_step(step, checks),
             )
 
         # Columns are made, and a device is waited for, in the writer's thread: the job goes on.
@@ -423,6 +428,10 @@ class Recorder:
 
 def _closed() -> RunWriter:
     raise CaptureError("this run is closed: make another with ns.capture")
+
+
+def _of_step(step: int, checks: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"step": [step] * len(checks["place"]), **checks} if checks else checks
 
 
 def _end(measure: FingerprintBatch) -> Callable[[], Fingerprints]:

@@ -56,7 +56,8 @@ class TorchFrontend(Installed):
     ) -> None:
         self.recorder = recorder or Recorder(open_writer, _measure(settings), for_the_writer, Strings(passes=True))
         watch = Watch(self.recorder, settings)
-        super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level))
+        below = _verifier(watch, settings)
+        super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level), below)
         self._settings = settings
         self._optimizers = Optimizers(watch, self.modules)
         self._parts: list[Any] = [
@@ -200,6 +201,15 @@ def _mode(watch: Watch, level: str) -> ApiMode | AtenMode | None:
     if level == "module":
         return None
     return AtenMode(watch) if level == "aten" else ApiMode(watch)
+
+
+def _verifier(watch: Watch, settings: CaptureSettings) -> Any:
+    """Return the mode that holds operators against exact arithmetic, or None where that is not wanted."""
+    if not settings.verify:
+        return None
+    from numscope.capture.torch.verify.verifier import verifier
+
+    return verifier(watch, settings.verify)
 
 
 def _measure(settings: CaptureSettings) -> Any:

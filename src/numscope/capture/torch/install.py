@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import overrides
@@ -48,11 +48,13 @@ class Installed:
         models: dict[str, torch.nn.Module],
         modules: Modules,
         mode: TorchFunctionMode | TorchDispatchMode | None,
+        below: TorchDispatchMode | None = None,
     ) -> None:
         self.watch = watch
         self.models = models
         self.modules = modules
         self._mode = mode
+        self._below = below  # a second mode, below that one: it sees operators as they run
         self._undo: list[Undo] = []
         self.regions = CompiledRegions(watch, self._leave_mode, self._enter_mode)
         self._in_group = False
@@ -66,7 +68,7 @@ class Installed:
             self.modules.install(self._mode),
             *(part.install() for part in parts),
         ]
-        if self._mode is not None:
+        if self._mode is not None or self._below is not None:
             self._enter_mode()
             self._undo.append(self._leave_mode)
         self._undo.append(self.regions.install())
@@ -94,24 +96,34 @@ class Installed:
 
     def _enter_mode(self) -> None:
         here = self.watch.thread.here
+        if self._below is not None and not here.verifying:
+            self._below.__enter__()
+            here.verifying = True
         if self._mode is not None and not here.entered:  # it is on where capture began again inside a region
             self._mode.__enter__()  # type: ignore[no-untyped-call]
             here.entered = True
 
     def _leave_mode(self) -> None:
-        """Take our mode off the stack, wherever on it the user's own modes have put it."""
-        if not self.watch.thread.here.entered:
-            return
-        is_function_mode = isinstance(self._mode, TorchFunctionMode)
-        stack = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
-        if not any(mode is self._mode for mode in stack):
-            return  # torch has taken it off while it is called, and puts it back itself
-        self.watch.thread.here.entered = False
-        above = []
-        for mode in reversed(stack):
-            mode.__exit__(None, None, None)
-            if mode is self._mode:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            mode.__enter__()
+        """Take our modes off the stack, wherever on it the user's own modes have put them."""
+        here = self.watch.thread.here
+        if self._mode is not None and here.entered and _take_off(self._mode):
+            here.entered = False
+        if self._below is not None and here.verifying and _take_off(self._below):
+            here.verifying = False
+
+
+def _take_off(mode: Mode) -> bool:
+    """Take a mode off its stack; false where torch has taken it off while it is called, and puts it back itself."""
+    is_function_mode = isinstance(mode, TorchFunctionMode)
+    stack: Any = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
+    if not any(one is mode for one in stack):
+        return False
+    above = []
+    for one in reversed(stack):
+        one.__exit__(None, None, None)
+        if one is mode:
+            break
+        above.append(one)
+    for one in reversed(above):
+        one.__enter__()
+    return True

@@ -41,6 +41,7 @@ class State:
     # Slots: each of these is asked at each call, and a dictionary takes several times as long.
     __slots__ = (
         "busy",
+        "calling",
         "collective",
         "entered",
         "guard",
@@ -52,6 +53,7 @@ class State:
         "quiet",
         "region",
         "stack",
+        "verifying",
     )
 
     def __init__(self) -> None:
@@ -64,7 +66,9 @@ class State:
         # By id, while nothing but torch's own code and ours runs: torch need not be asked of these tensors again.
         self.known_tensors: Any = None
         self.entered = False  # the mode is on in this thread
+        self.verifying = False  # the mode that verifies is on in this thread
         self.region: Any = None  # the compiled region that runs, see `levels/compiled.py`
+        self.calling = -1  # the order of the function or operator that runs, where verify asks
         self.collective = False  # a collective that is recorded runs: the operators in it are the same call
         self.number = -1
         self.last: Any = None  # what the guard looked at last

@@ -107,7 +107,7 @@ class Watch(Values):
         # There is more to do with a slot than to measure its tensor and write it down.
         self.restless = self._restricted or self.keeps_some or not recorder.direct
         # Most captures: forward calls are recorded as they are found, and nothing else is to be done about them.
-        self.calm = self.record_forward and not self.restless and not self.scope.stateful
+        self.calm = self.record_forward and not self.restless and not self.scope.stateful and not settings.verify
         self._in_scope: dict[int, bool] = {}
         self._keeps: dict[tuple[int, int], bool] = {}
         strings = recorder.strings

@@ -26,7 +26,7 @@ from numscope.store.writing.retention import NO_LIMITS, Limits, Past, Retained
 from numscope.store.writing.shard_writer import Kept, ShardWriter
 
 # Slots refer to tensors and calls, so they are written last: a killed job leaves no slot without its tensor and call.
-_ORDER = ("stacks", "tensors", "calls", "slots")
+_ORDER = ("stacks", "tensors", "calls", "slots", "checks")
 
 
 @dataclass(frozen=True)

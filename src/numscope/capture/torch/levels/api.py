@@ -80,12 +80,15 @@ class ApiMode(TorchFunctionMode):
         if api.composite:
             return record_call(watch, api, partial(self._inside, api, func, args, kwargs), args, kwargs, frame)
         begun = _begin(watch, state, api, args, kwargs, frame)
+        outer, state.calling = state.calling, begun.row.order if begun is not None else -1
         try:
             result = func(*args, **kwargs)
         except Exception as error:
             if begun is not None:
                 raised(watch, api, begun.row, begun.inputs.rows, error)
             raise
+        finally:
+            state.calling = outer
         if begun is not None:
             end_call(watch, api, begun, None, result)
         return result
@@ -122,6 +125,7 @@ def record_call(
         row = begun.row
         backward = _backward(watch, begun)
         stack.append(Open(row.order, row.module, row.module_class, begun.parent.path, row.stack, api.op, backward))
+    outer, state.calling = state.calling, -1
     try:
         result = work()
     except Exception as error:
@@ -129,6 +133,7 @@ def record_call(
             raised(watch, api, begun.row, begun.inputs.rows, error)
         raise
     finally:
+        state.calling = outer
         stack.pop()
     if begun is not None:
         end_call(watch, api, begun, backward, result)

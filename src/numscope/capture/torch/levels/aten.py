@@ -86,6 +86,7 @@ class AtenMode(TorchDispatchMode):
                 stepping = None
             if watch.forward_on:
                 begun = self._before(operator, state, args, kwargs, frame)
+        outer, state.calling = state.calling, begun.order if begun is not None else -1
         try:
             result = func(*args, **kwargs)
         except Exception:
@@ -95,6 +96,8 @@ class AtenMode(TorchDispatchMode):
                 with OwnCode(watch, operator.head):
                     self._written(operator, args, kwargs, None)  # or a part of it
             raise
+        finally:
+            state.calling = outer
         if begun is not None or operator.writes:
             with OwnCode(watch, operator.head):
                 written = self._written(operator, args, kwargs, stepping) if operator.writes else []

@@ -162,9 +162,9 @@ class CompiledRegions:
         if region is None:
             if here.busy:
                 return
-            entered = here.entered
+            entered = here.entered or here.verifying
             self._leave()
-            region = here.region = Region(frame, entered and not here.entered)
+            region = here.region = Region(frame, entered and not (here.entered or here.verifying))
             if on:
                 self._begin(region)
             else:

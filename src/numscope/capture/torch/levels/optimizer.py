@@ -175,6 +175,7 @@ class Optimizers:
             watch.tensors.trust_measured([tensor for _, tensor in before], tensors_of(rows))
         versions = dict(zip(map(id, parameters), map(_version, parameters)))
         self._open[id(optimizer)] = BegunStep(order, name, versions)
+        watch.thread.here.calling = order
 
     def _with_state(
         self, optimizer: torch.optim.Optimizer, names: _Names, parameters: Sequence[torch.Tensor]
@@ -221,6 +222,7 @@ class Optimizers:
             return
         self._running.pop(id(optimizer), None)
         stepping, asked = watch.thread.here.optimizer_step, watch.thread.here.known_tensors
+        watch.thread.here.calling = -1
         watch.thread.here.end_quiet()
         begun = self._open.pop(id(optimizer), None)
         if not watch.on or watch.thread.here.busy:

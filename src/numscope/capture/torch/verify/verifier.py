@@ -1,0 +1,23 @@
+"""The parts of verifying put together for a capture: the mode, the judge, and the rows that the recorder hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numscope.capture.torch.verify.judging import CheckRow, Judge
+from numscope.capture.torch.verify.mode import VerifyMode
+from numscope.capture.torch.verify.precision import Machine
+from numscope.capture.torch.watch import Watch
+
+
+def verifier(watch: Watch, verify: bool | float | str) -> VerifyMode:
+    """Return the mode that verifies a share of the calls, whose rows the recorder takes."""
+    judge = Judge(Machine())
+
+    def taken() -> Mapping[str, Any]:
+        rows = judge.take()
+        return dict(zip(CheckRow._fields, map(list, zip(*rows)))) if rows else {}
+
+    watch.recorder.checks = taken
+    return VerifyMode(watch, judge, float(verify) if not isinstance(verify, str) else 1.0)

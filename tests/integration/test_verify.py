@@ -1,0 +1,149 @@
+"""Calls held against exact arithmetic while they run: nothing changes, faulty kernels are named, healthy ones are not."""
+
+import json
+
+import pytest
+import torch
+
+import numscope as ns
+from numscope.__main__ import main
+from numscope.check.own_errors import own_errors
+from tests.integration import device_faults, verify_faults
+from tests.integration.models import CASES, same
+from tests.integration.test_neutrality import train
+
+
+def captured(path, work, **settings):
+    with ns.capture(path, verify=True, on_error="raise", **settings) as cap:
+        for _ in work:
+            cap.step()
+    return ns.open_run(path)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_healthy_job_is_the_same_to_the_bit_and_no_call_of_it_computes_wrongly(case, tmp_path):
+    expected, expected_gradients = train(CASES[case])
+    state = torch.get_rng_state()
+    run = tmp_path / "run"
+    got, got_gradients = train(CASES[case], lambda model: ns.capture(run, model, verify=True, on_error="raise"))
+    assert [name for name, value in expected.items() if not same(value, got[name])] == []
+    assert all(same(a, b) for a, b in zip(expected_gradients, got_gradients, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    errors = own_errors(ns.open_run(run))
+    assert [origin.reason for origin in errors.wrong] == []
+    assert sum(count for word, count in errors.verified.items() if word != "none") > 20
+
+
+@pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])
+def test_the_calls_are_those_that_are_recorded_without(level, tmp_path):
+    names = []
+    for verify in (False, True):
+        run = tmp_path / str(verify)
+        with ns.capture(run, level=level, verify=verify, on_error="raise") as cap:
+            for _ in device_faults.train(steps=2):
+                cap.step()
+        names.append(ns.open_run(run).calls.select(["step", "order", "name", "phase", "parent"]).to_pylist())
+    assert names[0] == names[1]
+
+
+def test_an_unverified_run_has_no_own_errors(tmp_path):
+    with ns.capture(tmp_path / "run") as cap:
+        for _ in device_faults.train(steps=1):
+            cap.step()
+    run = ns.open_run(tmp_path / "run")
+    assert all(run.calls[name].null_count == run.calls.num_rows for name in ("own_error", "own_ulp", "verified"))
+    assert not own_errors(run).known
+
+
+def test_columns_say_how_a_call_was_verified_and_its_own_error(tmp_path):
+    run = captured(tmp_path / "run", device_faults.train(steps=1))
+    calls = {row["name"]: row for row in run.calls.to_pylist()}
+    linear = calls["Functional.linear.0.forward"]
+    assert linear["verified"] == "exact"
+    assert 0 < linear["own_error"] < 1e-6
+    assert calls["Functional.gelu.0.backward"]["verified"] == "sample"
+    assert calls["Optimizer.SGD.step.0"]["verified"] in ("exact", "sample")
+    assert calls["Tensor.transpose.0.forward"]["verified"] is None
+
+
+@pytest.mark.parametrize("name", device_faults.FAULTS)
+def test_a_faulty_kernel_in_a_model_is_named_at_its_first_call(name, tmp_path):
+    fault = device_faults.FAULTS[name]
+    with device_faults.faulty(name):
+        run = captured(tmp_path / "run", device_faults.train(steps=1))
+    first, *others = own_errors(run).wrong
+    assert first.call.split(".")[1] in fault.calls
+    assert first.phase == fault.phase
+    assert {one.details["operator"] for one in (first, *others)} <= set(fault.kernels)
+
+
+@pytest.mark.parametrize("name", verify_faults.CASES)
+def test_a_faulty_kernel_is_found_and_what_is_no_fault_is_not(name, tmp_path):
+    case = verify_faults.CASES[name]
+    with verify_faults.replaced(case.kernels):
+        run = captured(tmp_path / "run", (verify_faults.run_case(case, step) for step in range(case.steps)))
+    assert {origin.details["operator"] for origin in own_errors(run).wrong} == set(case.named)
+
+
+def test_check_names_the_first_call_and_which_elements_are_wrong(tmp_path, capsys):
+    with device_faults.faulty("product with a wrong tile"):
+        captured(tmp_path / "run", device_faults.train(steps=1))
+    assert main(["check", str(tmp_path / "run"), "--json", str(tmp_path / "check.json")]) == 1
+    told = capsys.readouterr().out
+    assert "WRONG  Functional.linear.0.forward in qkv, step 0" in told
+    assert "the tile [8:16, 8:16]" in told
+    shape = json.loads((tmp_path / "check.json").read_text())
+    assert shape["format"] == "numscope.check/1"
+    assert shape["found"] is True
+    assert shape["origin"]["call"] == "Functional.linear.0.forward"
+    assert shape["origin"]["mechanism"] == "device"
+    assert shape["origin"]["source"]["code"].startswith("q, k, v")
+    assert shape["origin"]["error"]["relative"] > 100 * shape["origin"]["error"]["expected"]
+
+
+def test_check_of_a_healthy_run_says_how_accurate_its_operators_are(tmp_path, capsys):
+    captured(tmp_path / "run", device_faults.train(steps=1))
+    assert main(["check", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().out
+    assert "each computes as exactly as its kind is measured to" in told
+    assert "native_layer_norm" in told
+
+
+def test_a_share_thins_by_calls(tmp_path):
+    with ns.capture(tmp_path / "run", verify=0.2, on_error="raise") as cap:
+        for _ in device_faults.train(steps=3):
+            cap.step()
+    count = sum(own_errors(ns.open_run(tmp_path / "run")).verified.values())
+    assert 30 < count < 100  # of about 290
+
+
+def test_a_script_is_verified_from_the_command_line(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import torch\nx = torch.randn(4, 5, requires_grad=True)\n(x.exp() @ torch.ones(5, 3)).sum().backward()\n"
+    )
+    assert main(["run", "--out", str(tmp_path / "run"), "--verify", "--", str(script)]) == 0
+    assert main(["run", "--out", str(tmp_path / "half"), "--verify", "0.5", "--", str(script)]) == 0
+    assert own_errors(ns.open_run(tmp_path / "run")).verified["exact"] >= 5
+
+
+def test_a_custom_operator_is_held_against_the_users_reference(tmp_path):
+    library = torch.library.Library("verifytest", "FRAGMENT")
+    library.define("swiglu(Tensor x, Tensor gate) -> Tensor")
+    library.impl("swiglu", lambda x, gate: x * gate * torch.sigmoid(gate), "CPU")
+    library.define("coarse(Tensor x) -> Tensor")
+    library.impl("coarse", lambda x: (x * x).to(torch.bfloat16).float(), "CPU")
+    try:
+        ns.exact("verifytest::swiglu", lambda x, gate: x * torch.nn.functional.silu(gate))
+        ns.exact(torch.ops.verifytest.coarse, lambda x: x.square())
+        with torch.no_grad():
+            x = torch.randn(64, 64)
+            with ns.capture(tmp_path / "both", verify=True, on_error="raise") as cap:
+                torch.ops.verifytest.swiglu(x, x)
+                torch.ops.verifytest.coarse(x)
+                cap.step()
+        errors = own_errors(ns.open_run(tmp_path / "both"))
+        assert {origin.details["operator"] for origin in errors.wrong} == {"verifytest::coarse"}
+        assert {row.operator for row in errors.accuracy} == {"verifytest::swiglu", "verifytest::coarse"}
+    finally:
+        library._destroy()
