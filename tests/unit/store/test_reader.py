@@ -57,7 +57,7 @@ def test_calls_are_a_row_each_with_the_users_own_frame(path: Path) -> None:
     calls = open_run(path).calls
     assert calls.column_names[: len(CALLS)] == CALLS
     more = ["module_class", "forward", "stack", "recompute", "error", "thread", "autocast"]
-    more += ["source_function", "source_code"]
+    more += ["source_function", "source_code", "own_error", "own_ulp", "verified"]
     assert set(calls.column_names) == {*CALLS, *more}
     row = calls.to_pylist()[5]
     assert (row["step"], row["rank"], row["order"], row["name"]) == (1, 0, 1, "Functional.linear.1.forward")

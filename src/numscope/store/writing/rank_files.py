@@ -134,7 +134,9 @@ class RankFiles:
         for reason, count in self._lost.items():
             skipped[reason] = skipped.get(reason, 0) + count
         self._lost = {}
-        rows = {table: [self._begin[table], stop] for table, stop in self._segment.rows.items()}
+        rows = {
+            table: [self._begin[table], stop] for table, stop in self._segment.rows.items() if stop or table != "checks"
+        }
         line = {
             "step": end.step,
             "segment": self._segment.segment,
