@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from numscope.compare.align.map_file import Map
 from numscope.compare.cause.chain import with_chains
+from numscope.compare.cause.weights import with_weights
 from numscope.compare.judge import unmeasured as structure
 from numscope.compare.layouts.other_layout import ALL_RANKS, differs, whole_steps_of
 from numscope.compare.losses import losses
@@ -287,7 +288,7 @@ def _assemble(
     suspects = ranked([one for result in results for one in result.origins]) or _beyond(calls, thresholds)
     suspects = with_chains(suspects, *runs, _MOST_CHAINS)
     settings = differences(runs[0].manifest, runs[1].manifest)
-    suspects = _explained(suspects, pairs, settings)
+    suspects = with_weights(_explained(suspects, pairs, settings), *runs)
     lacking = _missing(runs, common, results)
     counts, coverage = _counts(calls), _coverage(results, common, pairs.num_rows, lacking)
     reason = ""

@@ -22,4 +22,6 @@ def test_blocks_of_any_bytes(code: int) -> None:
     finite = np.isfinite(theirs)
     np.testing.assert_array_equal(np.isfinite(ours), finite)
     # They multiply in another order: the same to a few roundings of the largest term.
-    np.testing.assert_allclose(ours[finite], theirs[finite], rtol=1e-5, atol=1e-2 if block.name.endswith("_K") else 1e-5)
+    np.testing.assert_allclose(
+        ours[finite], theirs[finite], rtol=1e-5, atol=1e-2 if block.name.endswith("_K") else 1e-5
+    )

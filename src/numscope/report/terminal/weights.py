@@ -13,7 +13,7 @@ import textwrap
 from collections import Counter, defaultdict
 from typing import TextIO
 
-from numscope.core.language.chinese import say
+from numscope.core.language.chinese import say, translated
 from numscope.core.untrusted import shown as safely_shown
 from numscope.report.terminal.comparison import Paint
 from numscope.weights.matching.names import read
@@ -90,7 +90,8 @@ def _group(group: list[Pair], paint: Paint, width: int) -> list[str]:
     count = f"  {say('(and {0} more like it)', len(group) - 1)}" if group[1:] else ""
     colour = "31;1" if first.verdict == "diverged" else "33"
     shown = [f"  {paint(label, colour)} {names[: width * 2]}{count}"]
-    sentence = first.reason + (f"; {say('to repair: {0}', first.repair)}" if first.repair else "")
+    repair = f"; {say('to repair: {0}', translated(first.repair))}" if first.repair else ""
+    sentence = translated(first.reason) + repair
     return [*shown, *_wrapped(sentence, width, 18), ""]
 
 

@@ -23,6 +23,7 @@ from numscope.weights.tensor import Tensor, of_array
 
 _MOST = 1 << 27  # elements of a tensor whose axes are tried in every order
 _SIGMAS = 5.0
+_SKETCHED = 2.0**-20  # relative: sketches are stored in float32, 61 sums of one tensor
 
 
 class Looker:
@@ -130,6 +131,10 @@ class Looker:
             case.blame("non-finite", "NaN or infinite elements on one side")
         elif not ours.l2 and theirs.l2:
             case.blame("zero", "all zero: it was never loaded or was masked", "load it")
+        elif (factor := _factor(ours, theirs)) is not None and relative > limit:
+            case.blame("scale", f"{factor:.6g} times what it should be (by its fingerprint)", f"divide by {factor:.6g}")
+            case.relation, case.relative = "scaled", relative
+            return case
         elif relative <= limit:
             relation: structure.Relation = "cast" if a.dtype != b.dtype else "equal"
             return case.settle(relation, "equivalent", "within rounding, by its fingerprint", relative)
@@ -155,6 +160,9 @@ class Looker:
                 best = placement, component
             if best is not None and best[0].found > 0.999:
                 break
+        if best is None and any(_is_bare(tensor) for tensor in (*case.a, *case.b)):
+            reason = "its lines cannot be told from the fingerprints of a run: keep its tensors, or give the weights"
+            return case.settle("none", "incomplete", reason, None)
         if best is None or best[0].found < ALIKE:
             shapes = (
                 " and ".join(str(list(t.shape)) for t in case.a[:4]),
@@ -272,6 +280,11 @@ def _is_truncated(d: Difference) -> bool:
     return d.is_toward_zero and abs(d.differing - d.elements / 2) < spread and d.differing > 0
 
 
+def _is_bare(tensor: Tensor) -> bool:
+    """Tell whether there is nothing but the fingerprint of a whole."""
+    return tensor.read is None and (tensor.summary is None or tensor.summary.rows is None)
+
+
 def _summary(tensor: Tensor) -> Summary:
     return tensor.summary if tensor.summary is not None else summarise(tensor, lines=False)
 
@@ -282,6 +295,15 @@ def _estimate(a: Summary, b: Summary) -> float | None:
         return None
     norm = b.l2 or a.l2
     return float(np.linalg.norm(a.sketch - b.sketch)) / norm if norm else 0.0
+
+
+def _factor(a: Summary, b: Summary) -> float | None:
+    """Return the factor between two sketches, to which nothing is left over, or None."""
+    if a.sketch is None or b.sketch is None or not b.sketch.any():
+        return None
+    factor = float(a.sketch @ b.sketch / (b.sketch @ b.sketch))
+    left = np.linalg.norm(a.sketch - factor * b.sketch)
+    return factor if left <= _SKETCHED * np.linalg.norm(a.sketch) and abs(factor - 1) > _SKETCHED else None
 
 
 def _column(tensor: Tensor) -> Tensor:

@@ -10,34 +10,41 @@ import pyarrow.compute as pc
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
+from numscope.store.joins import joined_tensors
 from numscope.store.reader import Run, open_run
 from numscope.store.schema import TableRow
 from numscope.weights.sources.files import rows_of
 from numscope.weights.summary import Summary
 from numscope.weights.tensor import Read, Tensor
 
-_COLUMNS = (
-    "step rank name dtype shape nan posinf neginf zero min max mean l2 hash sketch shard key sampled placement".split()
-)
 _SLOT = ".parameters."
 
 
 def read(source: str | os.PathLike[str] | Run) -> Iterator[Tensor]:
-    """Yield the parameters of the first step that has them, named as the model names them."""
+    """Yield the parameters that each rank has first, named as the model names them."""
     run = source if isinstance(source, Run) else open_run(source)
-    table = run.tensors
-    columns = [name for name in _COLUMNS if name in table.column_names]
-    chosen = table.select(columns).filter(pc.match_substring(table["name"], _SLOT))
-    found: dict[str, TableRow] = {}
-    for row in sorted(chosen.to_pylist(), key=lambda row: (row["step"], row["rank"])):
-        if row["hash"] is not None:
-            found.setdefault(_parameter(row["name"]), row)
+    found: dict[str, Tensor] = {}
+    for rank in run.ranks:
+        for step in run.written_steps(rank):
+            rows = _rows(run, step, rank)
+            for row in rows:
+                tensor = _tensor(run, row)
+                found.setdefault(tensor.name, tensor)
+            if rows:
+                break
     if not found:
         raise RunError(
             f"{run.path} has no fingerprints of parameters: capture it with parameters=True and keep='stats'"
         )
-    for name, row in found.items():
-        yield _tensor(run, name, row)
+    yield from found.values()
+
+
+def _rows(run: Run, step: int, rank: int) -> list[TableRow]:
+    tables = run.step_tables(step, rank)
+    chosen = tables.slots.filter(pc.starts_with(tables.slots["slot"], _SLOT[1:]))
+    joined = joined_tensors(tables.calls, chosen, tables.tensors, rank)
+    modules = joined.filter(pc.and_(pc.starts_with(joined["name"], "Module."), pc.is_valid(joined["hash"])))
+    return list(modules.to_pylist())
 
 
 def _parameter(name: str) -> str:
@@ -48,20 +55,23 @@ def _parameter(name: str) -> str:
     return f"{path}.{slot}" if path else slot
 
 
-def _tensor(run: Run, name: str, row: TableRow) -> Tensor:
+def _tensor(run: Run, row: TableRow) -> Tensor:
     shape = tuple(row["shape"])
+    name = _parameter(row["name"])
+    if row.get("placement") and "Shard" in row["placement"]:
+        name = f"rank{row['rank']}:{name}"
     sketch = np.asarray(row["sketch"], np.float64) if row.get("sketch") is not None else None
     low, high, mean, l2 = (
         float("nan") if row[key] is None else float(row[key]) for key in ("min", "max", "mean", "l2")
     )
     non_finite = (row["nan"] or 0) + (row["posinf"] or 0) + (row["neginf"] or 0)
     summary = Summary(int(row["hash"]), low, high, mean, l2, row["zero"] or 0, non_finite, sketch)
-    read = _kept(run, row, shape) if row.get("shard") is not None and not row.get("sampled") else None
+    read = _kept(run, row) if row.get("kept") else None
     return Tensor(name, row["dtype"], shape, read, summary=summary)
 
 
-def _kept(run: Run, row: TableRow, shape: tuple[int, ...]) -> Read:
+def _kept(run: Run, row: TableRow) -> Read:
     def read(start: int, stop: int) -> AnyArray:
-        return rows_of(run.array(row["rank"], row["shard"], row["key"], row["dtype"], shape))(start, stop)
+        return rows_of(run.tensor(row["name"], row["step"], row["rank"]))(start, stop)
 
     return read
