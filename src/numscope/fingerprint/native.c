@@ -74,13 +74,13 @@ void numscope_prepare(void *parallel) {
 static void add_words(State *state, const int32_t *word, int count) {
     const int32_t *low = place_low + state->word % BLOCK;
     const uint32_t *high = place_high + state->word % BLOCK;
-    int64_t first = 0;
+    uint64_t first = 0;
     uint32_t second = 0;
-    for (int k = 0; k < count; k++) first += (int64_t)word[k] * low[k];
+    for (int k = 0; k < count; k++) first += (uint64_t)((int64_t)word[k] * low[k]);
     for (int k = 0; k < count; k++) second += (uint32_t)word[k] * high[k];
     uint64_t span = state->word / SPAN, factor = block_factor[state->word / BLOCK % (SPAN / BLOCK)];
     if (span) factor *= splitmix(SEED_SPANS, span) | 1;
-    state->hash += ((uint64_t)first + ((uint64_t)second << 32)) * factor;
+    state->hash += (first + ((uint64_t)second << 32)) * factor;
     state->word += count;
 }
 
