@@ -189,3 +189,21 @@ def test_a_call_of_one_side_alone_is_followed_through_the_condition_that_it_stan
 def test_a_module_of_another_class_is_followed_to_who_made_it(tmp_path: Path) -> None:
     origin = origin_of(tmp_path, Chosen(Config(1e-6), wide=True), Chosen(Config(1e-6), wide=False))
     has(origin, "norm is a Wide (a Norm in the reference)", "`self.norm = Wide(config.norm_eps)`")
+
+
+class Held(nn.Module):
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.size, self.scaling = 16, {"main": 4.0**power}
+
+    def forward(self, x: torch.Tensor, **more: float) -> torch.Tensor:
+        kernel = scaled
+        return kernel(self, x, scaling=self.scaling["main"], **more)
+
+
+def scaled(module: nn.Module, x: torch.Tensor, scaling: float | None = None, **more: float) -> torch.Tensor:
+    return torch.tanh(x * scaling)
+
+
+def test_a_function_that_is_held_under_another_name_and_takes_more_is_followed(tmp_path: Path) -> None:
+    has(origin_of(tmp_path, Held(0.5), Held(-0.5)), "kernel(self, x", "self.scaling={'main': 2.0} ({'main': 0.5}")

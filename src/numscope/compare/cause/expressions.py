@@ -74,6 +74,16 @@ def parameters(function: Function, bound: bool) -> list[str]:
     return [*(names[1:] if bound else names), *(one.arg for one in function.args.kwonlyargs)]
 
 
+def may_call(call: ast.Call, function: Function) -> bool:
+    """Return whether a function can take what a call passes."""
+    named = parameters(function, bound=False)
+    takes_more = function.args.kwarg is not None
+    fits = all(keyword.arg is None or keyword.arg in named or takes_more for keyword in call.keywords)
+    return fits and (
+        len(call.args) <= len(parameters(function, is_bound(function))) or function.args.vararg is not None
+    )
+
+
 def argument(call: ast.Call, function: Function, name: str, bound: bool) -> ast.expr | None:
     """Return the expression that a call passes for a parameter, None where it passes none."""
     for keyword in call.keywords:

@@ -18,6 +18,7 @@ from numscope.compare.cause.expressions import (
     default_of,
     dotted,
     is_bound,
+    may_call,
     names_in,
     parameters,
     statement_at,
@@ -357,11 +358,12 @@ def _given(caller: Definition, line: int, callee: Definition, name: str) -> _Giv
         return _Given.of(caller, calls[0], callee, name) if len(calls) == 1 else None
     calls = list(calls_in(statement, callee.node.name))
     if not calls:  # called by another name: a module, a constructor, a function that is held under a name
-        most, named = len(parameters(callee.node, is_bound(callee.node))), parameters(callee.node, bound=False)
-        every = (one for one in ast.walk(statement) if isinstance(one, ast.Call))
-        calls = [one for one in every if len(one.args) <= most and all(x.arg in named for x in one.keywords)][:1]
-    calls.sort(key=lambda one: (line != one.lineno + caller.offset, -len(one.args) - len(one.keywords)))
-    if not calls or any(keyword.arg is None for keyword in calls[0].keywords):
+        calls = [one for one in ast.walk(statement) if isinstance(one, ast.Call) and may_call(one, callee.node)]
+    passing = [one for one in calls if any(keyword.arg == name for keyword in one.keywords)]
+    calls = sorted(
+        passing or calls, key=lambda one: (line != one.lineno + caller.offset, -len(one.args) - len(one.keywords))
+    )
+    if not calls or (not passing and any(keyword.arg is None for keyword in calls[0].keywords)):
         return None
     return _Given.of(caller, calls[0], callee, name)
 
