@@ -4,6 +4,7 @@
 # make long    what takes long: steps of a million calls, jobs of thousands of steps
 # make check   lint, format, types, import rules, built front end
 # make compiled  whether capture leaves compiled jobs alone: every job, level and order
+# make docs    the documentation as a site, in build/site
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
 # make clean   remove what the others made
 #
@@ -24,6 +25,7 @@ hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-12)
 CORE_FILES  := pyproject.toml requirements/torch.txt requirements/core.txt
 CORE        := $(VENV)/.stamp-core-$(call hash,$(CORE_FILES))
 CHECK_TOOLS := $(VENV)/.stamp-check-$(call hash,$(CORE_FILES) requirements/check.txt)
+DOCS_TOOLS  := $(VENV)/.stamp-docs-$(call hash,requirements/docs.txt)
 TEST_TOOLS  := $(VENV)/.stamp-test-$(call hash,$(CORE_FILES) requirements/test.txt)
 TRITON      := $(TRITON_DIR)/.stamp-$(call hash,requirements/triton.txt)
 MSPROBE     := $(MSPROBE_VENV)/.stamp-$(call hash,requirements/torch.txt requirements/msprobe.txt)
@@ -35,10 +37,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test compiled crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo docs test compiled crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,8s/^# //p' Makefile
+	@sed -n '1,9s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -50,6 +52,9 @@ test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 	@$(MAKE) --no-print-directory -s $(TRITON) || { \
 	    echo "make test: no Triton in $(TRITON_DIR): the tests of the GPU kernels are skipped" >&2; }
 	@MSPROBE_PYTHON=$(abspath $(MSPROBE_VENV))/bin/python TRITON_PACKAGES=$(abspath $(TRITON_DIR)) $(PY) -m pytest $(PYTEST_ARGS)
+
+docs: $(CORE) $(DOCS_TOOLS)
+	@NO_MKDOCS_2_WARNING=1 $(PY) docs/make_site.py && echo "build/site/index.html"
 
 crash: $(CORE) $(TEST_TOOLS)
 	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
@@ -143,6 +148,11 @@ $(VENV)/.stamp-test-%: | $(CORE)
 	@echo "installing the test tools and the other frameworks into $(VENV) (once)" >&2
 	@$(PIP) -c requirements/torch.txt -r requirements/core.txt -r requirements/test.txt
 	@rm -f $(VENV)/.stamp-test-* && touch $@
+
+$(VENV)/.stamp-docs-%: | $(CORE)
+	@echo "installing the site's tools into $(VENV) (once)" >&2
+	@$(PIP) -c requirements/torch.txt -r requirements/docs.txt
+	@rm -f $(VENV)/.stamp-docs-* && touch $@
 
 $(MSPROBE_VENV)/.stamp-%:
 	$(call make_venv,$(MSPROBE_VENV))

@@ -16,6 +16,18 @@ EXPECTED = {
     "01_capture_and_compare": ("main.py", 0, ["verdict: diverged", "layer_norm", "eps"]),
     "02_unchanged_script": ("run.sh", 1, ["step 1: loss", "layer_norm", "train.py", "dropout"]),
     "03_read_a_run": ("main.py", 0, ["the largest gradient: Functional.linear", "relu's output: float32 (4, 16)"]),
+    "04_trainer": ("run.sh", 1, ["DIVERGED", "AdamW"]),
+    "05_attention_kernels": ("main.py", 0, ["equivalent"]),
+    "06_memory_format": ("main.py", 0, ["equivalent"]),
+    "07_experts": ("main.py", 0, ["only the reference has this call", "normalises to one"]),
+    "08_cached_decoding": ("main.py", 0, ["step 1: arange"]),
+    "09_detection": ("main.py", 0, ["self.centre", "repair: equal to the reference with other=0.5"]),
+    "10_two_ranks": ("run.sh", 1, ["EQUIVALENT", "DIVERGED"]),
+    "11_torch_and_paddle": ("main.py", 0, ["gelu"]),
+    "12_compiled": ("main.py", 0, ["equivalent"]),
+    "13_custom_operator": ("main.py", 0, ["backward", "Softcap"]),
+    "14_converted_checkpoint": ("main.py", 0, ["parameter qkv.weight"]),
+    "15_ci": ("run.sh", 0, ["1 passed"]),
 }
 
 

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confirm",
         metavar="CMD",
-        help="run the target's script again with the suspect on the CPU and in float64: how much of the error goes?",
+        help="run the script again with the suspect on the CPU and in float64: how much of the error goes?",
     )
     parser.add_argument(
         "--dtype", metavar="DTYPE", help="with --confirm: the dtype to run the suspect in (default: its own)"

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trust-pickle",
         action="store_true",
-        help="let files run what they say while they are read (old hooktools files); only where you trust who made them",
+        help="let old hooktools files run what they say while they are read; only where you trust them",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a run that is there")
 
