@@ -10,6 +10,7 @@ import argparse
 import importlib
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -61,12 +62,11 @@ def api() -> str:
     """Return the page of the public names."""
     lines = ["# Python", "", "<!-- python docs/reference/make_reference.py -->", ""]
     lines += ["`import numscope as ns` loads no framework; each name is loaded when it is first used.", ""]
+    imports = re.findall(r"from ([\w.]+) import (\w+) as", Path(ns.__file__).read_text())
+    sources = {name: module for module, name in imports}  # a name that is a package too is imported there for the types
     for name in sorted(set(ns.__all__) - {"__version__"}, key=lambda one: (one[0].isupper(), one)):
         found = getattr(ns, name)
-        target = getattr(importlib.import_module(found.__name__), name, found) if inspect.ismodule(found) else found
-        if inspect.ismodule(found):
-            source = {"capture": "session", "compare": "comparison", "diagnose": "diagnosis"}[name]
-            target = getattr(importlib.import_module(f"numscope.{name}.{source}"), name)
+        target = getattr(importlib.import_module(sources[name]), name) if inspect.ismodule(found) else found
         lines += [f"## ns.{name}", ""]
         if not (inspect.isclass(target) and issubclass(target, Exception)):
             lines += ["```python", signature(name, target), "```", ""]

@@ -108,3 +108,15 @@ def test_the_index_lists_every_page() -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         if page.name != "README.md":
             assert f"({page.relative_to(ROOT / 'docs')})" in index
+
+
+def test_the_reference_is_that_of_the_code() -> None:
+    script = ROOT / "docs" / "reference" / "make_reference.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_is_longer_than_a_sitting(page: Path) -> None:
+    most = max(1500, MOST_WORDS.get(page.name, 0))
+    assert len(prose(page.read_text()).split()) <= most, "divide the page, or cut it: 1,500 words are the most"
