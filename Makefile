@@ -59,6 +59,9 @@ docs: $(CORE) $(DOCS_TOOLS)
 crash: $(CORE) $(TEST_TOOLS)
 	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
 
+verified: $(CORE) $(TEST_TOOLS)
+	@VERIFY_JOBS=all $(PY) -m pytest tests/integration/test_verify.py --timeout=3600 -q
+
 long: $(CORE) $(TEST_TOOLS)
 	@LONG=1 $(PY) -m pytest tests/integration/test_memory.py --timeout=3600 -q
 

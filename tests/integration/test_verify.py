@@ -1,6 +1,8 @@
 """Calls held against exact arithmetic while they run: nothing changes, faulty kernels are named, healthy ones are not."""
 
 import json
+import os
+import warnings
 
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch
 import numscope as ns
 from numscope.__main__ import main
 from numscope.check.own_errors import own_errors
-from tests.integration import device_faults, verify_faults
+from tests.integration import device_faults, verify_faults, verify_jobs
 from tests.integration.models import CASES, same
 from tests.integration.test_neutrality import train
 
@@ -32,6 +34,19 @@ def test_a_healthy_job_is_the_same_to_the_bit_and_no_call_of_it_computes_wrongly
     errors = own_errors(ns.open_run(run))
     assert [origin.reason for origin in errors.wrong] == []
     assert sum(count for word, count in errors.verified.items() if word != "none") > 20
+
+
+# Each architecture in one precision; `make verified` runs all of them in all.
+JOBS = verify_jobs.JOBS if os.environ.get("VERIFY_JOBS") else verify_jobs.JOBS[::5]
+
+
+@pytest.mark.parametrize(("name", "precision"), JOBS)
+def test_no_call_of_a_public_architecture_computes_wrongly(name, precision, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        errors = own_errors(captured(tmp_path / "run", verify_jobs.steps(name, precision)))
+    assert [origin.reason for origin in errors.wrong] == []
+    assert sum(count for word, count in errors.verified.items() if word != "none") > 300
 
 
 @pytest.mark.parametrize("level", ["module", "api", "mix", "aten"])
@@ -147,3 +162,17 @@ def test_a_custom_operator_is_held_against_the_users_reference(tmp_path):
         assert {row.operator for row in errors.accuracy} == {"verifytest::swiglu", "verifytest::coarse"}
     finally:
         library._destroy()
+
+
+def test_a_step_made_twice_names_the_operator_that_gives_other_bits(tmp_path):
+    case = verify_faults.CASES["a race that comes and goes"]
+    for kernels, named in ((case.kernels, {"mm"}), ({}, set())):
+        run = tmp_path / ("race" if named else "healthy")
+        with verify_faults.replaced(kernels), ns.capture(run, verify="replay", on_error="raise") as cap:
+            for step in range(case.steps):
+                verify_faults.run_case(case, step)
+                cap.step()
+        errors = own_errors(ns.open_run(run))
+        assert {origin.details["operator"] for origin in errors.wrong} == named
+        assert errors.verified["exact"] >= case.steps
+    assert "made again on the same inputs" in own_errors(ns.open_run(tmp_path / "race")).wrong[0].reason

@@ -13,6 +13,8 @@ def sentence(name: str, told: Mapping[str, Any], dtype: str) -> str:
     """Say which elements are wrong."""
     count, off = told["elements"], told["off"]
     kind = told["kind"]
+    if kind == "replay":
+        return f"made again on the same inputs, {off:,} of {count:,} elements are others: a race, or corrupted data"
     where = f" [{', '.join(told['places'])}]" if told["places"] else ""
     by = f"off by {told['largest']:.1e}".replace("inf", "infinity") if math.isfinite(told["largest"]) else "not finite"
     rest = f"; the others by {told['others']:.0e}" if count > off else ""

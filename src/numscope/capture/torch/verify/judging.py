@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from numscope.capture.torch.verify.limits import limit
 from numscope.capture.torch.verify.measure import Compared, Deviation, deviation
 from numscope.capture.torch.verify.patterns import Pattern, pattern
+from numscope.core.dtypes import unit_roundoff
 from numscope.core.report import plain
 
 _EXAMINED = 4  # calls of an operator, at most, whose whole output is computed again
@@ -25,6 +26,7 @@ class Found(NamedTuple):
     operator: str
     device: str
     parts: Sequence[Compared]
+    coarsest: str = ""  # dtype among what it is given, where that is coarser than what it makes
 
 
 class CheckRow(NamedTuple):
@@ -83,24 +85,27 @@ class Judge:
         row = CheckRow(
             call if call >= 0 else None, backward, place, operator, None, None, "none", reason, 0, 0, *[None] * 5
         )
+        self.add(row)
+
+    def add(self, row: CheckRow) -> None:
+        """Add a row."""
         with self._lock:
             self._rows.append(row)
+        if row.pattern is not None and self._failed is not None:
+            self._failed(row)
 
     def judge(self, found: Found, again: Callable[[], Sequence[Compared]] | None) -> None:
         """Judge a call; `again` computes all of its output, where its inputs are still there."""
         dtype = found.parts[0].dtype
-        allowed = limit(found.operator, dtype, self._precision.chip(found.device))
+        allowed = self._limit(found, dtype)
         rough = self._precision.roughness(found.operator, dtype, found.device)
         deviations = [deviation(part, rough) for part in found.parts]
-        beyond = [
-            one.units / limit(found.operator, part.dtype, self._precision.chip(found.device))
-            for one, part in zip(deviations, found.parts)
-        ]
+        beyond = [one.units / self._limit(found, part.dtype) for one, part in zip(deviations, found.parts)]
         worst = max(range(len(beyond)), key=beyond.__getitem__)
         told: Pattern | None = None
         if beyond[worst] > 1:
             dtype = found.parts[worst].dtype
-            allowed = limit(found.operator, dtype, self._precision.chip(found.device))
+            allowed = self._limit(found, dtype)
             told = self._examine(found, deviations, allowed, rough, again)
         row = CheckRow(
             found.call if found.call >= 0 else None,
@@ -119,10 +124,14 @@ class Judge:
             allowed,
             json.dumps(plain(told.to_dict())) if told is not None else None,
         )
-        with self._lock:
-            self._rows.append(row)
-        if told is not None and self._failed is not None:
-            self._failed(row)
+        self.add(row)
+
+    def _limit(self, found: Found, dtype: str) -> float:
+        """Return the limit for an output: that of the coarsest dtype that took part."""
+        chip = self._precision.chip(found.device)
+        allowed = limit(found.operator, dtype, chip)
+        coarser = unit_roundoff(found.coarsest) > unit_roundoff(dtype) > 0
+        return max(allowed, limit(found.operator, found.coarsest, chip)) if coarser else allowed
 
     def _examine(
         self,

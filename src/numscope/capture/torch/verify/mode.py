@@ -7,7 +7,7 @@ are read through memory, and computed with by numpy: the device whose kernels ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -34,6 +34,7 @@ from numscope.capture.torch.verify.rules.references import reference_of
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Registered, dtype_of, rule_of
 from numscope.capture.torch.verify.sampling import Sampling
 from numscope.capture.torch.watch import Watch
+from numscope.core.dtypes import unit_roundoff
 from numscope.core.operators import Rounding, Trait, operator
 
 _task = torch._C._current_graph_task_id
@@ -41,7 +42,7 @@ _node = torch._C._current_autograd_node
 _sequence = torch._C._autograd._get_sequence_nr
 _grad_is_on = torch.is_grad_enabled
 _function_modes = torch._C._len_torch_function_stack
-_OUR_TYPES = {torch.Tensor, torch.nn.Parameter}
+OUR_TYPES = {torch.Tensor, torch.nn.Parameter}
 _IDLE = frozenset(
     """
     detach alias lift_fresh _unsafe_view _reshape_alias view_as_real view_as_complex set_data resize set_ resize_
@@ -99,19 +100,19 @@ class VerifyMode(TorchDispatchMode):
         watch = self._watch
         kwargs = kwargs or {}
         if watch.thread.here.busy or not watch.on:
-            return _run(func, args, kwargs)
-        if types and not _OUR_TYPES.issuperset(types):
+            return run(func, args, kwargs)
+        if types and not OUR_TYPES.issuperset(types):
             return NotImplemented  # a subclass is made of tensors: its own operators are seen
         known = self._known.get(func) or self._know(func)
         if known.idle or is_in_compiled_backward() or is_tracing():
-            return _run(func, args, kwargs)
+            return run(func, args, kwargs)
         checked: _Checked | None = None
         where = self._where()
         with OwnComputation(watch, "verify"):
             checked = self._begin(known, args, kwargs, where)
-        result = _run(func, args, kwargs)
+        result = run(func, args, kwargs)
         if checked is not None:
-            with OwnComputation(watch, "verify"), _no_dispatch():
+            with OwnComputation(watch, "verify"), no_dispatch():
                 checked.end(result)
         return result
 
@@ -161,7 +162,7 @@ class VerifyMode(TorchDispatchMode):
         given.update(kwargs)
         checked = _Checked(self._judge, known, given, sampling, where, place)
         if known.writes:
-            with _no_dispatch():
+            with no_dispatch():
                 checked.begin()
         return checked
 
@@ -188,7 +189,7 @@ class VerifyMode(TorchDispatchMode):
         return Where(self._owners.get(node._sequence_nr(), -1) if node is not None else -1, True)
 
 
-def _run(func: Function, args: Arguments, kwargs: Keywords) -> Any:
+def run(func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """Run an operator as it would run without us: a function mode sees those alone that Python has called."""
     if not _function_modes():
         return func(*args, **kwargs)
@@ -266,7 +267,10 @@ class _Checked:
         where = self._where
         again = None if known.writes else self._again
         device = str(self.call.out.device) if isinstance(self.call.out, torch.Tensor) else "cpu"
-        self._judge.judge(Found(where.call, where.backward, self._place, known.name, device, tuple(parts)), again)
+        self._judge.judge(
+            Found(where.call, where.backward, self._place, known.name, device, tuple(parts), _coarsest(self._given)),
+            again,
+        )
 
     def _again(self) -> Sequence[Any]:
         """Compute all of the output again."""
@@ -289,6 +293,12 @@ class _Checked:
         )
 
 
+def _coarsest(given: Mapping[str, Any]) -> str:
+    """Return the dtype of the least digits among what a call is given; empty where none is of floating point."""
+    names = [dtype_of(value) for value in given.values() if isinstance(value, torch.Tensor) and value.dim()]
+    return max(names, key=unit_roundoff, default="")
+
+
 def _read(reads: Sequence[Read]) -> list[Array]:
     for read in reads:
         if not is_readable(read.tensor):
@@ -304,6 +314,6 @@ def _from_device(read: Read) -> Array:
 _EXCLUDED = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C.DispatchKey.PythonTLSSnapshot)
 
 
-def _no_dispatch() -> Any:
+def no_dispatch() -> Any:
     """Return a context in which no dispatch mode sees what we compute, ours or the user's."""
     return torch._C._ExcludeDispatchKeyGuard(_EXCLUDED)

@@ -8,6 +8,7 @@ from typing import Any
 from numscope.capture.torch.verify.judging import CheckRow, Judge
 from numscope.capture.torch.verify.mode import VerifyMode
 from numscope.capture.torch.verify.precision import Machine
+from numscope.capture.torch.verify.replay import ReplayMode
 from numscope.capture.torch.watch import Watch
 
 
@@ -20,4 +21,4 @@ def verifier(watch: Watch, verify: bool | float | str) -> VerifyMode:
         return dict(zip(CheckRow._fields, map(list, zip(*rows)))) if rows else {}
 
     watch.recorder.checks = taken
-    return VerifyMode(watch, judge, float(verify) if not isinstance(verify, str) else 1.0)
+    return ReplayMode(watch, judge, 1.0) if isinstance(verify, str) else VerifyMode(watch, judge, float(verify))

@@ -20,6 +20,7 @@ from numscope.capture.torch.verify.sampling import EXACT, Sampling
 _SIDE = 8  # rows and columns of the lattice
 _ALL = 1 << 22  # multiplications: a product of no more is computed whole
 _EXAMINED = 1 << 33
+_PROJECTIONS = 0.25  # of the calls, so that verifying takes no longer than what it verifies
 _PROJECTED = 1 << 26  # elements of the operands together, up to which the host projects them
 PRODUCTS = frozenset(
     {"mm", "bmm", "addmm", "baddbmm", "mv", "dot", "addmv", "convolution", "convolution_backward", "linear", "vdot"}
@@ -62,7 +63,12 @@ def _product(call: OperatorCall, sampling: Sampling) -> Steps:
     given = [Read(a, (*lead, rows, inner)), Read(b, (*lead, inner, columns))]
     if term is not None:
         given.append(spread(term, box))
-    project = not everything and out.is_cpu and a.numel() + b.numel() + out.numel() <= _PROJECTED
+    project = (
+        not everything
+        and (sampling.full or sampling.random.random() < _PROJECTIONS)
+        and out.is_cpu
+        and a.numel() + b.numel() + out.numel() <= _PROJECTED
+    )
     turn = sampling.range(batches, 1)
     one = (turn,) if a.dim() == 3 else ()
     sign_box = (*one, Range(0, 1, m), Range(0, 1, n))
@@ -93,7 +99,8 @@ def _part(
 
 def product_scale(x: Array, y: Array, exact: Array) -> Array:
     """Return the size of float32's error in adding up these products in the worst order: see `ANY_ORDER`."""
-    norms = np.sqrt(np.square(x).sum(-1))[..., :, None] * np.sqrt(np.square(y).sum(-2))[..., None, :]
+    rows, columns = np.einsum("...k,...k->...", x, x), np.einsum("...kn,...kn->...n", y, y)
+    norms = np.sqrt(rows)[..., :, None] * np.sqrt(columns)[..., None, :]
     return np.asarray(norms + math.sqrt(x.shape[-1] / 3) * np.abs(exact))
 
 
@@ -110,8 +117,8 @@ def _projection(
         exact = alpha * (x @ thin) + beta * term
         found = got @ signs
         # The errors of a row's elements add up as a random walk; its rounding to the output's dtype does, too.
-        row = np.sqrt(np.square(x).sum(-1)) * np.sqrt(np.square(y).sum((-1, -2)))[..., None]
-        size = np.sqrt(np.square(got).sum(-1))
+        row = np.sqrt(np.einsum("...k,...k->...", x, x)) * math.sqrt(float(np.vdot(y, y)))
+        size = np.sqrt(np.einsum("...k,...k->...", got, got))
     scale = abs(alpha) * (row + math.sqrt(x.shape[-1] / 3) * size) + size
     # Half a last place of each, at random: 2·u/√12 of its size; six deviations of their sum.
     allowed = 2 * 6 / math.sqrt(12) * size

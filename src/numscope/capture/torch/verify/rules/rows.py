@@ -83,7 +83,7 @@ def _softmax(call: OperatorCall, sampling: Sampling) -> Steps:
             scale = 1 + size + np.abs(np.where(np.isfinite(given), given, 0.0)) + np.log(total)
         else:
             exact = np.exp(shifted) / total
-            exact = np.where(total > 0, exact, 0.0 if call.name == "_safe_softmax" else np.nan)
+            exact = np.where(total == 0, 0.0 if call.name == "_safe_softmax" else np.nan, exact)
             scale = exact * (2 + size)
     return [part(call, got, exact, scale, box)]
 
