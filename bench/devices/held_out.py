@@ -176,7 +176,7 @@ def linear_low(model: torch.nn.Module) -> str:
 
 
 def _linear_low(self: Any, x: torch.Tensor) -> torch.Tensor:
-    bias = None if self.bias is None else self.bias.bfloat16()
+    bias = None if self.bias is None else self.bias.bfloat16()  # fault linear_low
     return F.linear(x.bfloat16(), self.weight.bfloat16(), bias).to(x.dtype)  # fault linear_low
 
 

@@ -14,13 +14,13 @@ in windows, so that memory stays bounded however long the step is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 
-from numscope.compare.align.arguments import differences
+from numscope.compare.align.arguments import MASKS_FROM, differences
 from numscope.compare.comparison import Comparison
 from numscope.core.dtypes import is_discrete
 from numscope.core.errors import NotKeptError
@@ -44,6 +44,7 @@ _FLOORS = 25.0  # times the measured effect of an ulp
 _REPRODUCED = 64.0  # units of roundoff: a replay from a side's own inputs gives what that side recorded
 _OFF = 8.0  # times the other side's own error: then it is looked at element by element
 
+CASTS = frozenset({"to", "type", "type_as", "_to_copy", "float", "double", "half", "bfloat16"})
 Pairing = Callable[[int, int], PairedStep]
 
 
@@ -82,6 +83,7 @@ class Result:
     """A result that both runs have: a tensor of each, and the calls that lead to it from tensors that both have."""
 
     pairs: PairedStep
+    partners: Mapping[int, int]  # the target's tensors that the reference has, none of them a cast of another
     target: Subgraph
     reference: Subgraph
 
@@ -105,7 +107,7 @@ class Result:
 
     def partner(self, number: int) -> int | None:
         """Return the reference's counterpart of one of the target's tensors."""
-        return self.pairs.target_to_reference.get(number)
+        return self.partners.get(number)
 
     def values(self) -> dict[int, torch.Tensor]:
         """Return the reference's tensors in the place of the target's inputs, or raise CannotReplay."""
@@ -187,7 +189,9 @@ def results(pairs: PairedStep, seen: Lockstep) -> Iterator[Result]:
     """Yield the results that both runs have and that are not the same to the bit, in the order of the target."""
     target, reference = pairs.target, pairs.reference
     makers = target.producer
-    there = pairs.target_to_reference
+    # A cast is no result of its own: in float64 it does nothing, and what was recorded behind it is rounded.
+    there = {n: _uncast(reference, r) for n, r in pairs.target_to_reference.items() if _uncast(target, n) == n}
+    others = set(there.values())
     wanted = sorted((n for n in there if n in makers and there[n] in reference.producer), key=lambda n: (makers[n], n))
     for number in wanted:
         other = there[number]
@@ -196,17 +200,27 @@ def results(pairs: PairedStep, seen: Lockstep) -> Iterator[Result]:
         if target.calls[makers[number]].is_gradient or is_discrete(target.tensors[number].dtype):
             continue  # a gradient is that of its forward call; a choice is judged by the values it chose
         sides = (
-            upstream(target, number, pairs.target_to_reference, True),
-            upstream(reference, other, pairs.reference_to_target, True),
+            upstream(target, number, there, True),
+            upstream(reference, other, others, True),
         )
         stuck = next((why for side in sides for why in side.not_replayable.values()), None)
         if stuck is not None or any(len(side.calls) >= MOST_CALLS for side in sides):
             seen.not_made[_short(stuck) if stuck else "too many calls lead to it"] += 1
             continue
-        yield _met(Result(pairs, *sides))
+        yield _met(Result(pairs, there, *sides))
         if target.held() + reference.held() > WINDOW:
             target.forget()
             reference.forget()
+
+
+def _uncast(graph: StepGraph, number: int) -> int:
+    """Return the tensor of which another is a cast to another dtype, and itself where it is none."""
+    while (maker := graph.producer.get(number)) is not None and graph.calls[maker].op in CASTS:
+        given = [n for n in graph.inputs(maker) if graph.tensors[n].shape == graph.tensors[number].shape]
+        if len(given) != 1 or is_discrete(graph.tensors[given[0]].dtype):
+            break
+        (number,) = given
+    return number
 
 
 def _met(result: Result) -> Result:
@@ -232,7 +246,7 @@ def _judged(result: Result, seen: Lockstep) -> _Fault | None:
         values = result.values()
         made = result.target.run(values, torch.float64)
         meant = result.reference.run({}, torch.float64)
-        error = relative_error(made, meant)
+        error = relative_error(*_unmasked(made, meant))
         explained = _explained(result) if error > _EXACT else _EXACT
         if error <= explained:
             seen.computed += 1
@@ -247,6 +261,14 @@ def _judged(result: Result, seen: Lockstep) -> _Fault | None:
     except CannotReplay as why:
         seen.not_made[_short(str(why))] += 1
     return None
+
+
+def _unmasked(made: torch.Tensor, meant: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return two results without what masks: the lowest numbers of two dtypes do the same."""
+    if made.shape != meant.shape or not (made.is_floating_point() and meant.is_floating_point()):
+        return made, meant
+    masks = (made.abs() > MASKS_FROM) & (meant.abs() > MASKS_FROM) & (made.sign() == meant.sign())
+    return made.masked_fill(masks, 0.0), meant.masked_fill(masks, 0.0)
 
 
 def _explained(result: Result) -> float:

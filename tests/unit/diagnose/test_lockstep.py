@@ -37,7 +37,7 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    return F.gelu(x, approximate="tanh")
+    return 0.5 * x * (1.0 + torch.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
 class Block(nn.Module):
@@ -73,7 +73,7 @@ def test_other_calls_that_do_the_same_agree_in_float64(tmp_path: Path) -> None:
     assert found.report.resolution["sentence"].startswith("fed the reference's inputs, ")
 
 
-@pytest.mark.parametrize(("wrong", "right", "call"), [(nearly, silu, "mul"), (gelu_tanh, gelu, "gelu")])
+@pytest.mark.parametrize(("wrong", "right", "call"), [(nearly, silu, "mul"), (gelu_tanh, gelu, "mul")])
 def test_a_fault_that_hides_in_another_precision_is_named(tmp_path: Path, wrong: Act, right: Act, call: str) -> None:
     target, reference = run(tmp_path / "t", wrong, last=right), run(tmp_path / "r", right, torch.float32)
     found = ns.compare(target, reference)

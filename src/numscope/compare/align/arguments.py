@@ -17,6 +17,7 @@ _HARMLESS = frozenset(
     """.split()
 )
 _MISSING = object()
+MASKS_FROM = 6e4  # a number this large is as low as a dtype has it: of a mask, that does the same in each dtype
 
 # Defaults of torch's own functions: by operator, then by argument.
 _DEFAULTS: dict[str, dict[str, Json]] = {
@@ -93,7 +94,7 @@ def _telling(x: object, y: object) -> bool:
     if isinstance(x, int) and isinstance(y, int):
         return False  # sizes, dims and indexes: the effect shows in shapes and values
     if _is_number(x) and _is_number(y):
-        if min(abs(x), abs(y)) > 6e4 and (x > 0) == (y > 0):
+        if min(abs(x), abs(y)) > MASKS_FROM and (x > 0) == (y > 0):
             return False  # the lowest numbers of two dtypes: as masks they do the same
         return bool(abs(x - y) > 1e-7 * max(abs(x), abs(y)))
     if _is_dtype(x) and _is_dtype(y):

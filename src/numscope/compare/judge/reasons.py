@@ -202,6 +202,22 @@ class DoesAnotherJob(CallReason):
 
 
 @dataclass(frozen=True)
+class ComputesInAnotherDtype(Reason):
+    """A call computes in another dtype than the reference's, where the runs are of one precision."""
+
+    mechanism: ClassVar[Mechanism | None] = "precision"
+    target: str
+    reference: str
+
+    def sentence(self, finding: Finding, a: Side, b: Side) -> str:
+        return (
+            f"{title(a, finding.target)}: it computes in {self.target}, the reference in {self.reference}; outputs "
+            f"differ by {number(finding.relative)}, inputs by {number(finding.came_in)}: rounding could make that too, "
+            "but has not written the cast"
+        )
+
+
+@dataclass(frozen=True)
 class AsksForAnother(CallReason):
     """A call is asked for something else, and is given something wrong besides: its own share cannot be told."""
 

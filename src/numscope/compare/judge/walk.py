@@ -40,6 +40,7 @@ from numscope.compare.judge.rules.composite_calls import CompositeCalls
 from numscope.compare.judge.rules.late_writes import late_writes
 from numscope.compare.judge.rules.leaf_calls import LeafCalls
 from numscope.compare.judge.rules.optimizer_steps import judge_optimizer
+from numscope.compare.judge.rules.other_programs import other_programs
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.measures import Measures
@@ -122,7 +123,7 @@ class _Walk:
         self.provenance.regions.withdraw_by_bits()
         rearranged = set_aside(state)
         findings = self._findings()
-        findings += further_findings(state, findings)
+        findings += other_programs(state, findings) or further_findings(state, findings)
         blamed = np.isin(np.arange(len(state.corresponds)), list(state.cause_of))
         return Judgement(
             verdict=state.verdict,

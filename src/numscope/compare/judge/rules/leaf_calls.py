@@ -14,6 +14,7 @@ from numscope.compare.judge.findings import (
     PLAIN_ROUNDING,
     RIGHT,
     ErrorSizes,
+    Reason,
     Standing,
     Status,
     or_zero,
@@ -21,7 +22,13 @@ from numscope.compare.judge.findings import (
 from numscope.compare.judge.paths.counterparts import changed_places, lone_calls_make_up
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.paths.region_cause import region_cause
-from numscope.compare.judge.reasons import ChangesState, OutputDiffers, StandsOut, UnrecordedWork
+from numscope.compare.judge.reasons import (
+    AsksForAnother,
+    ChangesState,
+    OutputDiffers,
+    StandsOut,
+    UnrecordedWork,
+)
 from numscope.compare.judge.rounding.moments import StandOut
 from numscope.compare.judge.rules.unrecorded_calls import lone_call_before
 from numscope.compare.judge.state import State
@@ -126,12 +133,21 @@ class LeafCalls:
         if not sizes.error > sizes.explained:
             sizes = sizes._replace(explained=self._limit(pair, came))
         sizes = self._off_in_list(pair) or sizes
-        blamed, slot = source or _Source(pair)
+        blamed, slot = source or _Source(self._asked_otherwise(pair))
         by = self._stands_out(pair) if sizes.error <= sizes.explained else None
-        reason = UnrecordedWork() if slot else OutputDiffers() if by is None else StandsOut(by)
+        reason: Reason = UnrecordedWork() if slot else OutputDiffers() if by is None else StandsOut(by)
+        if source is None and blamed != pair:
+            reason = AsksForAnother()
         cause = state.blame(reason, blamed, sizes, slot)
         state.inherit(pair, cause)
         state.set_verdict(blamed, ORIGIN, cause)
+
+    def _asked_otherwise(self, pair: int) -> int:
+        """Return the forward call of a backward one where it alone is asked for something else; else the pair itself."""
+        facts = self.facts
+        forward = int(facts.forward_pair[pair]) if facts.phase(pair) == "backward" else -1
+        asked = forward >= 0 and facts.has_telling_arguments(forward)
+        return forward if asked and self.state.verdict[forward] in (EQUIVALENT, ORIGIN) else pair
 
     # The inputs -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from numscope.compare.layouts.whole_step import WholeStep
 from numscope.compare.load.side import Side
 
 # Steps proportional to the gradient; all others divide by its size, and turn the sign of a tiny one into a full step.
+_SKETCHED = 1.4  # steps are known from sketches, to within 40 %; an exact error knows nothing of theirs
 _LINEAR = ("SGD", "ASGD")
 _UNKNOWN_ERROR = 1e-4  # of a gradient that cannot be compared: a shard here, the whole there
 _NARROW = 2.0**-20  # unit roundoff: above, rounding is as large as many a bug, and agreement proves nothing
@@ -260,7 +261,8 @@ class _Step:
             allowed = moved * (8.0 * largest + 1e-4)
         else:  # where all signs may be others, the two steps together
             most = 1.5 * max(moved, self._share_of(rows, self.longest))
-            allowed = 1.02 * (moved + min(self._moved_in_target(rows), most))
+            measured = 1.02 if self.facts.measures.estimated[self.facts.measures.row_of[after]] else _SKETCHED
+            allowed = measured * (moved + min(self._moved_in_target(rows), most))
             allowed = max(allowed, 1.5 * moved)
         explained = 4 * roundoff + 2 * before + allowed
         if self.has_other_settings:  # only what noise in the gradient does by itself is an excuse
