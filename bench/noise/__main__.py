@@ -12,7 +12,6 @@ import os
 import platform
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -21,10 +20,11 @@ import torch
 
 from bench.noise.table import rows
 from numscope.compare.judge.rounding.accuracy import write_rows
-from numscope.diagnose.accuracy.cases import dtypes, operators
+from numscope.diagnose.accuracy.cases import operators
 from numscope.diagnose.accuracy.data import Form
-from numscope.diagnose.accuracy.devices import Way, chip, ways
-from numscope.diagnose.accuracy.samples import Amplified, Sample, accuracy, amplified, cast
+from numscope.diagnose.accuracy.devices import chip
+from numscope.diagnose.accuracy.measuring import take
+from numscope.diagnose.accuracy.samples import Amplified, Sample, amplified, cast
 
 _COARSE = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 _GIVEN = tuple(10.0**-exponent for exponent in range(8, 0, -1))
@@ -78,37 +78,13 @@ def _samples(
     device: torch.device, threads: int, samples: int, until: float, only: Sequence[str]
 ) -> tuple[list[dict[str, object]], dict[str, str]]:
     torch.set_num_threads(threads if device.type == "cpu" else 1)
-    rows: list[dict[str, object]] = []
     failed: dict[str, str] = {}
     begin = time.perf_counter()
     where = {"kind": device.type, "chip": chip(device), "threads": threads}
-    slowest: Counter[str] = Counter()
-    for number in range(samples):
-        for name in only:
-            for dtype in dtypes(name):
-                key = str(dtype).removeprefix("torch.")
-                for way in ways(device):
-                    label = f"{name} {key} {way.name}"
-                    if label in failed or not way.concerns(name, key):
-                        continue
-                    start = time.perf_counter()
-                    try:
-                        for sample in _of(name, number, device, dtype, way):
-                            rows.append({**where, "way": way.name, **_row(sample)})
-                    except Exception as error:  # a device that lacks an operator, or a dtype of it
-                        failed[label] = f"{type(error).__name__}: {error}"[:200]
-                    slowest[label] += int(1e3 * (time.perf_counter() - start))
-            if time.perf_counter() > until:
-                print(f"{device.type}: time is up in sample {number} at {name}", flush=True)
-                return rows, failed
-    print(f"{time.perf_counter() - begin:.0f} s; slowest (ms) {slowest.most_common(8)}", flush=True)
+    taken = take(device, until, failed, only, samples)
+    rows = [{**where, "way": way.name, **_row(sample)} for way, sample in taken]
+    print(f"{device.type}: {time.perf_counter() - begin:.0f} s", flush=True)
     return rows, failed
-
-
-def _of(name: str, number: int, device: torch.device, dtype: torch.dtype, way: Way) -> Iterator[Sample]:
-    with way.within():
-        for form in Form:
-            yield from accuracy(name, form, number, device, dtype)
 
 
 def _amplified(samples: int) -> Iterator[dict[str, object]]:

@@ -21,12 +21,19 @@ from numscope.compare.align.map_file import Map
 from numscope.compare.cause.chain import with_chains
 from numscope.compare.cause.weights import with_weights
 from numscope.compare.judge import unmeasured as structure
+from numscope.compare.judge.rounding.accuracy import unmeasured_chips
 from numscope.compare.layouts.other_layout import ALL_RANKS, differs, whole_steps_of
 from numscope.compare.losses import losses
 from numscope.compare.missing import Missing, missing
 from numscope.compare.ranking import ranked, told_once
 from numscope.compare.resolution import report_of
-from numscope.compare.run_settings import SettingDifference, differences, explained, may_explain
+from numscope.compare.run_settings import (
+    SettingDifference,
+    accelerators,
+    differences,
+    explained,
+    may_explain,
+)
 from numscope.compare.schema import CALLS, PAIRS
 from numscope.compare.spool import Rows
 from numscope.compare.steps import Place, StepResult
@@ -331,6 +338,14 @@ def _assemble(
         details["rest"] = {"verdict": verdict, "reason": reason, "headline": lacking.headline(word)}
         if not allow_incomplete:
             verdict, reason = "incomplete", "; ".join(part for part in (lacking.headline(word), rest, reason) if part)
+    resolution = report_of([result.resolution for result in results], verdict in ("equivalent", "incomplete"))
+    if resolution is not None and (chips := unmeasured_chips(accelerators(*(run.manifest for run in runs)))):
+        resolution["unmeasured"] = list(chips)
+        if "sentence" in resolution:
+            resolution["sentence"] += (
+                f"; how {', '.join(chips)} rounds was not measured: theory and siblings decide "
+                "(`numscope doctor --measure` there, in a minute)"
+            )
     report = Report(
         verdict,
         origin=suspects[0] if suspects and verdict == "diverged" else None,
@@ -339,7 +354,7 @@ def _assemble(
         coverage=dict(coverage),
         counts=counts,
         reason=reason,
-        resolution=report_of([result.resolution for result in results], verdict in ("equivalent", "incomplete")),
+        resolution=resolution,
         settings=tuple(one.to_dict() for one in settings),
         details=details,
     )

@@ -103,6 +103,23 @@ def differences(target: _Facts, reference: _Facts) -> tuple[SettingDifference, .
     return tuple(found)
 
 
+def chips(*manifests: _Facts) -> frozenset[str]:
+    """Return the names of the chips on which runs computed: that of the CPU where they used no other device."""
+    found: set[str] = set()
+    for manifest in manifests:
+        devices = manifest.get("devices")
+        used = {str(device).partition(":")[0] for device in devices} if isinstance(devices, list) else set()
+        hardware = _group(manifest, "hardware").items()
+        found |= {str(chip) for name, chip in hardware if name.partition(":")[0] in used}
+    return frozenset(found)
+
+
+def accelerators(*manifests: _Facts) -> frozenset[str]:
+    """Return those of the chips that are no CPU: CPUs round alike."""
+    cpus = {str(_group(manifest, "hardware").get("cpu")) for manifest in manifests}
+    return chips(*manifests) - cpus
+
+
 def may_explain(found: tuple[SettingDifference, ...]) -> bool:
     """Tell whether one of these differences is of a kind that explains origins."""
     return not {effect.setting for effect in _EFFECTS}.union((SEEDS,)).isdisjoint(_by_name(found))

@@ -35,6 +35,7 @@ from numscope.compare.load.workspaces import without_workspaces
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader
 from numscope.compare.measure.measures import Layouts, Measures, measure
 from numscope.compare.resolution import StepResolution, call_limits, step_resolution
+from numscope.compare.run_settings import chips
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin
@@ -164,6 +165,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     if not history.started:  # the first step tells for all
         history.precisions = precisions(a, b, alignment, slots)
         history.two_frameworks = frameworks.differ(*runs)
+        history.chips = chips(*(run.manifest for run in runs))
     is_whole = isinstance(a, WholeStep)
     other_ranks = None if is_whole else OtherRanks(runs, step, rank)
     judgement = judge(a, b, alignment, slots, measures, history, measured.noise, thresholds.scale, other_ranks)

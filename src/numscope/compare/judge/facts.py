@@ -269,12 +269,13 @@ def gather_facts(
     noise: Floats | None = None,
     scale: float = 1.0,
     other_ranks: OtherRanks | None = None,
+    chips: frozenset[str] = frozenset(),
 ) -> Facts:
     """Return the facts of a step whose two sides are aligned and measured.
 
     `noise`: the largest error that noise runs show at each pair; `scale`: the user's factor on what is explained.
     """
-    errors = call_errors(a, b, alignment, slots, measures, precisions is not None)
+    errors = call_errors(a, b, alignment, slots, measures, precisions is not None, chips)
     flow_a, flow_b = flow(a), flow(b)
     inputs_unrecorded = not (records_inputs(a) and records_inputs(b))
     has_inner_calls = (a.calls.children[alignment.target] > 0) | (b.calls.children[alignment.reference] > 0)

@@ -188,6 +188,7 @@ class History:
 
     precisions: Precisions | None = None  # of two runs that compute in different precisions throughout
     two_frameworks: bool = False
+    chips: frozenset[str] = frozenset()  # on which the two runs computed
     diverged: bool = False
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far

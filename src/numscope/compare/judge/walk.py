@@ -89,6 +89,7 @@ def judge(
         noise=noise,
         scale=scale,
         other_ranks=other_ranks,
+        chips=history.chips,
     )
     state = State(facts, history)
     judgement = _Walk(state).run()

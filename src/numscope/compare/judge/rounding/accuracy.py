@@ -23,6 +23,7 @@ from numscope.core.errors import SettingsError
 from numscope.core.operators import Rounding, canonical, operator
 
 SIDES = 2.0  # both sides of a pair round
+FAULT = 8.0  # times as far off as on all chips that were measured, and as a unit of roundoff
 _UNKNOWN = "_foreach_norm"  # stands for what has no row: a chain of products, a sum and a root
 _SUM = "sum"
 
@@ -121,10 +122,35 @@ def own_rows() -> list[Row]:
     return list(read_rows(files(__package__).joinpath("accuracy.csv").read_text().splitlines(), "accuracy.csv"))
 
 
+def tables() -> Path:
+    """Return the folder of the tables that `numscope doctor --measure` writes, a file for each chip."""
+    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(home, "numscope", "accuracy")
+
+
+def is_fault(row: Row, usual: Accuracy) -> bool:
+    """Tell whether a chip's operator is much farther off than on every chip that was measured: no rounding, and not granted."""
+    known = usual.high.get(row.key)
+    return known is not None and row.high > FAULT * max(known, 1.0)
+
+
 @cache
-def measured(*more: str | os.PathLike[str]) -> Accuracy:
-    """Return the accuracy of the chips in the table that comes with numscope, and of further tables."""
-    rows = own_rows()
-    for path in more:
-        rows += read_rows(Path(path).read_text(encoding="utf-8").splitlines(), str(path))
-    return accuracy_of(rows)
+def measured(chips: frozenset[str] = frozenset()) -> Accuracy:
+    """Return the accuracy of the chips in the table that comes with numscope, and of these where they were measured here."""
+    usual = accuracy_of(own_rows())
+    found = [row for row in rows_of_users(chips) if not is_fault(row, usual)]
+    return accuracy_of([*own_rows(), *found]) if found else usual
+
+
+def rows_of_users(chips: frozenset[str]) -> Iterator[Row]:
+    """Yield the rows of these chips in the tables of this machine's user."""
+    for path in sorted(tables().glob("*.csv")) if chips else ():
+        yield from (
+            row for row in read_rows(path.read_text(encoding="utf-8").splitlines(), str(path)) if row.chip in chips
+        )
+
+
+def unmeasured_chips(chips: Iterable[str]) -> list[str]:
+    """Return the chips of which no table has a row."""
+    known = {row.chip for row in own_rows()}
+    return [one for one in sorted(set(chips) - known) if not any(True for _ in rows_of_users(frozenset((one,))))]

@@ -12,7 +12,7 @@ import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import INPUT, OUTPUT, STATE, SlotPairs
-from numscope.compare.judge.rounding.accuracy import measured
+from numscope.compare.judge.rounding.accuracy import Accuracy, measured
 from numscope.compare.judge.rounding.choices import error_of_other_rows, explained_flips, flipped, values_agree
 from numscope.compare.judge.rounding.limits import (
     KINK,
@@ -52,7 +52,13 @@ class CallErrors:
 
 
 def call_errors(
-    a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measures: Measures, two_precisions: bool
+    a: Side,
+    b: Side,
+    alignment: Alignment,
+    slots: SlotPairs,
+    measures: Measures,
+    two_precisions: bool,
+    chips: frozenset[str] = frozenset(),
 ) -> CallErrors:
     """Return the errors of every pair of calls and how much of them rounding explains."""
     count = len(alignment.target)
@@ -65,7 +71,7 @@ def call_errors(
     error_out = columns.worst(columns.made)
     roundoff = _roundoff(columns, operators, two_precisions)
     forward = forward_pairs(alignment, a)
-    norms = _norms(columns, operators, roundoff, forward)
+    norms = _norms(columns, operators, roundoff, forward, measured(chips))
     bound = bounds(operators.rounding, operators.backward, operators.having(Trait.SIGN_LIKE), norms)
     # Errors are relative to the reference, and rounding is in proportion to the larger of the two.
     larger = np.maximum(columns.of_worst_output(columns.larger), 1.0)
@@ -278,7 +284,7 @@ def _roundoff(columns: _SlotColumns, operators: _Operators, two_precisions: bool
     return np.where(inside, everything, outputs)
 
 
-def _norms(columns: _SlotColumns, operators: _Operators, roundoff: Floats, forward: Ints) -> Norms:
+def _norms(columns: _SlotColumns, operators: _Operators, roundoff: Floats, forward: Ints, accuracy: Accuracy) -> Norms:
     """Return the norms of the inputs and outputs of each pair of calls."""
     given = columns.given
     out = columns.of_worst_output(columns.norm)
@@ -298,5 +304,5 @@ def _norms(columns: _SlotColumns, operators: _Operators, roundoff: Floats, forwa
         forward_in=np.where(has_forward, largest_in[behind], 0.0),
         forward_out=np.where(has_forward, out[behind], 0.0),
         averages=operators.having(Trait.AVERAGES),
-        own=measured().of_pairs(operators.names, operators.rounding, operators.backward, roundoff > 4 * SINGLE),
+        own=accuracy.of_pairs(operators.names, operators.rounding, operators.backward, roundoff > 4 * SINGLE),
     )
