@@ -5,6 +5,7 @@
 # make check   lint, format, types, import rules, built front end
 # make compiled  whether capture leaves compiled jobs alone: every job, level and order
 # make docs    the documentation as a site, in build/site
+# make real    two releases of a library with a public bug between them, and controls: is the fix's statement named?
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
 # make clean   remove what the others made
 #
@@ -37,10 +38,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test compiled crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo docs test compiled real crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,9s/^# //p' Makefile
+	@sed -n '1,10s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -76,6 +77,10 @@ check-python: $(CORE) $(CHECK_TOOLS)
 fix: $(CORE) $(CHECK_TOOLS)
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+# Installs each release from PyPI into a folder of its own: a gigabyte, kept in .releases.
+real: $(CORE) $(TEST_TOOLS)
+	@$(PY) -m bench.real $(BENCH_ARGS)
 
 compiled: $(CORE) compiler
 	@$(PY) -m bench.compiled $(BENCH_ARGS)

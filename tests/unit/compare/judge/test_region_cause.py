@@ -218,3 +218,32 @@ def test_results_that_both_sides_have_bound_the_region() -> None:
         return ended(made, last)
 
     assert judged(script(True), script(False)).named() == "Torch.mul.0.forward"
+
+
+def masked(script: Script, target: bool) -> Script:
+    """The target fills where its mask of bools lets in; the reference, after a product with ones, where it does not."""
+    allowed, all_of_it = G > 0, np.ones((1, 64), dtype=np.bool_)
+    data(script, X)
+    script.call("Torch.gt.0.forward", {"input.0": X}, {"output.0": allowed})
+    if target:
+        script.call("Tensor.to.0.forward", {"input.0": allowed}, {"output.0": allowed.astype(np.float32)})
+        biased = np.where(allowed, np.float32(-3e38), allowed.astype(np.float32))
+        script.call("Tensor.masked_fill.0.forward", {"input.0": allowed.astype(np.float32)}, {"output.0": biased})
+    else:
+        product = allowed & all_of_it
+        script.call("Tensor.mul.0.forward", {"input.0": allowed, "input.1": all_of_it}, {"output.0": product})
+        biased = np.where(allowed, np.float32(0), np.float32(-3e38))
+        script.call("Torch.where.0.forward", {"input.0": product}, {"output.0": biased})
+        script.call("Tensor.to.0.forward", {"input.0": biased}, {"output.0": biased})
+    powers = np.exp(X + np.maximum(biased, -80))
+    shares = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
+    script.call("Torch.softmax.0.forward", {"input.0": biased}, {"output.0": shares})
+    return script
+
+
+def test_an_input_that_cannot_be_told_apart_is_not_the_same_and_what_changes_nothing_is_passed_over() -> None:
+    """Where the results of a call that is given them differ, and calls of one side alone made one of them, those calls
+    are the region that is searched."""
+    found = judged(masked(Script(), True), masked(Script(), False))
+    assert found.named() in ("Torch.where.0.forward", "Tensor.masked_fill.0.forward")
+    assert "inputs identical" not in found.sentences()[0]
