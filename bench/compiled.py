@@ -7,6 +7,9 @@ breaks, recompilations, cache hits, operators and guards of each compiled frame)
 
 A run is compared with a run of the same job that starts with the same caches: the first run of a job fills the cache of
 compiled graphs, all others find it. Without `--levels`, all are run; the table says `same`, or what differs.
+
+In a bounded time, as often as is needed: `python -m bench.compiled --seconds 100 --caches C --out F` begins no cell after
+100 seconds, and goes on where the file F ends; one cell of each job comes first.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -623,9 +626,9 @@ def _before_zero_grad(optimizer: Any, work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def cache() -> Iterator[Path]:
-    """Have a folder of its own for Inductor's caches."""
-    with tempfile.TemporaryDirectory() as folder:
+def cache(kept: Path | None = None) -> Iterator[Path]:
+    """Have a folder of its own for Inductor's caches; `kept`: one that stays."""
+    with nullcontext(kept) if kept is not None else tempfile.TemporaryDirectory() as folder:
         before = {name: os.environ.get(name) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")}
         os.environ.update({name: str(Path(folder, name)) for name in before})
         try:
@@ -685,31 +688,37 @@ class Result:
     seconds: float
 
 
-def matrix(
-    jobs: Sequence[str], levels: Sequence[str], twins: Sequence[bool], orders: Sequence[str], device: torch.device
-) -> Iterator[Result]:
-    """Yield a result for each job, level, order, with and without compiled twins."""
-    plain = Plain(device)
-    for name in jobs:
+class Cell(NamedTuple):
+    """One cell of the matrix: how a job is captured."""
+
+    job: str
+    level: str
+    twins: bool
+    order: str
+
+
+def cells(jobs: Sequence[str], levels: Sequence[str], twins: Sequence[bool], orders: Sequence[str]) -> list[Cell]:
+    """Return the cells, each way of capturing for all jobs before the next; the jobs begin with different ways."""
+    ways = [(level, one, order) for order in orders for one in twins for level in levels]
+    turns = range(len(ways))
+    return [Cell(name, *ways[(turn + at) % len(ways)]) for turn in turns for at, name in enumerate(jobs)]
+
+
+def run_cell(cell: Cell, plain: Plain, device: torch.device) -> Result:
+    """Run one cell."""
+    begun = time.perf_counter()
+    try:
+        expected = plain(cell.job)
+    except Exception as error:
+        why = f"cannot be run here: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
+        return Result(cell.job, "plain", False, "", [why], 0.0)
+    with tempfile.TemporaryDirectory() as folder:
         try:
-            expected = plain(name)
+            seen = captured(cell.job, device, Path(folder, "run"), cell.level, cell.twins, cell.order)
+            differences = seen.differences(expected)
         except Exception as error:
-            why = f"cannot be run here: {type(error).__name__}: {str(error).splitlines()[0][:120]}"
-            yield Result(name, "plain", False, "", [why], 0.0)
-            continue
-        for level in levels:
-            for with_twins in twins:
-                for order in orders:
-                    begun = time.perf_counter()
-                    with tempfile.TemporaryDirectory() as folder:
-                        try:
-                            seen = captured(name, device, Path(folder, "run"), level, with_twins, order)
-                            differences = seen.differences(expected)
-                        except Exception as error:
-                            differences = [
-                                f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
-                            ]
-                    yield Result(name, level, with_twins, order, differences, time.perf_counter() - begun)
+            differences = [f"raised {type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"]
+    return Result(*cell, differences, time.perf_counter() - begun)
 
 
 def table(results: Sequence[Result]) -> str:
@@ -738,8 +747,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--twins", nargs="+", choices=("on", "off"), default=["on", "off"])
     parser.add_argument("--orders", nargs="+", choices=ORDERS, default=list(ORDERS))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no job after this time")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no cell after this time")
+    parser.add_argument("--out", type=Path, help="write the results as JSON; go on where it ends")
+    parser.add_argument("--caches", type=Path, help="a folder for Inductor's caches that stays")
     parser.add_argument("--observe", choices=JOBS, help="run one job, as a script, and write what is held of it")
     given = parser.parse_args(arguments)
     if given.observe:
@@ -747,19 +757,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     device, begun = torch.device(given.device), time.perf_counter()
     results: list[Result] = []
-    with cache():
-        for name in given.jobs:
+    if given.out and given.out.exists():
+        results = [Result(**one) for one in json.loads(given.out.read_text())["results"]]
+    done = {Cell(one.job, one.level, one.twins, one.order) for one in results}
+    not_here = {one.job for one in results if one.level == "plain"}
+    plain = Plain(device)
+    with cache(given.caches):
+        for cell in cells(given.jobs, given.levels, [twins == "on" for twins in given.twins], given.orders):
+            if cell in done or cell.job in not_here:
+                continue
             if time.perf_counter() - begun > given.seconds:
                 break
-            for result in matrix([name], given.levels, [t == "on" for t in given.twins], given.orders, device):
-                results.append(result)
-                twins = "twins" if result.twins else "python"
-                told = "; ".join(result.differences[:4]) or "same"
-                print(
-                    f"{name} {result.level} {twins} {result.order} {result.seconds:.1f} s: {told}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            result = run_cell(cell, plain, device)
+            results.append(result)
+            if result.level == "plain":
+                not_here.add(result.job)
+            told = "; ".join(result.differences[:4]) or "same"
+            words = f"{cell.job} {cell.level} {'twins' if cell.twins else 'python'} {cell.order}"
+            print(f"{words} {result.seconds:.1f} s: {told}", file=sys.stderr, flush=True)
             if given.out:
                 machine = {"torch": torch.__version__, "python": sys.version.split()[0], "device": given.device}
                 given.out.write_text(json.dumps({**machine, "results": [asdict(one) for one in results]}, indent=1))

@@ -137,6 +137,7 @@ NOTES = """
 - **torch.compile**: a compiled region runs exactly as it would without capture.
   Its boundary is recorded (the compiled module, and the compiled autograd function), its inside is not; the run counts
   each region under "compiled region: its inside is not seen".
+  [`--compiled inside`](../howto/compiled.md) keeps its graph, and what its kernels leave in chosen steps.
   To look inside, run the same job eagerly (`TORCH_COMPILE_DISABLE=1`) and compare the two runs.
 - **Optimizers** are one call each: parameters and gradients before, parameters after, hyperparameters as arguments.
   Their inside is seen at level `aten`.

@@ -190,3 +190,35 @@ def test_a_compiled_optimizer_step_is_recorded(level, tmp_path):
     assert (run.tensor(f"{call}.parameters.weight", step=1) == before.numpy()).all()
     assert (run.tensor(f"{call}.output.weight", step=1) == model.weight.detach().numpy()).all()
     assert (run.tensor(f"{call}.parameters_grad.weight", step=1) == 1).all()
+
+
+@pytest.mark.parametrize("level", ["api", "mix", "aten"])
+def test_what_export_traces_is_as_without_capture(level, tmp_path):
+    """Export has modes of its own above ours, takes notice when one is entered, and expects the order in which it left them."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).eval()
+    plain = torch.export.export(model, (torch.ones(2, 4),))
+    with ns.capture(tmp_path / "run", model, level=level, on_error="raise"):
+        seen = torch.export.export(model, (torch.ones(2, 4),))
+        model(torch.ones(2, 4))
+    assert [node.target for node in seen.graph.nodes] == [node.target for node in plain.graph.nodes]
+    names = ns.open_run(tmp_path / "run").calls["name"].to_pylist()
+    gelu = [name for name in names if "gelu" in name and name.startswith(("Functional", "Aten"))]
+    assert len(gelu) == 1  # the call, and none that was traced
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_compiled_autograd_traces_no_call_of_ours(level, tmp_path):
+    from torch._dynamo import compiled_autograd
+
+    torch._dynamo.reset()
+    x = torch.ones(3, requires_grad=True)
+    with ns.capture(tmp_path / "run", None, level=level, on_error="raise"):
+        loss = (x.sin() * 2).sum()
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            loss.backward()
+        torch.exp(x)
+    names = ns.open_run(tmp_path / "run").calls["name"].to_pylist()
+    assert not [name for name in names if "detach" in name]
+    assert [name for name in names if ".exp." in name and name.endswith("forward")]
+    torch.testing.assert_close(x.grad, 2 * torch.ones(3).cos())

@@ -72,6 +72,9 @@ class Frontend(Protocol):
     def program(self) -> Program | None:
         """Return the source and the plain attributes of what runs, or None where they are not to be had."""
 
+    def write_inside(self, folder: Path | None) -> None:
+        """Write what was seen inside compiled regions into a rank's folder; None: no more will come."""
+
     def is_helper(self) -> bool:
         """Tell whether this process is no rank, but a data loader's worker."""
 
@@ -203,6 +206,7 @@ class Capture:
         if self._recorder.opened and not self._closed:
             self._closed = True
             self._guarded(lambda: self._recorder.close(self._end))
+            self._guarded(lambda: self._frontend.write_inside(None))
             if not self._dead and (seen := grafts.since(self._first_graft)) != self._grafts_told:
                 self._guarded(lambda: rundir.add_to_manifest(rundir.located(self.path, self._home), {"grafts": seen}))
 
@@ -342,15 +346,21 @@ class Capture:
             if not self._described and not self._dead:
                 self._described = True
                 self._guarded(self._describe)
+            if not self._dead and self.settings.compiled == "inside":
+                self._guarded(lambda: self._frontend.write_inside(self._folder()))
         self._frontend.new_step()
         self._touched = False
 
     def _describe(self) -> None:
         """Write the descriptions of the modules and of the program, once a run: for replays and for chains of causes."""
-        folder = rundir.located(self.path, self._home) / f"rank{self._recorder.writer.rank}"
+        folder = self._folder()
         for name, document in ((MODULES, self._frontend.description()), (PROGRAM, self._frontend.program())):
             if document is not None:
                 place(folder / name, json.dumps(sealed(document)).encode(), replace=True)
+
+    def _folder(self) -> Path:
+        """Return the rank's folder, which is there once the writer is open."""
+        return rundir.located(self.path, self._home) / f"rank{self._recorder.writer.rank}"
 
     def _is_ours(self) -> bool:
         """Tell whether this process writes a rank; abandon the capture where it does not."""

@@ -69,6 +69,10 @@ class CaptureSettings:
         default=False,
         metadata={"help": "hold each call, or this SHARE of them, against float64; or replay: make each call twice"},
     )
+    compiled: str = field(
+        default="boundary",
+        metadata={"help": "compiled regions: boundary, or inside (graphs and kernels of chosen steps)"},
+    )
     on_error: str = field(default="warn", metadata={"help": "what a fault inside numscope does: warn or raise"})
     overwrite: bool = field(default=False, metadata={"help": "replace a run that is there"})
 
@@ -78,6 +82,7 @@ class CaptureSettings:
         _one_of("on_error", self.on_error, ("warn", "raise"))
         _one_of("phase", self.phase, ("both", "forward", "backward"))
         _one_of("slots", self.slots, ("both", "input", "output"))
+        _one_of("compiled", self.compiled, ("boundary", "inside"))
         _one_of("caps", self.caps, ("step", "all"))
         for name, number in (("keep_last", self.keep_last), ("max_bytes", self.max_bytes)):
             if not isinstance(number, int) or number < 0:

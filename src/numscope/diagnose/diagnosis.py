@@ -26,6 +26,7 @@ from numscope.diagnose.explain.statistics_only import unknowable
 from numscope.diagnose.explain.suspect import explain
 from numscope.diagnose.lockstep import lockstep
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
+from numscope.diagnose.regions.explain import with_regions
 from numscope.store.reader import Run
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def diagnose(
         if reference is None:
             raise TypeError("diagnose needs two runs, target and reference, or a comparison")
         comparison = compare(target, reference, **options)
-    return _explained(comparison, suspects, _diagnose_inside)
+    return with_regions(comparison, _explained(comparison, suspects, _diagnose_inside))
 
 
 def _diagnose_inside(target: Path, reference: Path) -> Report:

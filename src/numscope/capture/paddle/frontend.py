@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 
 import paddle
@@ -127,6 +128,9 @@ class PaddleFrontend:
     def own_code(self) -> OwnCode:
         """Return a context for our own code, of which nothing is recorded."""
         return OwnCode(self.watch)
+
+    def write_inside(self, folder: Path | None) -> None:
+        """Do nothing: Paddle's compiled regions are not looked into."""
 
     def is_helper(self) -> bool:
         """Tell whether this process is no rank, but a data loader's worker."""

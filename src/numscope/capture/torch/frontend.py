@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +26,7 @@ from numscope.capture.torch.identity.unversioned_writes import (
     SetVersions,
     UnversionedWrites,
 )
+from numscope.capture.torch.inside.recorded import Inside
 from numscope.capture.torch.install import Installed
 from numscope.capture.torch.levels.api import ApiMode
 from numscope.capture.torch.levels.aten import AtenMode
@@ -67,6 +69,9 @@ class TorchFrontend(Installed):
             GraphReplays(watch),
             WithoutHandles(),
         ]
+        self._inside = Inside(watch, settings.steps is not None) if settings.compiled == "inside" else None
+        if self._inside is not None:
+            self._parts.append(self._inside)
         if settings.level in ("api", "mix"):
             self._parts += [Functions(watch), SetVersions(watch)]
         elif settings.level == "aten":
@@ -156,6 +161,13 @@ class TorchFrontend(Installed):
                         call.record(slot, gradient)
 
             tensor.register_hook(seen)
+
+    def write_inside(self, folder: Path | None) -> None:
+        """Write what was seen inside compiled regions into a rank's folder; None: no more will come."""
+        if self._inside is not None and folder is not None:
+            self._inside.write(folder)
+        elif self._inside is not None:
+            self._inside.close()
 
     def own_code(self) -> OwnCode:
         """Return a context for our own code, of which nothing is recorded."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 from numscope.capture.collector import rarer_walks
 from numscope.capture.torch.levels.compiled import CompiledRegions
 from numscope.capture.torch.levels.modules import Modules
-from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.thread import State, Undo
 from numscope.capture.torch.warning_lines import name_users_lines
 from numscope.capture.torch.watch import Watch
 
@@ -28,6 +31,12 @@ def _is_in_group() -> bool:
 
 
 Mode = TorchFunctionMode | TorchDispatchMode
+
+# What takes the uppermost mode off its stack, and puts one on it; of functions, and of what is dispatched.
+_STACKS: dict[bool, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    True: (overrides._pop_mode, overrides._push_mode),
+    False: (_python_dispatch._pop_mode, _python_dispatch._push_mode),
+}
 
 
 class Part(Protocol):
@@ -95,35 +104,58 @@ class Installed:
         return named
 
     def _enter_mode(self) -> None:
+        """Put our mode on the stack: on top, or where it was left, under the modes that were above it then."""
         here = self.watch.thread.here
         if self._below is not None and not here.verifying:
-            self._below.__enter__()
+            _put_on(self._below, here)
             here.verifying = True
         if self._mode is not None and not here.entered:  # it is on where capture began again inside a region
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
+            _put_on(self._mode, here)
             here.entered = True
 
     def _leave_mode(self) -> None:
-        """Take our modes off the stack, wherever on it the user's own modes have put them."""
+        """Take our modes off the stack, wherever on it the modes of others have put them."""
         here = self.watch.thread.here
-        if self._mode is not None and here.entered and _take_off(self._mode):
+        if self._mode is not None and here.entered and _take_off(self._mode, here):
             here.entered = False
-        if self._below is not None and here.verifying and _take_off(self._below):
+        if self._below is not None and here.verifying and _take_off(self._below, here):
             here.verifying = False
 
 
-def _take_off(mode: Mode) -> bool:
+def _put_on(mode: Mode, here: State) -> None:
+    """Put a mode on its stack: on top, or where it was left, under the modes that were above it then."""
+    above = here.under.pop(id(mode), ())
+    lowest = next((one for one in _stack_of(mode) if any(one is other for other in above)), None)
+    with _without_modes_from(lowest):
+        mode.__enter__()  # type: ignore[no-untyped-call]
+
+
+def _take_off(mode: Mode, here: State) -> bool:
     """Take a mode off its stack; false where torch has taken it off while it is called, and puts it back itself."""
-    is_function_mode = isinstance(mode, TorchFunctionMode)
-    stack: Any = overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes()
-    if not any(one is mode for one in stack):
+    stack = _stack_of(mode)
+    place = next((index for index, one in enumerate(stack) if one is mode), None)
+    if place is None:
         return False
-    above = []
-    for one in reversed(stack):
-        one.__exit__(None, None, None)
-        if one is mode:
-            break
-        above.append(one)
-    for one in reversed(above):
-        one.__enter__()
+    here.under[id(mode)] = above = tuple(stack[place + 1 :])
+    with _without_modes_from(above[0] if above else None):
+        mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     return True
+
+
+def _stack_of(mode: Mode) -> list[Mode]:
+    is_function_mode = isinstance(mode, TorchFunctionMode)
+    return list(overrides._get_current_function_mode_stack() if is_function_mode else _dispatch_modes())
+
+
+@contextmanager
+def _without_modes_from(lowest: Mode | None) -> Iterator[None]:
+    """Have a mode and those above it off the stack: they are neither entered nor left, of which some take notice."""
+    pop, push = _STACKS[isinstance(lowest, TorchFunctionMode)]
+    above: list[Mode] = []
+    while lowest is not None and not (above and above[-1] is lowest):
+        above.append(pop())
+    try:
+        yield
+    finally:
+        for mode in reversed(above):
+            push(mode)

@@ -6,9 +6,14 @@ region, finds what it would find without us.
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import ModuleType
 
 from numscope.capture.torch.thread import Undo
 
@@ -104,3 +109,54 @@ def together(undo: Iterable[Undo]) -> Undo:
             pending.pop()()
 
     return all_of_it
+
+
+def keep(owner: object, name: str, new: object) -> Undo:
+    """Replace a function of Dynamo's or Inductor's own, which is not set aside while they compile."""
+    original = vars(owner)[name]
+    setattr(owner, name, new)
+
+    def undo() -> None:
+        if vars(owner).get(name) is new:
+            setattr(owner, name, original)
+
+    return undo
+
+
+def when_imported(name: str, work: Callable[[], None]) -> Undo:
+    """Do some work once a module has been imported, and keep ours away from it until then; return what ends that."""
+    finder = _Finder(name, work)
+    sys.meta_path.insert(0, finder)
+    return finder.remove
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds one module as Python would without it."""
+
+    def __init__(self, name: str, work: Callable[[], None]) -> None:
+        self._name = name
+        self._work = work
+
+    def remove(self) -> None:
+        """Watch no longer."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Find the module, and do the work when it has been loaded."""
+        if fullname != self._name:
+            return None
+        self.remove()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            load, work = spec.loader.exec_module, self._work
+
+            def exec_module(module: ModuleType) -> None:
+                with aside():
+                    load(module)
+                work()
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

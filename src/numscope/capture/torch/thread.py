@@ -53,6 +53,7 @@ class State:
         "quiet",
         "region",
         "stack",
+        "under",
         "verifying",
     )
 
@@ -67,6 +68,7 @@ class State:
         self.known_tensors: Any = None
         self.entered = False  # the mode is on in this thread
         self.verifying = False  # the mode that verifies is on in this thread
+        self.under: dict[int, tuple[Any, ...]] = {}  # of a mode that was left, the modes that were above it
         self.region: Any = None  # the compiled region that runs, see `levels/compiled.py`
         self.calling = -1  # the order of the function or operator that runs, where verify asks
         self.collective = False  # a collective that is recorded runs: the operators in it are the same call

@@ -26,13 +26,14 @@ class JobEnvironment:
     environment: dict[str, str] = field(default_factory=dict)
     install: str = ""  # the change that `install` makes in its processes
     words: str = ""
+    inside: bool = False  # its compiled regions are looked into
 
 
 def sides(axis: str) -> tuple[JobEnvironment, JobEnvironment]:
     """Return target's and reference's side of an axis: `threads`, `env NAME=A,B` …"""
     name, _, rest = axis.partition(" ")
     if name == "compile":
-        return JobEnvironment(), JobEnvironment(
+        return JobEnvironment(inside=True), JobEnvironment(
             {"TORCH_COMPILE_DISABLE": "1", "TORCHDYNAMO_DISABLE": "1"}, words="without torch.compile"
         )
     if name == "device":

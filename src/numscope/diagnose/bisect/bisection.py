@@ -105,6 +105,11 @@ class Bisection:
             options = ["--keep", "stats", *(f"--tensors={name}" for name in wanted)]
             if not origin.call.startswith("Optimizer."):  # an optimizer's state is rebuilt from the steps before
                 options += ["--steps", ",".join(map(str, sorted({s.step for s in _suspects(coarse)})))]
+            if item.changes.inside:  # a graph that comes from a cache cannot be looked into
+                options += ["--compiled", "inside"]
+                caches = {"TORCHINDUCTOR_CACHE_DIR": str(self._out / "inductor")}
+                shutil.rmtree(self._out / "inductor", ignore_errors=True)
+                item = replace(item, changes=replace(item.changes, environment={**item.changes.environment, **caches}))
             self._pass(item, f"{item.name}-tensors", tuple(options), f"{len(wanted)} tensors of the suspects")
         fine = compare(self._out / "target-tensors", self._out / "reference-tensors")
         if fine.report.origin is None:

@@ -18,9 +18,9 @@ from numscope.diagnose.replay.noise_floor import perturb
 from numscope.diagnose.replay.replayable import Replayable
 
 # Times the operator's own error; healthy kernels stay below 4.2 (docs/explanation/device-faults.md has the measurements).
-_TIMES_OPERATOR = 8.0
-_LEAST = 1.0  # of the whole output, in units of what an ulp explains: less is rounding, however exact the operator is
-_LEAST_OF_AN_ELEMENT = 4.0  # … of one element; healthy up to 2.8 where the operator itself has less than 1
+TIMES_OPERATOR = 8.0
+LEAST = 1.0  # of the whole output, in units of what an ulp explains: less is rounding, however exact the operator is
+LEAST_OF_AN_ELEMENT = 4.0  # … of one element; healthy up to 2.8 where the operator itself has less than 1
 _PERTURBATIONS = 6
 
 
@@ -48,13 +48,13 @@ class OwnError:
         kernel that is wrong here too is seen.
         """
         operator = min(self.replayed, other.relative) if _comparable(other, self) else self.replayed
-        if self.overall > _LEAST and self.relative > _TIMES_OPERATOR * operator:
+        if self.overall > LEAST and self.relative > TIMES_OPERATOR * operator:
             return True
-        return self.worst > max(_LEAST_OF_AN_ELEMENT, _TIMES_OPERATOR * self._operator_worst(other))
+        return self.worst > max(LEAST_OF_AN_ELEMENT, TIMES_OPERATOR * self._operator_worst(other))
 
     def elements_off(self, other: OwnError | None = None) -> torch.Tensor:
         """Return which elements are off: those beyond twice the operator's worst, and beyond what an ulp explains."""
-        return self.errors > max(_LEAST, 2 * self._operator_worst(other))
+        return self.errors > max(LEAST, 2 * self._operator_worst(other))
 
     def _operator_worst(self, other: OwnError | None) -> float:
         return min(self.replayed_worst, other.worst) if _comparable(other, self) else self.replayed_worst
@@ -80,13 +80,13 @@ def own_error(side: Replayable, floor: float) -> OwnError | None:
     recorded = side.graph.data(side.output)
     exact, made = side.run({}, torch.float64), side.run({})
     scale = _explained(side, exact, recorded.dtype)
-    errors, replayed = _in_units(recorded, exact, scale), _in_units(made, exact, scale)
+    errors, replayed = in_units(recorded, exact, scale), in_units(made, exact, scale)
     return OwnError(
         relative=relative_error(recorded, exact),
         replayed=relative_error(made, exact),
-        overall=_overall(recorded, exact, scale),
-        worst=_largest(errors),
-        replayed_worst=_largest(replayed),
+        overall=overall_units(recorded, exact, scale),
+        worst=largest(errors),
+        replayed_worst=largest(replayed),
         reproduced=relative_error(made, recorded) <= 8 * floor,
         bias=bias(recorded, exact) if recorded.shape == exact.shape else 0.0,
         dtype=side.graph.tensors[side.output].dtype,
@@ -119,7 +119,7 @@ def _explained(side: Replayable, exact: torch.Tensor, dtype: torch.dtype) -> tor
     )
 
 
-def _in_units(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+def in_units(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return each element's error in units of what is explained of it; infinite where one alone is finite."""
     if made.shape != exact.shape:
         return torch.full(exact.shape or (1,), math.inf, dtype=torch.float64)
@@ -128,7 +128,7 @@ def _in_units(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> t
     return torch.where(same, 0.0, (a - b).abs() / scale).nan_to_num(math.inf, math.inf)
 
 
-def _overall(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> float:
+def overall_units(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> float:
     """Return the error of a whole output in units of what is explained of it."""
     if made.shape != exact.shape:
         return math.inf
@@ -139,5 +139,5 @@ def _overall(made: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor) -> fl
     return error / explained if explained else math.inf if error else 0.0
 
 
-def _largest(errors: torch.Tensor) -> float:
+def largest(errors: torch.Tensor) -> float:
     return float(errors.max()) if errors.numel() else 0.0

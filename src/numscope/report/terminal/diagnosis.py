@@ -36,6 +36,7 @@ _SHOWS = {
 }
 _NOTHING_TO_REPAIR = ("device", "order")  # in the program
 _LABEL = 11
+_MOST_COMPILED = 6  # sentences about compiled regions
 _BAR = 32  # the longest bar
 
 
@@ -51,7 +52,7 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
     origin = report.origin
     badge = verdict_badge(report, paint)
     if origin is None:
-        return [badge, "", *_wrapped("", report.reason, width)]
+        return [badge, "", *_wrapped("", report.reason, width), *_compiled(report, width)]
     rank = f", rank {origin.rank}" if origin.rank else ""
     call = paint(origin.call, "1")
     if origin.module and origin.module not in origin.call:
@@ -64,7 +65,7 @@ def lines(report: Report, width: int = 100, paint: Paint | None = None) -> list[
         if origin.source.code:
             shown.append(f"    {origin.source.code.strip()[: width - 4]}")
     shown += ["", *_about(origin, width, paint), *_proof(origin, width)]
-    return shown + _rivals(report, width)
+    return shown + _compiled(report, width) + _rivals(report, width)
 
 
 def _without_place(origin: Origin) -> str:
@@ -84,6 +85,19 @@ def _unknowable(report: Report, width: int) -> list[str]:
     if not isinstance(found, dict):
         return []
     return [*wrapped(translated(str(found["sentence"])), width), *(f"  {command}" for command in found["commands"]), ""]
+
+
+def _compiled(report: Report, width: int) -> list[str]:
+    """Return what was found inside compiled regions, and what could not be looked at."""
+    shown: list[str] = []
+    for found in (report.details.get("compiled") or {}).values():
+        told = f"{len(found['regions'])} regions, {found['kernels']} kernels held against float64"
+        shown += _wrapped("compiled", told, width)
+        for sentence in found["found"][:_MOST_COMPILED]:
+            shown += _wrapped("", sentence, width, hang=True)
+        for lack in found["lacks"][:_MOST_COMPILED]:
+            shown += _wrapped("", f"not examined: {lack}", width, hang=True)
+    return ["", *shown] if shown else []
 
 
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:

@@ -13,14 +13,24 @@ from numscope.capture.torch.thread import ThreadState
 
 SOURCE = Path(numscope.__file__).parent
 # Code that runs in a process of numscope's own, in which there is no job: it sets the grad mode that it needs.
-NO_JOB = ("diagnose/accuracy", "diagnose/explain", "diagnose/replay", "diagnose/repro", "diagnose/weights.py")
+NO_JOB = (
+    "diagnose/accuracy",
+    "diagnose/explain",
+    "diagnose/regions",
+    "diagnose/replay",
+    "diagnose/repro",
+    "diagnose/weights.py",
+)
 GRAD_MODES = ("no_grad", "enable_grad", "set_grad_enabled")
 # Names that hide work from modes, hooks, autograd or Dynamo → the files that may use them.
 SPELLINGS = {
     "DisableTorchFunction": {"capture/torch/own_code.py", "capture/torch/thread.py"},
     "DisableTorchFunctionSubclass": set(),
     "BaseTorchFunctionMode": set(),
-    "_pop_mode": {"diagnose/intervene/reroute.py"},  # takes its own mode out from under later ones
+    "_pop_mode": {  # takes its own mode out from under later ones
+        "diagnose/intervene/reroute.py",
+        "capture/torch/install.py",
+    },
     "_pop_torch_function_stack": set(),
     "_pop_torch_dispatch_stack": set(),
     "_pop_mode_temporarily": set(),

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from numscope.capture.recording.rows import tensors_of
 from numscope.capture.torch.identity.storages import version_of
 from numscope.capture.torch.identity.uninitialized import record_results
-from numscope.capture.torch.levels.compiled import is_in_compiled_backward
+from numscope.capture.torch.levels.compiled import is_faked, is_in_compiled_backward
 from numscope.capture.torch.levels.function_names import Function
 from numscope.capture.torch.levels.operator_schema import Names, Operator
 from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
@@ -74,7 +74,7 @@ class AtenMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if operator.silent or state.busy or not watch.on or (operator.in_group and state.collective):
             return func(*args, **kwargs)
-        if is_in_compiled_backward():
+        if is_in_compiled_backward() or is_faked():
             if operator.writes:
                 watch.tensors.drop_all_carried_over()
             return func(*args, **kwargs)

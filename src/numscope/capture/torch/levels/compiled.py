@@ -12,12 +12,11 @@ Dynamo is not loaded for this: where it is not yet, its import is watched.
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
+import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from types import CodeType, FrameType, FunctionType, ModuleType, SimpleNamespace
+from collections.abc import Callable
+from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -31,6 +30,7 @@ from numscope.capture.torch.watch import Watch
 
 _DYNAMO = "torch._dynamo"
 _SWITCH = f"{_DYNAMO}.eval_frame"  # the module whose function switches Dynamo on and off in a thread
+_AUTOGRAD = f"{_DYNAMO}.compiled_autograd"
 _SWITCHES = ("set_eval_frame", "_maybe_set_eval_frame")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # A torch that has no flag is asked each time.
@@ -55,7 +55,12 @@ def is_tracing() -> bool:
         return True
     if flags._is_compiling_flag and torch.compiler.is_compiling():
         return True
-    return (_modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None) or _traced()
+    return is_faked() or _traced()
+
+
+def is_faked() -> bool:
+    """Tell whether tensors have no data now: something traces with fake ones."""
+    return _modes() > 0 and torch._C._get_dispatch_mode(_FAKE) is not None
 
 
 class Region:
@@ -94,7 +99,7 @@ class CompiledRegions:
         if self._users == 1 and _SWITCH in sys.modules:
             self._watch_dynamo()
         elif self._users == 1:
-            self._undo.append(_when_imported(_DYNAMO, self._watch_dynamo))
+            self._undo.append(patching.when_imported(_DYNAMO, self._watch_dynamo))
         return patching.together([self._end])
 
     def _end(self) -> None:
@@ -120,14 +125,40 @@ class CompiledRegions:
         }
         for name in _SWITCHES:
             if vars(module).get(name) is original:
-                self._undo.append(_keep(module, name, set_eval_frame))
+                self._undo.append(patching.keep(module, name, set_eval_frame))
         optimized: Any = getattr(module, "OptimizedModule", None)
         if "_initialize" in vars(optimized or object):
             self._undo.append(_set_aside_in(optimized, "_initialize"))
+        self._leave_compiled_autograd()
         handler: Any = getattr(sys.modules.get(f"{_DYNAMO}.callback"), "callback_handler", None)
         if handler is not None:
             self._handler = handler
             self._undo.append(self._forget_compilations)
+
+    def _leave_compiled_autograd(self) -> None:
+        """Have our mode off while compiled autograd traces a backward: its tensors are fake there, and no mode says so."""
+        if importlib.util.find_spec(_AUTOGRAD) is None:
+            return
+        tracer: Any = getattr(importlib.import_module(_AUTOGRAD), "AutogradCompilerInstance", None)
+        if not {"begin_capture", "end_capture"} <= vars(tracer or object).keys():
+            return
+        here, leave, enter = self._watch.thread, self._leave, self._enter
+        begin_capture, end_capture = tracer.begin_capture, tracer.end_capture
+
+        def begin(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            instance._numscope_was_on = here.here.entered
+            leave()
+            return begin_capture(instance, *args, **kwargs)
+
+        def end(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                run, *rest = end_capture(instance, *args, **kwargs)
+            finally:
+                if getattr(instance, "_numscope_was_on", False) and self._watch.on:
+                    enter()
+            return (_without_our_hooks(run), *rest)
+
+        self._undo += [patching.keep(tracer, "begin_capture", begin), patching.keep(tracer, "end_capture", end)]
 
     # Compilations -------------------------------------------------------------------------------------------------
 
@@ -203,16 +234,22 @@ def _compilation_ends(*_: object) -> None:
     patching.put_back()
 
 
-def _keep(module: ModuleType, name: str, new: object) -> Undo:
-    """Replace a function of Dynamo's own, which is not set aside while it compiles: it says where a region ends."""
-    original = vars(module)[name]
-    setattr(module, name, new)
+def _nothing(*_: object) -> None:
+    """Stand in for a hook of ours."""
 
-    def undo() -> None:
-        if vars(module).get(name) is new:
-            setattr(module, name, original)
 
-    return undo
+def _without_our_hooks(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Give what runs a compiled backward no hook of ours: Dynamo would compile it, or break the graph there."""
+
+    def run_backward(compiled: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, *rest: Any) -> Any:
+        return run(compiled, inputs, sizes, scalars, [_nothing if _is_ours(hook) else hook for hook in hooks], *rest)
+
+    return run_backward
+
+
+def _is_ours(hook: object) -> bool:
+    owner = hook if hasattr(hook, "__code__") else type(getattr(hook, "__self__", hook))
+    return str(getattr(owner, "__module__", "")).startswith("numscope.")
 
 
 def _set_aside_in(owner: type, name: str) -> Undo:
@@ -224,42 +261,3 @@ def _set_aside_in(owner: type, name: str) -> Undo:
             return original(*args, **kwargs)
 
     return patching.replace(owner, name, method)
-
-
-def _when_imported(name: str, work: Callable[[], None]) -> Undo:
-    """Do some work once a module has been imported, and keep ours away from it until then; return what ends that."""
-    finder = _Finder(name, work)
-    sys.meta_path.insert(0, finder)
-    return finder.remove
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds one module as Python would without it."""
-
-    def __init__(self, name: str, work: Callable[[], None]) -> None:
-        self._name = name
-        self._work = work
-
-    def remove(self) -> None:
-        """Watch no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Find the module, and do the work when it has been loaded."""
-        if fullname != self._name:
-            return None
-        self.remove()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            load, work = spec.loader.exec_module, self._work
-
-            def exec_module(module: ModuleType) -> None:
-                with patching.aside():
-                    load(module)
-                work()
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec

@@ -135,7 +135,8 @@ static PyObject *call_operator(PyObject *, PyObject *const *all, Py_ssize_t coun
         state = state_of(Watch_thread(watch));
         ordinary = Operator_ordinary.is_set(operation) && !State_busy.is_set(state) && Watch_on.is_set(watch) &&
             asked.is_plain() && !Watch_asks.is_set(watch) && !PySet_GET_SIZE(Tensors_uninitialized(Watch_tensors(watch))) &&
-            State_optimizer_step.is_none(state) && Watch_forward_on.is_set(watch) && !number_from(given.functions);
+            State_optimizer_step.is_none(state) && Watch_forward_on.is_set(watch) && !number_from(given.functions) &&
+            !number_from(given.modes);
         if (ordinary) {
             in_engine = number_from(given.task) != -1;
             ordinary = !(in_engine && (c10::GradMode::is_enabled() || is_in_compiled_backward()));

@@ -1,0 +1,421 @@
+"""Examines the compiled regions of a run: each kernel against its nodes, and each graph against the program it was made of.
+
+A kernel is judged by what it left, from what it was given: its nodes are run in eager, in float64, and with the casts
+inside it left out. A graph is judged in float64, where rounding is out of the way: the program that Dynamo has traced, and
+its gradients, must give what the graph gives. What differs there differs in any precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from numscope.core.job_files.regions import NodeEntry, Place
+from numscope.core.report import Source
+from numscope.diagnose.regions.graph import CannotRun, Graph, Values, double, is_foreign
+from numscope.diagnose.regions.judged import Judged, judge, runner
+from numscope.diagnose.regions.recorded import RecordedRegions, Region
+from numscope.diagnose.replay.measures import relative_error, to_double
+
+# Two ways to the same value in float64 are nearer than this unless one of them is float32 inside: half its digits.
+_SAME = 2.0**-26
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A judgement of a kernel, or of a line of the program."""
+
+    region: str
+    step: int
+    kind: str  # kernel, write, decomposition
+    name: str  # the kernel's, or the operator's
+    operators: tuple[str, ...]
+    place: Place | None
+    module: str
+    is_wrong: bool
+    error: float
+    judged: Judged | None = None
+    others: tuple[Place, ...] = ()  # other lines of the same kernel
+
+    def sentence(self) -> str:
+        """Return the finding in one sentence."""
+        where = f" at {_shown(self.place)}" if self.place is not None else ""
+        if self.kind == "decomposition":
+            return f"wrong: decomposition of {self.name}{where} is off by {self.error:.0e} in any precision"
+        if self.kind == "write":
+            return f"wrong: the in-place write {self.name}{where} is lost in the compiled graph"
+        assert self.judged is not None
+        what = ", ".join(self.operators[:4]) or self.name
+        errors = f"{self.judged.compiled:.0e} against {self.judged.eager:.0e}"
+        if self.is_wrong:
+            also = f" (also {', '.join(map(_shown, self.others[:4]))})" if self.others else ""
+            return f"wrong: kernel {self.name} of {what}{where}{also} is off: {errors} in eager, against float64"
+        if self.judged.has_elided_casts:
+            return f"casts elided in fused kernel {self.name}: nearer to float64 than eager ({errors}): not a bug"
+        return f"kernel {self.name} is as near to float64 as eager ({errors}): not a bug"
+
+    def source(self) -> Source | None:
+        """Return the line as a report has it."""
+        place = self.place
+        return Source(place["file"], place["line"], place["function"], place["code"]) if place is not None else None
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The findings of all regions of a rank."""
+
+    findings: tuple[Finding, ...] = ()
+    lacks: tuple[str, ...] = ()  # what could not be examined, a sentence each
+    regions: tuple[str, ...] = ()
+    steps: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """Return what is wrong, the graphs before the kernels: a graph that computes something else misleads about them."""
+        return [finding for finding in self.findings if finding.is_wrong]
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the answer as the report has it."""
+        told = [*self.wrong, *(f for f in self.findings if not f.is_wrong and f.judged and f.judged.has_elided_casts)]
+        worst = max((f.judged.worst for f in self.findings if f.judged and not f.is_wrong), default=0.0)
+        return {
+            "regions": list(self.regions),
+            "kernels": sum(finding.kind == "kernel" for finding in self.findings),
+            "found": [finding.sentence() for finding in told],
+            "lacks": list(self.lacks),
+            "worst": worst,
+        }
+
+
+def examine(recorded: RecordedRegions) -> Examined:
+    """Examine the regions of a rank of a run."""
+    lacks: dict[str, None] = dict.fromkeys(recorded.found["lacks"] if recorded.found else [])
+    graphs: list[Finding] = []
+    kernels: list[Finding] = []
+    forward: dict[str, Region] = {}
+    regions = recorded.regions()
+    for region in regions:
+        if region.entry["kind"] == "backward":
+            if not any(finding.region.split()[0] == region.entry["frame"] for finding in graphs):
+                graphs += _collected(_backward(forward.get(region.entry["frame"]), region), region, lacks)
+        else:
+            forward[region.entry["frame"]] = region
+            graphs += _collected(_writes(region), region, lacks)
+            graphs += _collected(_program(region), region, lacks)
+        kernels += _collected(_kernels(recorded, region), region, lacks)
+    names = tuple(dict.fromkeys(region.name for region in regions))
+    steps = frozenset(region.run["step"] for region in regions)
+    return Examined((*graphs, *kernels), tuple(lacks), names, steps)
+
+
+def _collected(found: Iterator[Finding | str], region: Region, lacks: dict[str, None]) -> Iterator[Finding]:
+    """Yield findings, and note what could not be examined."""
+    try:
+        for one in found:
+            if isinstance(one, str):
+                lacks[f"{region.name}: {one}"] = None
+            else:
+                yield one
+    except (CannotRun, MemoryError) as why:
+        lacks[f"{region.name}: {why}"] = None
+
+
+# Kernels --------------------------------------------------------------------------------------------------------------
+
+
+def _kernels(recorded: RecordedRegions, region: Region) -> Iterator[Finding | str]:
+    """Yield what was found of each kernel: its worst buffer, or the first one that is off."""
+    known: Values = dict(region.inputs)
+    if not region.run["buffers"]:
+        yield from _as_one(region, region.run["again"])
+        return
+    buffers = recorded.buffers(region)
+    for number in sorted({one[0] for one in buffers}):
+        mine = [one for one in buffers if one[0] == number]
+        order = {name: place for place, name in enumerate(region.graph.nodes)}
+        best: Finding | None = None
+        for _, kernel, node, tensor in sorted(mine, key=lambda one: order.get(one[2], -1)):
+            found = _judged(region, kernel, node, tensor, known)
+            if isinstance(found, str):
+                yield found
+            elif best is None or (found.is_wrong, found.error) > (best.is_wrong, best.error):
+                best = found
+            if best is not None and best.is_wrong:
+                break
+        if best is not None:
+            yield best
+        known |= {
+            node: tensor.reshape(region.graph.nodes[node]["shape"] or tensor.shape) for _, _, node, tensor in mine
+        }
+
+
+def _as_one(region: Region, why: str) -> Iterator[Finding | str]:
+    """Yield what was found of a region whose buffers are not known: of its outputs, from its inputs."""
+    yield f"its kernels could not be looked at one by one ({why or 'it left nothing'})"
+    for name, value in zip(_outputs(region.graph), region.outputs):
+        if name is not None and isinstance(value, torch.Tensor):
+            yield _judged(region, "of the whole region", name, value, region.inputs)
+
+
+def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known: Mapping[str, Any]) -> Finding | str:
+    graph = region.graph
+    names = graph.needed(node, known)
+    if any(graph.is_random(name) for name in names):
+        return f"{node} of {kernel} is made of random numbers: not made again"
+    entries = [graph.nodes[name] for name in names if graph.nodes[name]["op"] != "placeholder"]
+    foreign = [entry for entry in entries if is_foreign(entry["target"])]
+    try:
+        judged = judge(tensor, runner(graph, node, known))
+    except CannotRun as why:
+        return f"{node} of {kernel}: {why}"
+    suspects = foreign or entries
+    place = suspects[-1]["place"] if suspects else graph.nodes[node]["place"]
+    places = {(e["place"]["file"], e["place"]["line"]): e["place"] for e in suspects if e["place"]}
+    others = tuple(one for one in places.values() if place is None or one["line"] != place["line"])
+    return Finding(
+        region.name, region.run["step"], "kernel", kernel, _operators(suspects), place, graph.nodes[node]["module"],
+        judged.is_off, judged.compiled, judged, others,
+    )  # fmt: skip
+
+
+def _operators(entries: Iterable[NodeEntry]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(_operator(entry) for entry in entries if entry["target"] != "operator.getitem"))
+
+
+def _operator(entry: NodeEntry) -> str:
+    """Return the operator that a node is, or was decomposed from, as torch's users write it."""
+    name = entry["original"] or entry["target"].removeprefix("ops.")
+    return ".".join(name.split(".")[:2]) if name.startswith(("aten.", "prims.")) else name
+
+
+def _outputs(graph: Graph) -> list[str | None]:
+    found: Any = graph.outputs
+    while isinstance(found, dict) and "tuple" in found:
+        found = found["tuple"]
+        if len(found) == 1 and isinstance(found[0], (list, dict)) and "node" not in found[0]:
+            found = found[0]
+    return [one.get("node") if isinstance(one, dict) else None for one in found or []]
+
+
+# Graphs against the program -------------------------------------------------------------------------------------------
+
+
+def _traced_inputs(region: Region) -> dict[str, Any]:
+    """Return the inputs of the program that Dynamo has traced, by name; raise where they are not the graph's."""
+    traced = region.traced
+    if not traced.nodes:
+        raise CannotRun("the program that it was made of is not known")
+    found: dict[str, Any] = {}
+    for name in region.graph.placeholders:
+        number = _number(name)
+        if number is None or number >= len(traced.placeholders):
+            raise CannotRun("its inputs are not those of the program")
+        entry = traced.nodes[traced.placeholders[number]]
+        value = region.inputs.get(name)
+        if isinstance(value, torch.Tensor) and entry["shape"] is not None and list(value.shape) != entry["shape"]:
+            raise CannotRun("its inputs are not those of the program")
+        found[entry["name"]] = value
+    return found
+
+
+def _number(placeholder: str) -> int | None:
+    """Return the number of an input as AOTAutograd names it: `primals_1` is the first, or `arg0_1`."""
+    if placeholder.startswith("primals_"):
+        return int(placeholder.removeprefix("primals_")) - 1
+    if placeholder.startswith("arg") and placeholder.endswith("_1"):
+        return int(placeholder.removeprefix("arg").removesuffix("_1"))
+    return None
+
+
+def _runnable(graph: Graph, given: Iterable[str]) -> list[str]:
+    """Return the nodes that can be made from inputs: without those that depend on random or unknown values."""
+    known = set(given)
+    names: list[str] = []
+    for name, node in graph.nodes.items():
+        if node["op"] in ("placeholder", "output") or graph.is_random(name):
+            continue
+        if node["op"] == "get_attr" and name not in known:
+            continue
+        if all(one in known for one in graph.inputs[name]):
+            known.add(name)
+            names.append(name)
+    return names
+
+
+def _writes(region: Region) -> Iterator[Finding | str]:
+    """Yield the writes to inputs that the program makes and the region did not."""
+    traced, given = region.traced, _traced_inputs(region)
+    by_name = {traced.placeholders[_number(name) or 0]: name for name in region.graph.placeholders}
+    for name, node in traced.nodes.items():
+        if not _writes_in_place(node) or not traced.inputs[name]:
+            continue
+        written = _base(traced, traced.inputs[name][0])
+        if written not in given or not isinstance(given[written], torch.Tensor):
+            continue
+        before = given[written]
+        try:
+            after = traced.run([*_runnable(traced, given)], given, double)[written]
+        except CannotRun as why:
+            yield f"{written}: {why}"
+            return
+        now = region.after.get(by_name[written], before)
+        moved = relative_error(after, to_double(before))
+        if moved and torch.equal(now, before) and not torch.equal(after.to(before.dtype), before):
+            yield Finding(
+                region.name, region.run["step"], "write", name, (node["target"],), node["place"], node["module"], True, moved
+            )  # fmt: skip
+
+
+def _writes_in_place(node: NodeEntry) -> bool:
+    short = node["target"].rpartition(".")[2]
+    return (short.endswith("_") and not short.startswith("__")) or short in ("setitem", "iadd", "imul", "isub")
+
+
+def _base(graph: Graph, name: str) -> str:
+    """Return the input that a node is a view of, or the node itself."""
+    while graph.nodes[name]["op"] != "placeholder" and graph.inputs[name]:
+        name = graph.inputs[name][0]
+    return name
+
+
+class _Made:
+    """Values in float64, to be found by their content: whatever shape a graph gives them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                self._by_size.setdefault(value.numel(), []).append((name, value.detach().flatten()))
+
+    def nearest(self, value: torch.Tensor) -> tuple[float, str]:
+        """Return how far the nearest value is, and its node."""
+        flat = value.detach().flatten()
+        turned = value.detach().transpose(-1, -2).flatten() if value.dim() > 1 else flat
+        return min(
+            (
+                (min(relative_error(other, flat), relative_error(other, turned)), name)
+                for name, other in self._by_size.get(value.numel(), ())
+            ),
+            default=(float("inf"), ""),
+        )
+
+
+def _program(region: Region) -> Iterator[Finding | str]:
+    """Yield the line from which on a graph gives something else than the program, in float64."""
+    given = _traced_inputs(region)
+    made = region.graph.run(_runnable(region.graph, region.inputs), region.inputs, double)
+    names = _runnable(region.traced, given)
+    if len(names) < sum(node["op"] not in ("placeholder", "output") for node in region.traced.nodes.values()):
+        yield "what depends on random numbers is not held against the program"
+    values = region.traced.run(names, given, double)
+    ends = [name for name in _outputs(region.traced) if name in names]
+    yield from _first_unlike(region, region.traced, values, made, [name for name in ends if name], region.graph)
+
+
+def _first_unlike(
+    region: Region, traced: Graph, values: Values, made: Values, ends: list[str], graph: Graph
+) -> Iterator[Finding]:
+    """Yield the first node on the way to an end whose value the graph does not have, though it has what that is made of."""
+    seen: dict[str, float] = {}
+    found = _Made(made)
+
+    def far(name: str) -> float:
+        if name not in seen:
+            value = values.get(name)
+            seen[name] = 0.0
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+                mine = {one: made[one] for one in _results(graph, name) if one in made}
+                seen[name] = (_Made(mine) if mine else found).nearest(value)[0]
+        return seen[name]
+
+    for end in ends:
+        name, visited = end, set[str]()
+        while far(name) > _SAME:
+            visited.add(name)
+            before = [one for one in traced.inputs[name] if one not in visited and far(one) > _SAME]
+            if not before:
+                node = traced.nodes[name]
+                parts = [n for n in graph.nodes.values() if n["origin"] == name and n["original"]]
+                operator = _operator(parts[-1]) if parts else node["target"].removeprefix("ops.")
+                yield Finding(
+                    region.name, region.run["step"], "decomposition", operator, (operator,), node["place"],
+                    node["module"], True, far(name),
+                )  # fmt: skip
+                return
+            name = before[0]
+
+
+def _results(graph: Graph, origin: str) -> list[str]:
+    """Return what a node of the program has become in a graph, as far as nodes of others use it."""
+    mine = {name for name, node in graph.nodes.items() if node["origin"] == origin and node["op"] != "placeholder"}
+    return [name for name in mine if any(user not in mine for user in _users(graph, name))]
+
+
+# Gradients ------------------------------------------------------------------------------------------------------------
+
+
+def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]:
+    """Yield the line from which on a backward graph gives other gradients than autograd, in float64."""
+    if forward is None:
+        raise CannotRun("its forward pass was not recorded")
+    given = _traced_inputs(forward)
+    traced, graph = forward.traced, region.graph
+    names = _runnable(traced, given)
+    if len(names) < sum(node["op"] not in ("placeholder", "output") for node in traced.nodes.values()):
+        raise CannotRun("gradients through random numbers are not held against the program")
+    ends = [name for name in _outputs(traced) if name]
+    tangents = [name for name in graph.placeholders if name.startswith("tangents_")]
+    leaves = {
+        name: value.detach().double().requires_grad_()
+        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        else value
+        for name, value in given.items()
+    }
+    values = traced.run(names, leaves, double, grad=True)
+    outs = [values[name] for name in ends if isinstance(values.get(name), torch.Tensor) and values[name].requires_grad]
+    if len(outs) != len(tangents):
+        raise CannotRun("its gradients are not those of the program's outputs")
+    incoming = [to_double(region.inputs[name]).reshape(out.shape) for name, out in zip(tangents, outs)]
+    inside = {name: value for name, value in values.items() if _has_gradient(value)}
+    gradients = dict(zip(inside, torch.autograd.grad(outs, list(inside.values()), incoming, allow_unused=True)))
+    saved = forward.graph.run(_runnable(forward.graph, forward.inputs), forward.inputs, double)
+    known = {name: saved.get(name, region.inputs[name]) for name in graph.placeholders if name in region.inputs}
+    made = graph.run(_runnable(graph, known), known, double)
+    found = _Made(made)
+    for name, result in zip(traced.placeholders, _outputs(graph)):
+        gradient = gradients.get(name)
+        if gradient is None or result not in made or not _differ(made[result], gradient, traced, gradients, name):
+            continue
+        users = [user for user in _users(traced, name) if gradients.get(user) is not None]
+        while above := [user for user in users if found.nearest(gradients[user])[0] > _SAME]:
+            users = [user for user in _users(traced, above[0]) if gradients.get(user) is not None]
+        if users:
+            node = traced.nodes[users[0]]
+            operator = f"the gradient of {node['target'].removeprefix('ops.')}"
+            yield Finding(
+                region.name, region.run["step"], "decomposition", operator, (node["target"],), node["place"],
+                node["module"], True, relative_error(made[result].reshape(gradient.shape), gradient),
+            )  # fmt: skip
+            return
+
+
+def _differ(made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, Any], name: str) -> bool:
+    """Tell whether two gradients differ, measured by what they are sums of: those of what uses the input."""
+    above = [gradients[user] for user in _users(traced, name) if gradients.get(user) is not None]
+    size = max(float(one.norm()) for one in (gradient, *above))
+    return float((made.reshape(gradient.shape) - gradient).norm()) > _SAME * size
+
+
+def _has_gradient(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _users(graph: Graph, name: str) -> list[str]:
+    return [other for other, inputs in graph.inputs.items() if name in inputs]
+
+
+def _shown(place: Place) -> str:
+    return f"{place['file'].rpartition('/')[2]}:{place['line']}"
