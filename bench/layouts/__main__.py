@@ -113,7 +113,12 @@ def main() -> int:
 
 def names() -> list[str]:
     faults = [f"{layout}.{fault}" for layout, faults in jobs.FAULTS.items() for fault in faults]
-    return [*jobs.CLEAN, *(f"{layout}~" for layout in jobs.CLEAN if layout not in ("one", "moe")), *faults]
+    return [
+        *jobs.CLEAN,
+        *jobs.CLEAN_OF_FOUR,
+        *(f"{layout}~" for layout in jobs.CLEAN if layout not in ("one", "moe")),
+        *faults,
+    ]
 
 
 def half_of(target: str) -> int:
@@ -129,6 +134,8 @@ def pairs(kinds: list[str]) -> list[tuple[str, str, str]]:
         for layout in jobs.CLEAN[2:]:
             tasks += [("clean", layout, base.get(layout, "one")), ("clean", base.get(layout, "one"), layout)]
             tasks.append(("clean", f"{layout}~", layout))
+        for layout in jobs.CLEAN_OF_FOUR:
+            tasks += [("clean", layout, "one"), ("clean", layout, "fsdp"), ("clean", "tp", layout)]
         some = ("ddp", "fsdp", "tp", "sp", "gpipe")
         tasks += [("clean", target, reference) for target in some for reference in some if target != reference]
     for kind in ("other", "same"):

@@ -325,7 +325,10 @@ def batches() -> Iterator[tuple[Tensor, Tensor]]:
 
 def share(job: Job, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return what a rank is given of a batch."""
-    if job.layout in ("ddp", "fsdp", "fsdp1", "ep"):
+    if job.cut("fsdp_tp"):
+        part = 0 if job.has("data_of_rank_0") else job.rank // (job.world // 2)
+        return ids.chunk(2)[part], labels.chunk(2)[part]
+    if job.layout in ("ddp", "fsdp", "fsdp1", "hsdp", "ep"):
         part = 0 if job.has("data_of_rank_0") else job.rank
         return ids.chunk(job.world)[part], labels.chunk(job.world)[part]
     if job.cut("cp"):
@@ -386,6 +389,24 @@ def train(job: Job, path: str) -> None:
         for block in model.blocks:
             fully_shard(block, mp_policy=policy)
         fully_shard(model, mp_policy=policy)
+    elif job.cut("hsdp"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (2, job.world // 2), mesh_dim_names=("replicate", "shard"))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif job.cut("fsdp_tp"):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        mesh = init_device_mesh("cpu", (2, job.world // 2), mesh_dim_names=("dp", "tp"))
+        for block in model.blocks:
+            parallelize_module(block.mlp, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
     elif job.cut("dtensor"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -467,6 +488,8 @@ def pipeline(job: Job, path: str) -> None:
 
 
 CLEAN = ("one", "moe", "ddp", "fsdp", "dtensor", "tp", "sp", "vp", "cp", "ep", "gpipe", "1f1b")
+# Of four processes: each against one process, and against some of two.
+CLEAN_OF_FOUR = ("ddp@4", "fsdp@4", "hsdp@4", "fsdp_tp@4", "tp@4", "sp@4", "vp@4", "cp@4")
 FAULTS: dict[str, tuple[str, ...]] = {
     "ddp": (
         "tanh", "tanh_on_rank_1", "not_synchronised", "summed_for_mean", "data_of_rank_0", "bit_flip_on_rank_1",
@@ -484,6 +507,11 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "ep": ("tokens_not_put_back", "tanh_on_rank_1", "gate_forgotten", "experts_not_divided"),
     "gpipe": ("norm_eps", "micro_batches_summed", "rounded_between_stages", "tanh", "tanh_on_rank_1"),
     "1f1b": ("norm_eps", "tanh_on_rank_1"),
+    "hsdp@4": ("tanh_on_rank_1", "loss_doubled", "labels_off_on_rank_1"),
+    "fsdp_tp@4": ("eps", "scale_of_all_heads", "loss_doubled", "data_of_rank_0"),
+    "tp@4": ("not_reduced", "mlp_off_on_rank_1"),
+    "sp@4": ("norms_not_reduced", "tanh"),
+    "ddp@4": ("summed_for_mean", "labels_off_on_rank_1", "not_synchronised"),
 }  # fmt: skip
 
 
@@ -492,7 +520,7 @@ def run(rank: int, world: int, out: str, names: list[str]) -> None:
     dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=world)
     for name in names:
         layout, _, fault = name.partition(".")
-        layout = layout.removesuffix("~")
+        layout = layout.removesuffix("~").partition("@")[0]
         job = Job(layout, fault, rank, world)
         path = os.path.join(out, name)
         dist.barrier()
@@ -502,17 +530,28 @@ def run(rank: int, world: int, out: str, names: list[str]) -> None:
 
 
 def main(out: str, names: list[str]) -> None:
-    """Run the jobs of these names, all of them where none is named, in two processes."""
+    """Run the jobs of these names, all of them where none is named, in two or four processes."""
     Path(out).mkdir(parents=True, exist_ok=True)
-    names = names or [*CLEAN, *(f"{layout}.{fault}" for layout, faults in FAULTS.items() for fault in faults)]
+    names = names or [
+        *CLEAN,
+        *CLEAN_OF_FOUR,
+        *(f"{layout}.{fault}" for layout, faults in FAULTS.items() for fault in faults),
+    ]
     torch.set_num_threads(1)
     alone = [name for name in names if name in ("one", "moe")]
     for name in alone:
         train(Job(name), os.path.join(out, name))
     Path(out, "store").unlink(missing_ok=True)
-    if many := [name for name in names if name not in alone]:
-        mp.spawn(run, (2, out, many), nprocs=2)
-    Path(out, "store").unlink(missing_ok=True)
+    for world in (2, 4):
+        if many := [name for name in names if name not in alone and world_of(name) == world]:
+            mp.spawn(run, (world, out, many), nprocs=world)
+        Path(out, "store").unlink(missing_ok=True)
+
+
+def world_of(name: str) -> int:
+    """Return how many processes a job of this name has: `ddp@4`, `tp@4.tanh`; two where it does not say."""
+    _, _, number = name.partition(".")[0].removesuffix("~").partition("@")
+    return int(number or 2)
 
 
 if __name__ == "__main__":

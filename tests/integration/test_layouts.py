@@ -110,6 +110,7 @@ def test_the_result_of_a_functional_collective_is_measured_once_it_was_waited_fo
 
 JOBS = [
     *("one", "gpipe", "gpipe~", "gpipe.tanh", "sp", "vp", "cp", "gpipe.norm_eps"),
+    *("hsdp@4", "fsdp_tp@4", "fsdp_tp@4.eps"),
     *("ddp.tanh_on_rank_1", "ddp.rate_on_rank_1", "fsdp.loss_doubled", "fsdp.data_of_rank_0", "tp.not_reduced"),
 ]
 
@@ -134,7 +135,17 @@ def test_what_a_stage_is_given_by_another_rank_is_no_data_of_its_own(jobs):
 
 
 @pytest.mark.parametrize(
-    ("target", "reference"), [("sp", "one"), ("vp", "one"), ("cp", "one"), ("one", "gpipe"), ("sp", "gpipe")]
+    ("target", "reference"),
+    [
+        ("sp", "one"),
+        ("vp", "one"),
+        ("cp", "one"),
+        ("one", "gpipe"),
+        ("sp", "gpipe"),
+        ("hsdp@4", "one"),
+        ("fsdp_tp@4", "one"),
+        ("fsdp_tp@4", "hsdp@4"),
+    ],
 )
 def test_layouts_of_one_model_are_equivalent_to_each_other(target, reference, jobs):
     found = ns.compare(jobs[target], jobs[reference])
@@ -148,6 +159,7 @@ FAULTS_OF_JOBS = [
     ("fsdp.loss_doubled", "Tensor.mul.0.forward", 0, "only the target has this call"),
     ("fsdp.data_of_rank_0", "Tensor.chunk.1.forward", 1, "only the target has this call"),
     ("tp.not_reduced", "Tensor.add.1.forward", 0, "blocks.0.attention"),
+    ("fsdp_tp@4.eps", "Functional.layer_norm.0.forward", 0, "argument eps 0.001 against 1e-05"),
     ("gpipe.norm_eps", "Functional.layer_norm.2.forward", 1, "argument eps 0.001 against 1e-05"),
 ]
 

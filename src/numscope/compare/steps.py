@@ -23,7 +23,7 @@ from numscope.compare.judge.unmeasured import StructureDifferences, structure_di
 from numscope.compare.judge.walk import Judgement, judge
 from numscope.compare.layouts.fitting import fit
 from numscope.compare.layouts.other_layout import ALL_RANKS
-from numscope.compare.layouts.rank_facts import with_other_arguments, without_cuts
+from numscope.compare.layouts.rank_facts import with_other_arguments, without_layout
 from numscope.compare.layouts.unseen import unseen_errors
 from numscope.compare.layouts.whole_step import WholeStep, whole_steps
 from numscope.compare.load import frameworks
@@ -139,7 +139,7 @@ def _measure_whole(runs: tuple[Run, Run], step: int, mapping: Map | None, book: 
         [load_side(run, step, rank, book, other) for rank in run.ranks] for run, other in (runs, runs[::-1])
     )
     a, b = without_prefixes(*whole_steps(target, reference))
-    alignment = without_cuts(a, align(a, b, mapping.pairs(a, b) if mapping is not None else ()))
+    alignment = without_layout(a, align(a, b, mapping.pairs(a, b) if mapping is not None else ()))
     slots = pair_slots(a, b, alignment)
     if not (isinstance(a, WholeStep) and isinstance(b, WholeStep)):
         raise TypeError("paths without prefixes are those of another step")

@@ -43,6 +43,7 @@ class Choice:
     is_one_of_unlike: bool = False  # of pieces that should be the same
     factor: float = 1.0
     is_scaled: bool = False
+    parts: int = 1  # into which it is cut
 
     def reads_as(self, other: Choice | None) -> bool:
         """Tell whether two choices for the same pieces come to the same."""
@@ -86,6 +87,7 @@ class _Fitting:
         book = a.side.book
         optimizer = (a.side.calls.kind == book.code("optimizer"))[self.alignment.target]
         backward = (a.side.calls.phase == book.code("backward"))[self.alignment.target]
+        is_data = (a.side.calls.kind == book.code("data"))[self.alignment.target]
         strict = (slots.role == STATE) | optimizer[slots.pair]
         sums = backward[slots.pair] & ~strict & ~self._having("input", "output.0")
         scaled = backward[slots.pair] & ~strict & ~self._having("parameters_grad")
@@ -95,6 +97,9 @@ class _Fitting:
             if a.is_plain(t) and b.is_plain(r):
                 continue
             self._choose(_Use(t, is_strict), _Use(r, is_strict), scaled, adds)
+            if is_data[slots.pair[at]]:
+                a.take_data(_Use(t, is_strict))
+                b.take_data(_Use(r, is_strict))
             rows_a[at], rows_b[at] = (one.row_of(_Use(row, is_strict)) for one, row in ((a, t), (b, r)))
         shape_a, shape_b = a.side.tensors.shape[slots.a], b.side.tensors.shape[slots.b]
         whole_a, whole_b = a.resolved(rows_a, shape_b), b.resolved(rows_b, shape_a)
@@ -137,6 +142,7 @@ class _Reading:
         self._more = 0  # rows of their own
         self.factor: float | None = None  # of gradients that are cut, once one is known
         self._most = max((len(pieces) for pieces in side.pieces), default=1)
+        self._parts_of_data = 0
 
     def is_plain(self, row: int) -> bool:
         return len(self.side.pieces[row]) == 1
@@ -165,6 +171,13 @@ class _Reading:
             for parts in range(1, self._most + 1):
                 if self._most % parts == 0:
                     yield replace(choice, whole=choice.whole.times(1.0 / parts), factor=1.0 / parts, is_scaled=True)
+
+    def take_data(self, use: _Use) -> None:
+        """Note into how many parts what enters the model is cut: as many losses there may be."""
+        choice = self.chosen.get(use)
+        if choice is not None and choice.parts > 1:
+            self._most = choice.parts if not self._parts_of_data else max(self._most, choice.parts)
+            self._parts_of_data = self._most
 
     def take(self, use: _Use, choice: Choice, is_sure: bool) -> None:
         """Keep a choice; a gradient that fits tells by how much all are too large."""
@@ -269,7 +282,8 @@ def _options(side: WholeStep, row: int, may_add: bool) -> Iterator[Choice]:
     for some in lists:
         if len(some) > 1:
             again = _repeated(pool, rows) if some is parts else None
-            yield Choice(concatenated(some), int(side.rank_of_piece[again]) if again is not None else -1)
+            rank = int(side.rank_of_piece[again]) if again is not None else -1
+            yield Choice(concatenated(some), rank, parts=len(some))
             yield from _added(some, may_add)
     for groups in _groupings(distinct if len(distinct) > 1 else parts):
         inner_sums = [averaged(group) for group in groups], [summed(group) for group in groups]

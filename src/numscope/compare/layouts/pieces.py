@@ -17,6 +17,7 @@ from numscope.compare.load.side import Floats, Tensors
 
 FITS = 1e-4  # relative: pieces that come as near as this to the other tensor make it
 _OF_SKETCH = 0.4  # relative: four times the deviation of a sketch's norm, 1/√(2 × 61), from that of what it shows
+_CANCELLED = 1e-2  # of the norms of what is added: a sum that is smaller tells nothing by its own norm
 
 
 class How(Enum):
@@ -84,8 +85,10 @@ class Piece:
         least = [abs(self.mean - other.mean) * root]
         if max(self.summands, other.summands) == 0:
             least += [abs(self.l2 - other.l2), abs(self.min - other.min), abs(self.max - other.max)]
-        elif abs(self.l2 - other.l2) > _OF_SKETCH * scale:  # the norm of a sum is that of its sketch
-            return abs(self.l2 - other.l2) / scale
+        else:  # the norm of a sum is that of its sketch, and nothing but rounding where most has cancelled
+            gap = abs(self.l2 - other.l2)
+            if gap > _OF_SKETCH * max(self.l2, other.l2) and gap > _CANCELLED * scale:
+                return gap / scale
         return max((one for one in least if not math.isnan(one)), default=math.nan) / scale
 
 

@@ -10,15 +10,18 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import OUTPUT, SlotPairs
 from numscope.compare.layouts.pieces import FITS, averaged, piece, summed
 from numscope.compare.layouts.whole_step import WholeStep
-from numscope.compare.load.side import Ints, Side
+from numscope.compare.load.side import Flags, Ints, Side
 from numscope.compare.measure.measures import Measures
 from numscope.core.operators import IDLE, operator
 
+_BETWEEN_RANKS = frozenset({"fsdp", "c10d", "c10d_functional", "_c10d_functional"})  # libraries of operators
 
-def without_cuts(a: Side, alignment: Alignment) -> Alignment:
-    """Return the alignment without calls before the model that only choose and arrange elements.
 
-    They give each rank its part of the data. What enters the model, and the loss, is compared when all parts are together.
+def without_layout(a: Side, alignment: Alignment) -> Alignment:
+    """Return the alignment without the calls that bring about a layout: each has its own.
+
+    These are collectives, the copies that a wrapper makes for them, and calls before the model that only choose and
+    arrange elements: they give each rank its part of the data. What enters the model is compared when all is together.
     """
     calls, book = a.calls, a.book
     x = alignment.target
@@ -27,6 +30,9 @@ def without_cuts(a: Side, alignment: Alignment) -> Alignment:
     cuts = (outside & (calls.children == 0) & (calls.kind == book.code("api")))[x] & (x < models[:1].sum())
     for pair in np.flatnonzero(cuts).tolist():
         cuts[pair] = operator(book.words[calls.op[x[pair]]]).rounding in IDLE
+    between_ranks = np.array([word in _BETWEEN_RANKS for word in book.words] + [False])
+    cuts |= (calls.kind[x] == book.code("collective")) | between_ranks[calls.op[x]]
+    cuts |= _arranges(a, between_ranks[calls.op])[x]
     if not cuts.any():
         return alignment
     return replace(
@@ -37,6 +43,28 @@ def without_cuts(a: Side, alignment: Alignment) -> Alignment:
         alone_target=np.sort(np.concatenate([alignment.alone_target, x[cuts]])),
         alone_reference=np.sort(np.concatenate([alignment.alone_reference, alignment.reference[cuts]])),
     )
+
+
+def _arranges(side: Side, wrappers: Flags) -> Flags:
+    """Return which calls only arrange what a wrapper's copies hold: views of a buffer of many parameters."""
+    calls, slots, book = side.calls, side.slots, side.book
+    is_output = np.array([word.startswith("output") for word in book.words] + [False])[slots.slot]
+    arranged, held = np.zeros(len(calls), np.bool_), set[int]()  # by their bits: a collective leaves no trace
+    for row in range(len(calls)):
+        here = slice(int(slots.start[row]), int(slots.start[row + 1]))
+        tensors, made = slots.tensor[here], is_output[here]
+        given = tensors[~made & (tensors >= 0)]
+        if not wrappers[row] and len(given) and calls.children[row] == 0 and held.issuperset(_bits(side, given)):
+            is_collective = calls.kind[row] == book.code("collective")
+            arranged[row] = is_collective or operator(book.words[calls.op[row]]).rounding in IDLE
+        if wrappers[row] or arranged[row]:
+            held.update(_bits(side, tensors[made & (tensors >= 0)]))
+    return arranged
+
+
+def _bits(side: Side, tensors: Ints) -> list[int]:
+    bits: list[int] = side.tensors.hash[tensors].tolist()
+    return bits
 
 
 def with_other_arguments(

@@ -33,6 +33,14 @@ def blame_gradients(state: State, pair: int, rows: list[int]) -> None:
         state.suspect(finding, firm=True)
 
 
+def nothing_but_rounding(facts: Facts, rows: list[int]) -> set[int]:
+    """Return the gradients that are no larger than rounding of all gradients together."""
+    norms = facts.reference_norms(rows)
+    roundoff = np.array([facts.roundoff(*facts.tensors(row)) for row in rows])
+    least = _JOINT_ROUNDING * roundoff * float(np.linalg.norm(norms))
+    return {row for row, is_nothing in zip(rows, (norms <= least).tolist()) if is_nothing}
+
+
 def lost_in_rounding(facts: Facts, rows: list[int]) -> set[int]:
     """Return the gradients whose error is no more than rounding of all gradients together.
 

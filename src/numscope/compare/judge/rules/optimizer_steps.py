@@ -21,7 +21,7 @@ from numscope.compare.judge.findings import (
 from numscope.compare.judge.paths.provenance import Provenance
 from numscope.compare.judge.reasons import UpdateDiffers, UpdatedOnOneSide
 from numscope.compare.judge.rules.gradients import cause_of_missing_gradient, withdraw_by_gradients
-from numscope.compare.judge.rules.micro_batches import blame_gradients, lost_in_rounding
+from numscope.compare.judge.rules.micro_batches import blame_gradients, lost_in_rounding, nothing_but_rounding
 from numscope.compare.judge.state import State
 from numscope.compare.layouts.whole_step import WholeStep
 from numscope.compare.load.side import Side
@@ -77,6 +77,7 @@ class _Step:
         history.optimizer_outputs.clear()
         self._settle_suspicions()
         lost = lost_in_rounding(facts, self.gradients) if self._sums_otherwise() else set[int]()
+        nothing = nothing_but_rounding(facts, self.gradients) if self._sums_otherwise() else set[int]()
         names = self._reference_names()
         verdict = IDENTICAL if facts.errors.identical[self.pair] else EQUIVALENT
         wrong: list[_Update] = []
@@ -90,7 +91,9 @@ class _Step:
             if update.is_wrong and cause is None and rows.gradient is None and self._has_one_gradient(label):
                 cause = self._cause_on_one_side(update)
             t, r = facts.tensors(rows.after)
-            left = update.sizes.explained if np.isnan(facts.error(rows.after)) else update.sizes.error
+            left = update.sizes.error
+            if np.isnan(facts.error(rows.after)) or (rows.gradient in nothing and self._is_cut(t, r)):
+                left = max(left, update.sizes.explained)
             for name in {label, names.get(r, label)}:  # an optimizer of copies knows no names
                 self._remember(t, name, left, cause is not None or update.is_wrong)
             if cause is not None:
@@ -105,6 +108,11 @@ class _Step:
             history.wrong_parameters.add(f"parameters.{update.label}")
             verdict = INHERITED
         state.verdict[self.pair] = self._blame(wrong) if wrong else verdict
+
+    def _is_cut(self, t: int, r: int) -> bool:
+        """Return whether a parameter was compared by the statistics of its shards: an error may not show in these."""
+        sketched = self.facts.a.tensors.sketched[t] and self.facts.b.tensors.sketched[r]
+        return self._sums_otherwise() and not sketched
 
     def _sums_otherwise(self) -> bool:
         """Return whether the two sides add up gradients in other orders: over parts of a batch, or over ranks."""
