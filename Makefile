@@ -2,6 +2,8 @@
 # make test    every test
 # make crash   200 jobs killed at random moments, and what they leave
 # make long    what takes long: steps of a million calls, jobs of thousands of steps
+# make fuzz    ten minutes of damaged files for every reader, importer and settings parser
+# make sanitize  the compiled functions under AddressSanitizer and UndefinedBehaviorSanitizer
 # make check   lint, format, types, import rules, built front end
 # make compiled  whether capture leaves compiled jobs alone: every job, level and order
 # make docs    the documentation as a site, in build/site
@@ -38,10 +40,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test compiled real crash long check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo docs test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
-	@sed -n '1,10s/^# //p' Makefile
+	@sed -n '1,12s/^# //p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -62,6 +64,15 @@ crash: $(CORE) $(TEST_TOOLS)
 
 verified: $(CORE) $(TEST_TOOLS)
 	@VERIFY_JOBS=all $(PY) -m pytest tests/integration/test_verify.py --timeout=3600 -q
+
+# FUZZ_ARGS=--atheris where `pip install atheris` has done it: mutations are then chosen by the code that they reach.
+FUZZ_SECONDS ?= 600
+FUZZ_ARGS    ?=
+fuzz: $(CORE) $(TEST_TOOLS)
+	@$(PY) -m tests.fuzz $(FUZZ_SECONDS) $(FUZZ_ARGS)
+
+sanitize: $(CORE) $(TEST_TOOLS)
+	@$(PY) -m tests.sanitize
 
 long: $(CORE) $(TEST_TOOLS)
 	@LONG=1 $(PY) -m pytest tests/integration/test_memory.py --timeout=3600 -q

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from numscope.core.errors import RunError
+from numscope.core.errors import NumscopeError, RunError
 
 # Control characters, which a terminal obeys, but for the tab and the end of a line; and those that turn the direction of
 # text, so that it reads as something else.
@@ -30,6 +32,21 @@ def check_size(size: int, what: str | os.PathLike[str]) -> None:
         raise RunError(
             f"{what} says that it holds {size / 1e9:.0f} GB, more than this machine's memory: it is not read"
         )
+
+
+@contextmanager
+def reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file where reading it fails: a parser raises what it likes where a file is damaged, or not what it says."""
+    try:
+        yield
+    except NumscopeError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # says itself what is wrong
+        said = shown(" ".join(str(error).split()))[:200]
+        text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+        raise RunError(f"{path} cannot be read ({text}): it is damaged, or not what its name says") from error
 
 
 def _memory() -> int:

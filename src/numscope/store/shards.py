@@ -40,6 +40,16 @@ def entry_of(key: str) -> str:
     return key.partition("[")[0]
 
 
+def _is_whole(entry: object) -> bool:
+    """Tell whether an entry has what safetensors asks of it."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("dtype"), str):
+        return False
+    shape, place = entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(shape, list) or not isinstance(place, list) or len(place) != 2:
+        return False
+    return all(type(number) is int and number >= 0 for number in (*shape, *place))
+
+
 def _elements(flat: AnyArray, key: str, shape: tuple[int, ...]) -> AnyArray | None:
     """Return the elements of a view's key, in order; None where the entry does not have them."""
     offset, _, steps = key.removeprefix(f"{entry_of(key)}[").removesuffix("]").partition(":")
@@ -91,6 +101,8 @@ class Shard:
         entry = self.entries.get(entry_of(key))
         if entry is None:
             raise self._damaged(f"it has no entry {key}")
+        if not _is_whole(entry):
+            raise self._damaged(f"entry {key} does not say what it holds")
         start, end = entry["data_offsets"]
         if not 0 <= start <= end:
             raise self._damaged(f"entry {key} has no place in it")

@@ -26,7 +26,7 @@ def load(config: str | Path | Settings) -> dict[str, object]:
         raise MissingExtraError("PyYAML", "reading a settings file") from None
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{path} holds no settings: it must be a list of key: value")

@@ -84,7 +84,7 @@ def _json(path: Path) -> dict[str, Json]:
         raise SettingsError(f"the settings file {path} does not exist")
     try:
         content: Json = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SettingsError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(content, dict):
         raise SettingsError(f"{path} must hold an object")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from numscope.core.errors import RunError, SettingsError
+from numscope.core.untrusted import reading
 from numscope.store.formats import hooktools, msprobe, plain_folder, ptdbg, saving_hook
-from numscope.store.formats.foreign import Dump
+from numscope.store.formats.foreign import Dump, ForeignStep
 from numscope.store.rundir import MANIFEST, listing
 
 
@@ -29,6 +31,12 @@ FORMATS = {
 }
 
 
+def _each(steps: Iterable[ForeignStep], path: Path) -> Iterator[ForeignStep]:
+    """Yield the steps of a dump; some formats read them only now."""
+    with reading(path):
+        yield from steps
+
+
 def open_dump(path: Path, form: str | None = None, trust_pickle: bool = False) -> Dump:
     """Return the dump under a path, in the format named or the one that is found."""
     if not path.exists():
@@ -39,7 +47,9 @@ def open_dump(path: Path, form: str | None = None, trust_pickle: bool = False) -
         raise RunError(f"{path} is a numscope run already: give it to numscope compare as it is")
     for name in [form] if form else FORMATS:
         if FORMATS[name].find(path):
-            return FORMATS[name].read(path, trust_pickle)
+            with reading(path):
+                dump = FORMATS[name].read(path, trust_pickle)
+            return replace(dump, steps=_each(dump.steps, path))
     what = (
         f"a {form} dump"
         if form

@@ -21,6 +21,7 @@ import pyarrow as pa
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.names import parse_call
+from numscope.core.untrusted import reading
 from numscope.fingerprint.columns import Fingerprints
 from numscope.fingerprint.numpy_form import NumpyBatch
 from numscope.store import manifest
@@ -62,19 +63,15 @@ class ForeignTensor:
     @classmethod
     def of_npy(cls, file: Path) -> ForeignTensor:
         """Return a tensor whose data is in a .npy file."""
-        try:
+        with reading(file):
             header = np.load(file, mmap_mode="r", allow_pickle=False)
-        except ValueError as error:
-            raise RunError(f"{file} cannot be read ({error})") from None
         return cls(header.dtype.name, header.shape, partial(load_npy, file))
 
 
 def load_npy(file: Path) -> AnyArray:
     """Return the array of a .npy file; memory is taken only for what the file really holds."""
-    try:
+    with reading(file):
         return np.array(np.load(file, mmap_mode="r", allow_pickle=False))
-    except (ValueError, EOFError) as error:
-        raise RunError(f"{file} cannot be read ({error})") from None
 
 
 @dataclass

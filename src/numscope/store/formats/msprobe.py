@@ -82,7 +82,7 @@ def read(path: Path, trust_pickle: bool = False) -> Dump:
 def _json(file: Path) -> dict[str, Json]:
     try:
         content: Json = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{file} cannot be read ({error}): was the job stopped before debugger.stop()?") from None
     if not isinstance(content, dict):
         raise RunError(f"{file} is not a msprobe file: it holds no object")

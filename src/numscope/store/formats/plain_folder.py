@@ -15,7 +15,7 @@ import numpy as np
 from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.core.names import natural_key, split_tensor
-from numscope.core.untrusted import check_size
+from numscope.core.untrusted import check_size, reading
 from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 from numscope.store.formats import torch_file
 from numscope.store.formats.foreign import Dump, ForeignCall, ForeignStep, ForeignTensor
@@ -71,7 +71,7 @@ def _tensors(file: Path, label: str, trust_pickle: bool) -> Iterator[tuple[str, 
     if file.suffix == ".npy":
         yield label, ForeignTensor.of_npy(file)
     elif file.suffix == ".npz":
-        with np.load(file) as archive:
+        with reading(file), np.load(file) as archive:
             check_size(sum(member.file_size for member in archive.zip.infolist()), file)
             for key in archive.files:
                 yield f"{label}.{key}", ForeignTensor.of_array(archive[key])

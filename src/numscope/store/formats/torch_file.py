@@ -21,7 +21,7 @@ import numpy as np
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
-from numscope.core.untrusted import check_size
+from numscope.core.untrusted import check_size, reading
 from numscope.store.dtypes import numpy_dtype
 from numscope.store.formats.pickle_program import Name, Rules, interpret
 
@@ -46,22 +46,21 @@ _Storage = Callable[[object], AnyArray]  # returns the elements of a storage by 
 
 def load(path: Path, trust_pickle: bool = False) -> object:
     """Return the content of a `.pt` file, tensors as numpy arrays."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            program = next((name for name in archive.namelist() if Path(name).name == "data.pkl"), None)
-            if program is None:
-                raise RunError(f"{path} is a zip file, but none that torch.save wrote: it has no data.pkl")
-            root = program[: -len("data.pkl")]
-            check_size(sum(member.file_size for member in archive.infolist()), path)
-            storage = _storages(archive, root)
-            content = archive.read(program)
-            if trust_pickle:
-                return _Trusting(io.BytesIO(content), storage).load()
-            return _interpret(content, storage, path)
-    except zipfile.BadZipFile:
+    if path.exists() and not zipfile.is_zipfile(path):
         raise RunError(
             f"{path} is not a .pt file in torch's zip format: save it again with torch.save of torch 1.6 or later"
-        ) from None
+        )
+    with reading(path), zipfile.ZipFile(path) as archive:
+        program = next((name for name in archive.namelist() if Path(name).name == "data.pkl"), None)
+        if program is None:
+            raise RunError(f"{path} is a zip file, but none that torch.save wrote: it has no data.pkl")
+        root = program[: -len("data.pkl")]
+        check_size(sum(member.file_size for member in archive.infolist()), path)
+        storage = _storages(archive, root)
+        content = archive.read(program)
+        if trust_pickle:
+            return _Trusting(io.BytesIO(content), storage).load()
+        return _interpret(content, storage, path)
 
 
 def arrays_in(value: object, path: str = "") -> Iterator[tuple[str, AnyArray]]:

@@ -1,0 +1,91 @@
+"""Files that are nearly good are read, or refused with one line; `make fuzz` takes ten minutes for it."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numscope.core.errors import NumscopeError, RunError
+from numscope.store.formats.detect import open_dump
+from numscope.store.formats.foreign import load_npy
+from numscope.store.shards import Shard
+from tests.fuzz.__main__ import tried
+from tests.fuzz.mutate import mutated
+from tests.fuzz.targets import TARGETS, Target
+
+_FEW = 25
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_what_is_nearly_good_is_read_or_refused(target: Target, tmp_path: Path) -> None:
+    rng = random.Random(7)
+    for content in target.good(tmp_path / "runs"):
+        assert tried(target, content, tmp_path) == ""
+        for _ in range(_FEW):
+            damaged = mutated(content, rng)
+            assert tried(target, damaged, tmp_path) == "", damaged[:300]
+
+
+def dump_of(folder: Path, name: str, content: bytes, form: str) -> None:
+    folder.mkdir()
+    (folder / name).write_bytes(content)
+    for step in open_dump(folder, form).steps:
+        for call in step.calls:
+            for _, tensor in call.slots:
+                assert tensor
+
+
+# Found by fuzzing: each ended with a traceback.
+FOUND = [
+    ("a.npy", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3", "plain"),
+    (
+        "a.npy",
+        b"\x93NUMPY\x01\x00F\x00{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,), }  \n",
+        "plain",
+    ),
+    ("a.npy", b"", "plain"),
+    ("a.npz", b"not an archive at all", "plain"),
+    ("a.pt", b"not an archive at all", "plain"),
+    ("dump.json", b'{"task": "tensor", "data": {"\xff": 1}}', "msprobe"),
+    ("dump.json", b"[" * 100_000, "msprobe"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "form"), FOUND)
+def test_found_files_are_refused(tmp_path: Path, name: str, content: bytes, form: str) -> None:
+    with pytest.raises(NumscopeError) as refused:
+        dump_of(tmp_path / "dump", name, content, form)
+    assert len(str(refused.value).splitlines()) == 1
+    assert str(tmp_path) in str(refused.value)
+
+
+def test_an_archive_whose_index_lies_is_refused(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.savez(stream, a=np.ones(3))
+    content = stream.getvalue()
+    for wrong in (content.replace(b"a.npy", b"b.npy", 1), content[:-30] + b"\xff" * 8 + content[-22:]):
+        with pytest.raises(RunError, match="cannot be read"):
+            dump_of(tmp_path / str(len(wrong) + wrong[30]), "a.npz", wrong, "plain")
+    assert zipfile.is_zipfile(io.BytesIO(content))
+
+
+@pytest.mark.parametrize(
+    "entry", [b"{}", b"[]", b'{"dtype":"F32"}', b'{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}']
+)
+def test_an_entry_that_says_nothing_is_named(tmp_path: Path, entry: bytes) -> None:
+    header = b'{"0011":' + entry + b"}"
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 8)
+    with pytest.raises(RunError, match="entry 0011 does not say"):
+        Shard(tmp_path / "a.safetensors").array("0011", "float32")
+
+
+def test_an_array_that_was_cut_off_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.ones(5))
+    (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
+    with pytest.raises(RunError, match=r"a\.npy cannot be read"):
+        load_npy(tmp_path / "a.npy")
