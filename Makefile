@@ -8,6 +8,7 @@
 # make compiled  whether capture leaves compiled jobs alone: every job, level and order
 # make docs    the documentation as a site, in build/site
 # make real    two releases of a library with a public bug between them, and controls: is the fix's statement named?
+# make dist    sdist and wheel in dist/, checked, the same bytes each time
 # make bench   the benchmarks: a table of ratios, and bench/results/*.json
 # make clean   remove what the others made
 #
@@ -29,6 +30,7 @@ CORE_FILES  := pyproject.toml requirements/torch.txt requirements/core.txt
 CORE        := $(VENV)/.stamp-core-$(call hash,$(CORE_FILES))
 CHECK_TOOLS := $(VENV)/.stamp-check-$(call hash,$(CORE_FILES) requirements/check.txt)
 DOCS_TOOLS  := $(VENV)/.stamp-docs-$(call hash,requirements/docs.txt)
+DIST_TOOLS  := $(VENV)/.stamp-dist-$(call hash,requirements/dist.txt)
 TEST_TOOLS  := $(VENV)/.stamp-test-$(call hash,$(CORE_FILES) requirements/test.txt)
 TRITON      := $(TRITON_DIR)/.stamp-$(call hash,requirements/triton.txt)
 MSPROBE     := $(MSPROBE_VENV)/.stamp-$(call hash,requirements/torch.txt requirements/msprobe.txt)
@@ -40,10 +42,7 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend
-
-help:
-	@sed -n '1,12s/^# //p' Makefile
+.PHONY: help demo docs test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend help: @sed -n 's/^# \(make \)/\1/p' Makefile dist '1,11s/^#
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
@@ -58,6 +57,12 @@ test: $(CORE) $(TEST_TOOLS) test-frontend browser compiler
 
 docs: $(CORE) $(DOCS_TOOLS)
 	@NO_MKDOCS_2_WARNING=1 $(PY) docs/make_site.py && echo "build/site/index.html"
+
+dist: $(CORE) $(DIST_TOOLS)
+	@rm -rf dist build/again
+	@$(PY) -m hatchling build -d dist && $(PY) -m hatchling build -d build/again && cd dist && sha256sum * > ../build/sums
+	@cd build/again && sha256sum --quiet -c ../sums
+	@$(VENV)/bin/twine check --strict dist/* && $(VENV)/bin/check-wheel-contents dist/*.whl
 
 crash: $(CORE) $(TEST_TOOLS)
 	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
@@ -172,6 +177,11 @@ $(VENV)/.stamp-docs-%: | $(CORE)
 	@echo "installing the site's tools into $(VENV) (once)" >&2
 	@$(PIP) -c requirements/torch.txt -r requirements/docs.txt
 	@rm -f $(VENV)/.stamp-docs-* && touch $@
+
+$(VENV)/.stamp-dist-%: | $(CORE)
+	@echo "installing what builds and checks packages into $(VENV) (once)" >&2
+	@$(PIP) -c requirements/torch.txt -r requirements/dist.txt
+	@rm -f $(VENV)/.stamp-dist-* && touch $@
 
 $(MSPROBE_VENV)/.stamp-%:
 	$(call make_venv,$(MSPROBE_VENV))

@@ -127,7 +127,11 @@ class Comparison:
         return self.report.suspects
 
     def __repr__(self) -> str:
-        return f"<Comparison: {self.verdict}{f', {self.origin.reason}' if self.origin else ''}>"
+        origin = self.origin
+        if origin is None:
+            return f"<Comparison: {self.verdict}>"
+        line = f", {os.path.basename(origin.source.file)}:{origin.source.line}" if origin.source else ""
+        return f"<Comparison: {self.verdict} at {origin.call}, step {origin.step}{line}>"
 
     def _repr_html_(self) -> str:
         """Return the report as a notebook shows it."""

@@ -16,6 +16,7 @@ _COLOURS = {
 }
 _GLYPHS = {"identical": "=", "equivalent": "≈", "origin": "✱", "inherited": "↳", "unmatched": "◇"}
 _BOX = "border-left:4px solid {0};padding:6px 14px;margin:6px 0;font-family:system-ui,sans-serif;line-height:1.5"
+_MOST_LINKS = 4  # of the chain to the cause
 _MONO = "font-family:ui-monospace,monospace"
 
 
@@ -33,15 +34,29 @@ def report_html(report: Report, target: str = "", reference: str = "") -> str:
             line = f"{origin.source.file}:{origin.source.line}"
             code = _text(origin.source.code or "")
             parts.append(f'<div style="{_MONO};opacity:.8">{_text(line)}&ensp;{code}</div>')
+        if origin.mechanism != "unknown":
+            parts.append(f"<div><b>Mechanism:</b> {_text(origin.mechanism)}</div>")
+        parts += [f'<div style="opacity:.8">← {_text(link)}</div>' for link in origin.chain[:_MOST_LINKS]]
         if origin.repair:
             parts.append(f"<div><b>Repair:</b> {_text(origin.repair)}</div>")
     elif report.reason:
         parts.append(f"<div>{_text(report.reason)}</div>")
+    parts += _losses(report)
     counts = report.counts
     counted = [f"{glyph} {word} <b>{counts[word]:,}</b>" for word, glyph in _GLYPHS.items() if counts.get(word)]
     if counted:
         parts.append(f'<div style="margin-top:6px;opacity:.85">{" &ensp; ".join(counted)}</div>')
     return f'<div style="{_BOX.format(_COLOURS.get(report.verdict, "#888"))}">{"".join(parts)}</div>'
+
+
+def _losses(report: Report) -> list[str]:
+    """Return the first and the last loss of both runs."""
+    known = report.details.get("losses") or []
+    if not known:
+        return []
+    ends = [known[0], known[-1]] if len(known) > 1 else known
+    sides = [f"{side} {' … '.join(f'{one[side]:.7g}' for one in ends)}" for side in ("target", "reference")]
+    return [f'<div style="margin-top:6px"><b>Loss:</b> {_text("; ".join(sides))}</div>']
 
 
 def facts_html(title: str, facts: Iterable[tuple[str, object]]) -> str:
