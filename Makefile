@@ -42,7 +42,10 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend help: @sed -n 's/^# \(make \)/\1/p' Makefile dist '1,11s/^#
+.PHONY: help demo docs dist test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+
+help:
+	@sed -n 's/^# \(make \)/\1/p' Makefile
 
 demo: $(CORE)
 	@$(PY) -m numscope demo $(DEMO_ARGS)
