@@ -71,17 +71,27 @@ def step_resolution(
     key = calls.module[rows[pairs]] * (len(words) + 1) + calls.phase[rows[pairs]]
     order = np.lexsort((limits[pairs], key))
     last = np.flatnonzero(np.append(np.diff(key[order]) != 0, True)[: len(order)])
-    found: dict[tuple[str, str], Coarsest] = {}
-    for pair in sorted(pairs[order[last]].tolist()):
-        row = int(rows[pair])
-        module = words[calls.module[row]] if calls.module[row] >= 0 else ""
-        part, phase = part_of(module), words[calls.phase[row]]
-        seen = found.get((part, phase))
-        if seen is None or limits[pair] > seen.limit:
-            dtype = _dtype(a, slots, pair)
-            came_in = float(np.nan_to_num(judgement.errors.error_in[pair]))
-            found[part, phase] = Coarsest(part, phase, float(limits[pair]), calls.name(row), dtype, came_in)
-    return StepResolution(limits[pairs].astype(np.float32), int(hidden.sum()), tuple(found.values()))
+    worst: dict[tuple[str, int], int] = {}  # by part and phase: the pair of the largest limit
+    parts: dict[int, str] = {}
+    chosen = np.sort(pairs[order[last]])
+    for pair, limit, module, phase in zip(
+        chosen.tolist(),
+        limits[chosen].tolist(),
+        calls.module[rows[chosen]].tolist(),
+        calls.phase[rows[chosen]].tolist(),
+    ):
+        part = parts.get(module)
+        if part is None:
+            part = parts[module] = part_of(words[module] if module >= 0 else "")
+        seen = worst.get((part, phase))
+        if seen is None or limit > limits[seen]:
+            worst[part, phase] = pair
+    found = []
+    for (part, phase), pair in worst.items():
+        dtype, came_in = _dtype(a, slots, pair), float(np.nan_to_num(judgement.errors.error_in[pair]))
+        name = calls.name(int(rows[pair]))
+        found.append(Coarsest(part, words[phase], float(limits[pair]), name, dtype, came_in))
+    return StepResolution(limits[pairs].astype(np.float32), int(hidden.sum()), tuple(found))
 
 
 def part_of(module: str) -> str:
