@@ -101,6 +101,21 @@ def test_a_run_in_a_bucket_reads_like_one_that_is_here(servers: list[Server], tm
     assert np.array_equal(away.tensor(name), here.tensor(name))
 
 
+def test_weights_in_a_bucket_are_read_part_by_part(servers: list[Server], tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    import numscope as ns
+
+    state = {f"layers.{n}.weight": np.random.default_rng(n).normal(size=(8, 8)).astype(np.float32) for n in range(4)}
+    for n in range(2):
+        part = {name: value for name, value in state.items() if int(name.split(".")[1]) % 2 == n}
+        save_file(part, tmp_path / f"{n}.safetensors")
+        servers[0].put(f"/bucket/weights/{n}.safetensors", (tmp_path / f"{n}.safetensors").read_bytes())
+    assert ns.weights(servers[0].url("weights"), state).verdict == "identical"
+    assert ns.weights(servers[0].url("weights/0.safetensors"), tmp_path / "0.safetensors").verdict == "identical"
+    assert not (tmp_path / "cache").exists()
+
+
 def test_one_bucket_and_key_at_two_endpoints_are_two_runs(
     servers: list[Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

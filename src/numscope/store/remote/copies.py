@@ -47,7 +47,7 @@ def local_copy(url: str) -> Path:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Path(unquote(parts.path))
-    files, root = _file_system(url)
+    files, root = file_system(url)
     return refresh(url, files, root, cache.root() / _digest(url, root))
 
 
@@ -88,7 +88,7 @@ def fetch_shard(run: Path, file: Path) -> None:
     if file.exists() or entry.parent != cache.root():  # an `origin` beside any other run is not ours
         return
     url = (entry / "origin").read_text(encoding="utf-8")
-    files, root = _file_system(url)
+    files, root = file_system(url)
     path = f"{root}/{file.relative_to(run).as_posix()}"
     name = _name_in_run(url, path, root)
     with cache.only_writer(entry):
@@ -164,7 +164,8 @@ def _tag(stream: pa.NativeFile) -> bytes:
     return bytes((stream.metadata() or {}).get("ETag", b"")) if hasattr(stream, "metadata") else b""
 
 
-def _file_system(url: str) -> tuple[FileSystem, str]:
+def file_system(url: str) -> tuple[FileSystem, str]:
+    """Return the file system of an address, and the path there."""
     from pyarrow.fs import FileSystem
 
     try:

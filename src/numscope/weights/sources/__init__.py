@@ -8,10 +8,12 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from numscope.core.errors import NumscopeError, RunError
 from numscope.store.reader import Run
-from numscope.store.remote.copies import is_url
+from numscope.store.remote.copies import file_system, is_url
+from numscope.weights.sources.files import Place
 from numscope.weights.tensor import Tensor, unique
 
 _ZIP = b"PK\x03\x04"
@@ -34,7 +36,10 @@ def open_weights(source: Source) -> list[Tensor]:
             raise RunError(f"a {type(source).__name__} is no model, mapping of names to arrays, run or path")
         return _some(unique(live.read(source), type(source).__name__), type(source).__name__)
     if is_url(source):
-        return unique(run.read(source), source)
+        address = os.fspath(source)
+        if urlsplit(address).scheme != "file":
+            return _some(unique(_of_address(address), address), address)
+        source = unquote(urlsplit(address).path)
     path = Path(source)
     if not path.exists():
         raise RunError(f"{path} is not there: give a file or folder of weights, or a run")
@@ -75,6 +80,38 @@ def _of_path(path: Path) -> Iterator[Tensor]:
     raise RunError(f"{path} has no weights that numscope can read (found: {present}): name the file")
 
 
+def _of_address(address: str) -> Iterator[Tensor]:
+    """Yield the tensors of a run, a file, or a folder of safetensors at an address; files are read part by part."""
+    from pyarrow.fs import FileSelector, FileType
+
+    from numscope.weights.sources import fingerprint_file, gguf_file, run, safetensors_file
+
+    readers = {
+        ".safetensors": safetensors_file.read,
+        ".gguf": gguf_file.read,
+        fingerprint_file.SUFFIX: fingerprint_file.read,
+    }
+    suffix = os.path.splitext(urlsplit(address).path)[1]
+    if suffix in readers:
+        return _checked(address, readers[suffix](address))
+    if suffix in _FILES:
+        raise RunError(
+            f"{address}: {suffix} is read from this machine alone: copy it, or name a safetensors or GGUF file"
+        )
+    files, root = file_system(address)
+    try:
+        infos = files.get_file_info(FileSelector(root))
+    except OSError as error:
+        raise RunError(f"{address} cannot be read ({error}): check the address and your credentials") from None
+    names = sorted(os.path.basename(info.path) for info in infos if info.type == FileType.File)
+    if "manifest.json" in names:
+        return run.read(address)
+    shards = [name for name in names if name.endswith(".safetensors")]
+    parts = urlsplit(address)
+    urls = [urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}")) for name in shards]
+    return _checked(address, (tensor for url in urls for tensor in safetensors_file.read(url)))
+
+
 def _shards(index: Path) -> list[Path]:
     from numscope.weights.sources import safetensors_file
 
@@ -108,7 +145,7 @@ def _read(path: Path) -> Iterator[Tensor]:
     return _checked(path, _reader(path)(path))
 
 
-def _checked(path: Path, tensors: Iterator[Tensor]) -> Iterator[Tensor]:
+def _checked(path: Place, tensors: Iterator[Tensor]) -> Iterator[Tensor]:
     """Yield tensors; an error of the libraries that decode a damaged file names the file."""
     try:
         yield from tensors

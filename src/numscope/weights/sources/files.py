@@ -6,22 +6,42 @@ import math
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.core.errors import RunError
 from numscope.store.dtypes import numpy_dtype
+from numscope.store.remote.copies import file_system
 from numscope.weights.tensor import Read
+
+if TYPE_CHECKING:
+    from pyarrow import NativeFile
 
 _LARGEST = 1 << 62  # elements that a shape may say: its product is a number of the machine
 
 
-class File:
-    """A file that stays open; reads go past Python's buffers, so that memory holds what is asked for alone."""
+Place = Path | str  # a path, or the address of a file
 
-    def __init__(self, path: Path) -> None:
+
+class File:
+    """A file that stays open; reads go past Python's buffers, so that memory holds what is asked for alone.
+
+    Of a file at an address, the parts that are asked for are fetched.
+    """
+
+    def __init__(self, path: Place) -> None:
         self.path = path
+        self._remote: NativeFile | None = None
+        if isinstance(path, str):
+            files, root = file_system(path)
+            try:
+                self._remote = files.open_input_file(root)
+            except OSError as error:
+                raise RunError(f"{path} cannot be read ({error}): check the address and your credentials") from None
+            self.size = int(self._remote.size())
+            return
         try:
             self._fd = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
@@ -32,6 +52,9 @@ class File:
         """Return some bytes."""
         if offset < 0 or count < 0 or offset + count > self.size:
             raise self.damaged(f"it names {count} bytes at {offset}, and has {self.size}")
+        if self._remote is not None:
+            self._remote.seek(offset)
+            return memoryview(self._remote.read(count))
         if count <= 1 << 16:
             return memoryview(os.pread(self._fd, count, offset))
         held = np.empty(count, np.uint8)

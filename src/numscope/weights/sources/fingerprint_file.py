@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from numscope.core.json_value import JsonObject, members
 from numscope.core.report import plain
 from numscope.store.dtypes import numpy_dtype
 from numscope.weights.sources import safetensors_file
-from numscope.weights.sources.files import File, check_shape
+from numscope.weights.sources.files import File, Place, check_shape
 from numscope.weights.summary import SUMS, Lines, Summary, summarise
 from numscope.weights.tensor import Encoding, Tensor, of_array
 
@@ -62,7 +61,7 @@ def write(path: str | os.PathLike[str], tensors: Iterable[Tensor], progress: Cal
     save_file(kept or {"none": np.zeros(1, np.uint8)}, path, {_KEY: text})
 
 
-def read(path: Path) -> Iterator[Tensor]:
+def read(path: Place) -> Iterator[Tensor]:
     """Yield the tensors of a file, with their fingerprints."""
     file = File(path)
     length = int.from_bytes(file.bytes(0, 8), "little") if file.size >= 8 else 0

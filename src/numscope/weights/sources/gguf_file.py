@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.untrusted import check_size
-from numscope.weights.sources.files import File, check_shape
+from numscope.weights.sources.files import File, Place, check_shape
 from numscope.weights.sources.gguf_blocks import BLOCKS, PLAIN, BlockType
 from numscope.weights.tensor import Encoding, Read, Tensor, grid_tolerance
 
@@ -64,7 +63,7 @@ class _Cursor:
             raise self.file.damaged("its header is cut off")
 
 
-def read(path: Path) -> Iterator[Tensor]:
+def read(path: Place) -> Iterator[Tensor]:
     """Yield the tensors of a file."""
     file = File(path)
     cursor = _Cursor(file)

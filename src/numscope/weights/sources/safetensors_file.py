@@ -10,7 +10,7 @@ from pathlib import Path
 from numscope.core.errors import RunError
 from numscope.core.json_value import Json, members
 from numscope.store.dtypes import SAFETENSORS
-from numscope.weights.sources.files import File, dtype_of
+from numscope.weights.sources.files import File, Place, dtype_of
 from numscope.weights.tensor import Tensor, check_name
 
 _DTYPES = {short: name for name, short in SAFETENSORS.items()} | {
@@ -22,7 +22,7 @@ _DTYPES = {short: name for name, short in SAFETENSORS.items()} | {
 _LONGEST = 100_000_000  # bytes of a header: the format's own limit
 
 
-def read(path: Path) -> Iterator[Tensor]:
+def read(path: Place) -> Iterator[Tensor]:
     """Yield the tensors of a file."""
     file = File(path)
     length = int.from_bytes(file.bytes(0, 8), "little") if file.size >= 8 else 0
@@ -45,7 +45,7 @@ def read(path: Path) -> Iterator[Tensor]:
         yield Tensor(name, kind, sizes, file.reader(8 + length + start, kind, sizes))
 
 
-def header(path: Path, text: bytes) -> dict[str, Json]:
+def header(path: Place, text: bytes) -> dict[str, Json]:
     """Return the members of a header."""
     try:
         content: Json = json.loads(text)
