@@ -37,8 +37,8 @@ def empty(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_two_runs_are_chosen_compared_and_remembered(go: Any, empty: tuple[str, Viewer], folder: Path) -> None:
     page = go(empty[0], "")
     page.wait_for_selector("[data-testid=recent]")
-    page.locator(".pick:has(code:text-matches('/npu$')) >> text=Target").click()
-    page.locator(".pick:has(code:text-matches('/gpu$')) >> text=Reference").click()
+    page.locator(".pick:has(bdi:text-matches('/npu$')) >> text=Target").click()
+    page.locator(".pick:has(bdi:text-matches('/gpu$')) >> text=Reference").click()
     page.click("button[type=submit]")
     page.wait_for_selector("[data-testid=origin]")
     assert empty[1].memory.read().runs[:2] == [str(folder / "npu"), str(folder / "gpu")]

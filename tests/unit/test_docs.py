@@ -122,3 +122,19 @@ def test_the_reference_is_that_of_the_code() -> None:
 def test_no_page_is_longer_than_a_sitting(page: Path) -> None:
     most = max(1500, MOST_WORDS.get(page.name, 0))
     assert len(prose(page.read_text()).split()) <= most, "divide the page, or cut it: 1,500 words are the most"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "howto").glob("*.md")), ids=lambda page: page.name)
+def test_a_how_to_has_its_chinese_with_the_same_blocks(page: Path) -> None:
+    chinese = ROOT / "docs" / "zh" / page.name
+    assert chinese.exists(), f"write docs/zh/{page.name}, and link it in the last table of docs/README.md"
+    own, other = (FENCE.findall(path.read_text()) for path in (page, chinese))
+    assert own == other, f"docs/zh/{page.name} has other blocks than docs/howto/{page.name}: copy those that changed"
+
+
+def test_the_chinese_readme_has_the_commands_of_the_english() -> None:
+    def commands(name: str) -> list[str]:
+        blocks = "\n".join(FENCE.findall((ROOT / name).read_text()))
+        return [line.partition(" #")[0].strip() for line in blocks.splitlines() if line.startswith(("numscope", "pip"))]
+
+    assert commands("README.zh.md") == commands("README.md")

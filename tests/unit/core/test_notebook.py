@@ -60,7 +60,9 @@ def test_facts_that_are_not_known_are_left_out() -> None:
 def test_a_report_says_losses_mechanism_and_cause_and_stays_one_screen() -> None:
     losses = [{"step": step, "target": 3.25 - step, "reference": 3.5 - step} for step in range(100)]
     chain = tuple(f"link {number}" for number in range(20))
-    origin = Origin("Functional.gelu.3.forward", "api", "forward", 0, 0, "it differs", mechanism="semantic", chain=chain)
+    origin = Origin(
+        "Functional.gelu.3.forward", "api", "forward", 0, 0, "it differs", mechanism="semantic", chain=chain
+    )
     tags = Tags(report_html(Report("diverged", origin, (origin,), details={"losses": losses}), "runs/npu", "runs/gpu"))
     for part in ("semantic", "link 0", "3.25 … -95.75", "3.5 … -95.5"):
         assert part in tags.text
