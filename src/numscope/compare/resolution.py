@@ -153,7 +153,7 @@ def sentence(parts: list[Coarsest], limits: Floats, hidden: int) -> str:
         else:
             text = f"a wrong result would show only above {float(np.median(limits)):.1g} of a call's output; "
             text += f"in {worst.call} {only}"
-        text += "; a run in float32 sees more there, and `numscope bisect` replays calls whose arguments differ"
+        text += "; a run in float32 sees more there, and `numscope bisect` feeds each call the reference's inputs"
     if hidden:
         text += f"; {hidden} calls cannot be judged: rounding may be as large as their results"
     return text
