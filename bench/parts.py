@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from bench.sizes import compare, measures, scale
+from bench.sizes import compare, measures, scale, weights
 from bench.work import Bench, Row, merged, numscope, say, timed
 
 # numscope's mode, and the peer's that records the same calls
@@ -155,4 +155,5 @@ PARTS = {
     "measures": measures,
     "growth": growth,
     "scale": scale,
+    "weights": weights,
 }

@@ -77,5 +77,17 @@ def scale(bench: Bench) -> list[Row]:
     return rows
 
 
+def weights(bench: Bench) -> list[Row]:
+    """Measure `numscope weights` on pairs of 20 GB and less, beside a plain read of the same files."""
+    rows: list[Row] = []
+    for case, gigabytes in (("identical", 10.0), ("fused", 2.0), ("cast", 1.0)):
+        words = ("--case", case, "--gigabytes", 0.3 if bench.quick else gigabytes, "--out", bench.folder("weights"))
+        say(f"weights: {case}")
+        found = bench.own("weights_worker", *words, limit=900)
+        what = f"weights, {found.get('gigabytes', 0):.0f} GB, {case}"
+        rows.append({"what": what, "model": "", "mode": "weights", "numscope": found})
+    return rows
+
+
 def compare_once(out: Path) -> Row:
     return timed(numscope("compare", out / "target", out / "reference"), 1, answers=(0, 1))

@@ -30,6 +30,8 @@ def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
         quotient = ours["seconds"] / peer["seconds"] if "seconds" in peer else None
         slots = f"{ours['calls']:,} calls, {ours['slots']:,} slots" if "calls" in ours else ""
         memory = f", {ours['memory_mb']:.0f} MB of memory" if row["mode"] in ("wide", "long") else ""
+        if "plain" in ours:
+            slots = f"{ours['plain']:.1f} s for a plain read, {ours['memory_mb']:.0f} MB of memory"
         return (row["what"], wall(ours), wall(peer), share(quotient), slots + memory)
     if "gb_per_second" in ours:
         return (row["what"], f"{ours['gb_per_second']:.2f} GB/s", "", "", "both sides counted, one core")

@@ -28,6 +28,7 @@ EXPECTED = {
     "13_custom_operator": ("main.py", 0, ["backward Tensor.div", "only the target has this call"]),
     "14_converted_checkpoint": ("main.py", 0, ["parameter qkv.weight"]),
     "15_ci": ("run.sh", 0, ["1 passed"]),
+    "16_same_weights": ("main.py", 0, ["identical: q_proj, k_proj, v_proj", "diverged: layers.1", "not in the order"]),
 }
 
 

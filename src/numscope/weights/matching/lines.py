@@ -21,6 +21,7 @@ from numscope.weights.tensor import Tensor
 Order = NDArray[np.int64]
 Axes = tuple[int, int]  # of the suspect's, of the reference's tensors: 0 rows, 1 columns
 _MODES: tuple[Axes, ...] = ((0, 0), (1, 0), (0, 1), (1, 1))
+_OPEN = -2  # a line of which several are alike, and it is not known yet which is meant
 _DEEPEST = 64  # parts that a regular order interleaves at most: heads, groups
 ALIKE = 0.5  # relative: lines nearer than this are the same in another precision; unrelated lines are √2 apart
 
@@ -140,26 +141,27 @@ def _agree(order: Order, near: Order, equal: NDArray[np.bool_]) -> bool:
 
 
 def exact_order(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> Order:
-    """Return for each hash of `b` where it is in `a`, or -1; of several places the one that goes on where the last was."""
+    """Return for each hash of `b` where it is in `a`, or -1; of several places the one beside its neighbour's."""
     sorting = np.argsort(a, kind="stable")
     ordered = a[sorting]
     at = np.minimum(np.searchsorted(ordered, b), max(0, len(a) - 1))
     order: Order = np.where(ordered[at] == b, sorting[at], -1) if len(a) else np.full(len(b), -1, np.int64)
-    if len(np.unique(a)) == len(a):
+    following = np.minimum(at + 1, max(0, len(a) - 1))
+    alike = np.flatnonzero((order >= 0) & (following > at) & (ordered[following] == b)) if len(a) else order[:0]
+    if not len(alike):
         return order
-    # Several lines are alike (padding, untrained tokens): the same place is preferred, then the next one.
-    same = np.arange(min(len(a), len(b)))
-    keep = a[same] == b[same]
-    order[same[keep]] = same[keep]
-    for _ in range(2):
-        following = np.flatnonzero(order[:-1] >= 0)
-        following = following[order[following] + 1 < len(a)]
-        wanted = order[following] + 1
-        fits = (a[wanted] == b[following + 1]) & (order[following + 1] != wanted)
-        fits &= order[following + 1] != following + 1
-        for line in following[fits]:  # in order: a run goes on line by line
-            if order[line] >= 0 and order[line] + 1 < len(a) and a[order[line] + 1] == b[line + 1]:
-                order[line + 1] = order[line] + 1
+    # Several lines are alike (padding, untrained tokens): the one beside its neighbour's is meant, else the same place.
+    order[alike] = _OPEN
+    for step, lines in ((1, alike), (-1, alike[::-1])):
+        for line in lines:
+            before = line - step
+            if order[line] == _OPEN and 0 <= before < len(order) and order[before] >= 0:
+                meant = order[before] + step
+                if 0 <= meant < len(a) and a[meant] == b[line]:
+                    order[line] = meant
+    still = alike[order[alike] == _OPEN]
+    same = (still < len(a)) & (a[np.minimum(still, len(a) - 1)] == b[still])
+    order[still] = np.where(same, still, sorting[at[still]])
     return order
 
 

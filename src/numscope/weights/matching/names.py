@@ -38,7 +38,7 @@ _WRAPPERS = re.compile(
 )
 _INNER = re.compile(r"\.(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|parametrizations)(?=\.)")
 _LAYER = re.compile(r"(^|\.)(layers?|h|blocks?|blk|resblocks)[._](\d+)\.")
-_EXPERT = re.compile(r"\.(local_experts|experts)\.(\d+)\.")
+_EXPERT = re.compile(r"\.(experts\.)?(?:local_experts|experts)\.(\d+)\.")
 _SUFFIXES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "gamma": "weight", "beta": "bias"}
 
 _ATTENTION = r"(self_attn|attn|attention|self_attention|attention\.self|attention\.attention|mixer|self_attn\.attn)[._]"
