@@ -3,7 +3,7 @@
 from bench.real.pair import Releases, run
 
 RELEASES = Releases(
-    "transformers==4.50.3", "transformers==4.51.3", ("huggingface-hub==0.26.5", "tokenizers==0.21.4"), ()
+    "transformers==4.50.3", "transformers==4.51.3", ("huggingface-hub==0.34.4", "tokenizers==0.21.4"), ()
 )
 
 

@@ -50,10 +50,12 @@ def changes(
             definition = both.target if both.is_own else both.reference
             found.append(change_of(both.target, both.reference, RunningLine(definition, both.line, both.is_own)))
     if not any(found):
-        kind = origin.call.split(".")[1] if is_optimizer else target.class_of(origin.module)
-        found += _of_methods(kind, target, reference, ("step",) if is_optimizer else ("__init__",))
+        kinds = (target.class_of(origin.module),) * 2
         if is_optimizer:
-            found += _of_methods(kind, target, reference, ())
+            kinds = origin.call.split(".")[1], (other.name if other is not None else origin.call).split(".")[1]
+        found += _of_methods(kinds, target, reference, ("step",) if is_optimizer else ("__init__",))
+        if is_optimizer and kinds[0] == kinds[1]:
+            found += _of_methods(kinds, target, reference, ())
             for both in _on_the_stacks(call, other, target, reference):
                 found.append(change_of(both.target, both.reference, None))
     distinct = {one.place: one for one in found if one is not None}
@@ -61,13 +63,16 @@ def changes(
 
 
 def _of_methods(
-    kind: str, target: ProgramSources, reference: ProgramSources, names: Sequence[str]
+    kinds: tuple[str, str], target: ProgramSources, reference: ProgramSources, names: Sequence[str]
 ) -> Iterator[Change | None]:
-    """Yield how the methods of a class differ, those of these names, or all."""
-    others_of = {method.name: method for method in reference.methods(kind)}
-    for method in target.methods(kind):
-        others = others_of.get(method.name)
-        if others is not None and (not names or method.node.name in names):
+    """Yield how the methods of a class differ, those of these names, or all; of two classes, their own."""
+    others_of = {method.name: method for method in reference.methods(kinds[1])}
+    for method in target.methods(kinds[0]):
+        if names and method.node.name not in names:
+            continue
+        holder = method.name.rpartition(".")[0]
+        others = others_of.get(f"{kinds[1]}.{method.node.name}" if holder == kinds[0] else method.name)
+        if others is not None:
             yield change_of(method, others, None)
 
 
