@@ -41,6 +41,7 @@ class _Trained:
     before: int | None = None
     after: int | None = None
     gradient: float | None = None  # the gradient's l2
+    gradient_bits: int | None = None  # its hash
     plain: bool = False  # all elements are the same: equal on two ranks by chance
 
 
@@ -74,7 +75,7 @@ def _updates(tables: StepTables) -> Updates:
         elif group == "output":
             trained.after = rows["hash"][at]
         else:
-            trained.gradient = rows["l2"][at]
+            trained.gradient, trained.gradient_bits = rows["l2"][at], rows["hash"][at]
     return [found[order] for order in sorted(found)]
 
 
@@ -128,10 +129,29 @@ def _drifted(updates: dict[int, dict[int, Updates]]) -> list[Remark]:
             ranks = sorted(set().union(*apart.values()))
             text = (
                 f"ranks {', '.join(map(str, ranks))} began with the same {_named(sorted(apart))}, and step {step} leaves "
-                "different ones: were the gradients averaged over these ranks?"
+                f"different ones: {_why_apart(updates, step, apart)}"
             )
             return [Remark("replicas", step, ranks, sorted(apart), text)]
     return []
+
+
+def _why_apart(updates: dict[int, dict[int, Updates]], step: int, apart: dict[str, list[int]]) -> str:
+    """Return what parts the replicas: gradients that were not reduced, or updates from the same gradients."""
+    given = {
+        name: {bits for rank in ranks for bits in _given(updates[rank].get(step, []), name)}
+        for name, ranks in apart.items()
+    }
+    unlike = [name for name, bits in given.items() if len(bits) > 1]
+    if len(unlike) < len(apart):
+        same = sorted(name for name in apart if name not in unlike)
+        return f"the gradients of {_named(same)} are the same, the updates are not: has a rank another learning rate?"
+    return "the gradients that reach the optimizers differ: each rank holds a part, and no all-reduce or mean follows"
+
+
+def _given(updates: Updates, name: str) -> set[int]:
+    """Return the hashes of the gradients that a step's optimizers are given for a parameter."""
+    bits = (update[name].gradient_bits for update in updates if name in update)
+    return {one for one in bits if one is not None}
 
 
 def _left(updates: Updates, name: str) -> int | None:

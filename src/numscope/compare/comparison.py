@@ -491,6 +491,10 @@ def _equivalence(results: list[StepResult], coverage: Coverage) -> str:
         text += f"; choices fell otherwise by rounding ({choices[0]}{more})"
     if parts := next((result.batch_shapes for result in results if result.batch_shapes), ""):
         text += f"; the runs are given parts of other sizes of a batch ({parts}): what comes of all parts was compared"
+    if any(result.coverage.all_ranks for result in results):
+        text += (
+            "; the ranks' tensors were put together as fits the other run, those that are cut by their statistics alone"
+        )
     return text
 
 

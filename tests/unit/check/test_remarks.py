@@ -70,6 +70,21 @@ def test_replicas_that_part_are_remarked_on(tmp_path: Path, monkeypatch: pytest.
     )
 
 
+@pytest.mark.parametrize("rates", [(0.1, 0.1), (0.1, 0.2)])
+def test_a_remark_on_replicas_says_whether_gradients_or_updates_part_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    same_rates = rates[0] == rates[1]
+    for rank, rate in enumerate(rates):
+        monkeypatch.setenv("RANK", str(rank))
+        net = model()
+        train(tmp_path / "run", net, torch.optim.SGD(net.parameters(), rate), seed=rank if same_rates else 0)
+    (remark,) = remarks(ns.open_run(tmp_path / "run"))
+    words = "each rank holds a part" if same_rates else "has a rank another learning rate?"
+    assert words in remark.text
+
+
 def test_shards_that_are_equal_by_chance_are_no_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank in (0, 1):
