@@ -2,6 +2,7 @@
 
     python -m bench.verify limits                 # this machine's CPU
     python -m bench.verify limits --device cuda   # … or its GPU: rows of the chip are replaced in limits.csv
+    python -m bench.verify cost --device cuda     # what verifying costs, of a step of a transformer
 
 Every operator of `diagnose/accuracy` is called in every form and dtype, forward and backward, and each operator that this
 dispatches is held against float64 as in a job that is captured with `verify=True`; so are products, norms, softmax and
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import csv
 import random
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
+import numscope as ns
 import numscope.capture.torch.verify as package
 from numscope.capture.recording.recorder import Recorder
 from numscope.capture.torch.verify.judging import CheckRow
@@ -162,14 +166,57 @@ def limits(device: torch.device, numbers: int) -> None:
         print(f"{count:6} {reason}")
 
 
+def cost(device: torch.device, width: int, layers: int) -> None:
+    """Print what verifying costs: a step of a transformer, forward, backward and optimizer, plain, captured, verified."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, 0.0, "gelu", batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, layers).to(device)
+    stepper = torch.optim.AdamW(model.parameters(), fused=True)
+    x = torch.randn(8, 128 if device.type == "cpu" else 2048, width, device=device)
+
+    def step() -> None:
+        stepper.zero_grad()
+        model(x).square().mean().backward()
+        stepper.step()
+
+    plain = _seconds(step, device)
+    with tempfile.TemporaryDirectory() as folder:
+        for verify in (False, 0.01, True):
+            with ns.capture(Path(folder) / str(verify), model, verify=verify) as cap:
+
+                def captured(cap: Any = cap) -> None:
+                    step()
+                    cap.step()
+
+                taken = _seconds(captured, device)
+            print(f"verify={verify}: {taken / plain:.2f} x plain ({plain * 1e3:.0f} ms)", flush=True)
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    """Return the least time of three: of a CPU its own, so that others on the machine do not count."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    taken = []
+    for _ in range(4):
+        began = clock()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(clock() - began)
+    return min(taken[1:])
+
+
 def main() -> None:
     """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("job", choices=["limits"])
+    parser.add_argument("job", choices=["limits", "cost"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--numbers", type=int, default=6)
     args = parser.parse_args()
-    limits(torch.device(args.device), args.numbers)
+    device = torch.device(args.device)
+    if args.job == "cost":
+        cost(device, *((384, 2) if device.type == "cpu" else (4096, 6)))
+    else:
+        limits(device, args.numbers)
 
 
 if __name__ == "__main__":

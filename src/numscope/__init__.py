@@ -37,6 +37,7 @@ _WHERE = {
     "MissingExtraError": "numscope.core.errors",
     "ComparisonError": "numscope.core.errors",
     "NonFiniteError": "numscope.core.errors",
+    "InexactError": "numscope.core.errors",
 }
 
 _PACKAGES = (
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from numscope.compare.comparison import compare as compare
     from numscope.core.errors import CaptureError as CaptureError
     from numscope.core.errors import ComparisonError as ComparisonError
+    from numscope.core.errors import InexactError as InexactError
     from numscope.core.errors import MissingExtraError as MissingExtraError
     from numscope.core.errors import NonFiniteError as NonFiniteError
     from numscope.core.errors import NotKeptError as NotKeptError

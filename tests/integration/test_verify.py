@@ -2,7 +2,11 @@
 
 import json
 import os
+import socket
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ import torch
 import numscope as ns
 from numscope.__main__ import main
 from numscope.check.own_errors import own_errors
-from tests.integration import device_faults, verify_faults, verify_jobs
+from tests.integration import device_faults, verify_faults, verify_jobs, verify_ranks
 from tests.integration.models import CASES, same
 from tests.integration.test_neutrality import train
 
@@ -176,3 +180,42 @@ def test_a_step_made_twice_names_the_operator_that_gives_other_bits(tmp_path):
         assert {origin.details["operator"] for origin in errors.wrong} == named
         assert errors.verified["exact"] >= case.steps
     assert "made again on the same inputs" in own_errors(ns.open_run(tmp_path / "race")).wrong[0].reason
+
+
+def test_a_collective_that_loses_a_rank_is_named_with_the_rank(tmp_path):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = str(one.getsockname()[1])
+    script = Path(verify_ranks.__file__)
+    environment = {**os.environ, "PYTHONPATH": str(script.parents[2])}
+    subprocess.run([sys.executable, str(script), port, str(tmp_path)], check=True, env=environment, timeout=200)
+    told = {name: own_errors(ns.open_run(tmp_path / name)).wrong for name in verify_ranks.FAULTS}
+    assert told["healthy"] == ()
+    assert {origin.call for origin in told["dropped"]} == {
+        "Distributed.all_reduce.0.forward",
+        "Distributed.all_reduce.1.forward",
+    }
+    assert told["dropped"][0].reason.endswith("the part of rank 1 is missing")
+    assert {(origin.call, origin.rank) for origin in told["another"]} == {("Distributed.broadcast.0.forward", 1)}
+
+
+@pytest.mark.parametrize("action", ["raise", "warn", "stop"])
+def test_a_guard_acts_at_a_call_that_computes_wrongly(action, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with device_faults.faulty("gelu by a coarse table"), warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        if action == "raise":
+            with pytest.raises(ns.InexactError, match="gelu computes wrongly") as raised, ns.guard(verify=True):
+                list(device_faults.train(steps=1))
+            assert raised.value.origin["source"]["code"].endswith("self.down(F.gelu(self.up(h)))")
+        else:
+            with ns.guard(verify=True, action=action):
+                list(device_faults.train(steps=1))
+            assert sum("gelu computes wrongly" in str(one.message) for one in told) == 1
+
+
+def test_a_guard_that_verifies_lets_a_healthy_job_pass(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with ns.guard(verify=True):
+        list(device_faults.train(steps=2))
+    assert list(tmp_path.iterdir()) == []

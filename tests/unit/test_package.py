@@ -28,6 +28,7 @@ PUBLIC = {
     "MissingExtraError",
     "ComparisonError",
     "NonFiniteError",
+    "InexactError",
     "__version__",
 }
 

@@ -31,7 +31,7 @@ from typing import Any, NoReturn, Protocol
 from numscope.capture import ranks
 from numscope.capture.session import models_of
 from numscope.capture.sites import is_user
-from numscope.core.errors import NonFiniteError, SettingsError
+from numscope.core.errors import InexactError, NonFiniteError, SettingsError
 from numscope.core.report import Origin
 from numscope.core.settings import GUARD_RECORD, GuardSettings
 from numscope.store import manifest, rundir
@@ -157,7 +157,12 @@ class Guard:
 
     def crashed(self, error: BaseException | None, why: str = "") -> None:
         """Write the record of a job that ends in an error: first what the device still knows."""
-        if not self._running or self.path is not None or isinstance(error, NonFiniteError) or _ends_well(error):
+        if (
+            not self._running
+            or self.path is not None
+            or isinstance(error, (NonFiniteError, InexactError))
+            or _ends_well(error)
+        ):
             return
         self._error = error
         with contextlib.suppress(Exception):
@@ -185,7 +190,8 @@ class Guard:
         self._tripped = True
         self._frontend.watch.on = False
         if self.settings.action == "raise" and self._error is None:
-            raise NonFiniteError(self._message(origin), origin.to_dict())
+            kind = InexactError if origin.mechanism == "device" else NonFiniteError
+            raise kind(self._message(origin), origin.to_dict())
         if self.settings.action == "raise":  # the job ends already
             _warn(self._message(origin, line=False), origin)
         if self.settings.action == "stop":

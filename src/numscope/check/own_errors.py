@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.capture.torch.verify.sentences import sentence
 from numscope.check.checking import Check
-from numscope.check.sentences import sentence
+from numscope.check.collectives import wrong_collectives
 from numscope.core.json_value import JsonObject
 from numscope.core.report import Origin, Source
 from numscope.store.joins import joined_calls, rows_of_checks
@@ -82,6 +83,8 @@ def own_errors(run: Run) -> OwnErrors:
     if not tables:
         return OwnErrors()
     every = pa.concat_tables(tables)
+    # A collective's place among the operators is not known: it comes before those of its step that compute wrongly.
+    found += [((one.step, -1), (one.step, one.order), one.origin) for one in wrong_collectives(run)]
     found.sort(key=lambda item: item[0])
     none = every.filter(pc.equal(every["verified"], "none"))
     return OwnErrors(

@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> int:
     if args.guard:
         args.out = args.out or GUARD_RECORD
         watch = {"max_hits": args.max_hits, "action": args.action, "allow": args.allow or [], "latency": args.latency}
+        watch["verify"] = settings.get("verify", False)
         settings["guard"] = {**watch, **({"level": args.level} if args.level else {})}
         GuardSettings.of(**settings["guard"])
     from numscope.capture.job import run_script

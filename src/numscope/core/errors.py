@@ -8,7 +8,8 @@ NumscopeError                 one line: what is wrong, and how to put it right
 ├── CaptureError              capture was used in a way it cannot be (a second one while one is active)
 ├── MissingExtraError         an optional package is needed; says the pip line
 ├── ComparisonError           two runs cannot be compared at all
-└── NonFiniteError            the guard found where a NaN or infinity is born; `.origin` is the report's dict
+├── NonFiniteError            the guard found where a NaN or infinity is born; `.origin` is the report's dict
+└── InexactError              the guard found a call that computes wrongly; `.origin` likewise
 """
 
 from __future__ import annotations
@@ -102,6 +103,14 @@ class ComparisonError(NumscopeError):
 
 class NonFiniteError(NumscopeError, ArithmeticError):
     """A call with finite inputs gave a non-finite output; `origin` is the report's dict."""
+
+    def __init__(self, message: str, origin: dict[str, Json]) -> None:
+        super().__init__(message)
+        self.origin = origin
+
+
+class InexactError(NumscopeError, ArithmeticError):
+    """A call is further from exact arithmetic than its kind is measured to be; `origin` is the report's dict."""
 
     def __init__(self, message: str, origin: dict[str, Json]) -> None:
         super().__init__(message)

@@ -87,8 +87,7 @@ class CaptureSettings:
         for name, number in (("keep_last", self.keep_last), ("max_bytes", self.max_bytes)):
             if not isinstance(number, int) or number < 0:
                 raise InvalidSetting(name, number, ": give a number, 0 for no limit")
-        if self.verify != "replay" and (isinstance(self.verify, str) or not 0 <= self.verify <= 1):
-            raise InvalidSetting("verify", self.verify, ": give True, a share of the calls from 0 to 1, or 'replay'")
+        _check_verify(self.verify)
         numbers(self.steps, "steps")
         numbers(self.ranks, "ranks")
         head, stride, tail = self.sample
@@ -133,6 +132,7 @@ class GuardSettings:
     calls: int = 64  # how many calls the record holds
     memory: int | None = None  # bytes that the record may keep alive; None: 256 MiB, on a device 5 % of it at most
     deferred: bool = False  # read the host's flags late too, as a device's
+    verify: bool | float | str = False  # hold calls against float64 too: all, a share of them, or "replay"
     scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
 
     def __post_init__(self) -> None:
@@ -140,6 +140,7 @@ class GuardSettings:
             raise InvalidSetting("action", self.action, " is not valid: one of raise, warn, stop")
         if self.level not in ("module", "api", "mix"):
             raise InvalidSetting("level", self.level, " is not valid for a guard: one of module, api, mix")
+        _check_verify(self.verify)
         if self.max_hits < 1 or self.calls < 1:
             raise SettingsError("max_hits and calls must be 1 or more")
         if self.latency is not None and self.latency < 0:
@@ -250,6 +251,11 @@ def _most_bytes(text: str) -> int:
     if size is None:
         raise InvalidSetting("max_bytes", text, ": write 50GB, for example")
     return size
+
+
+def _check_verify(verify: bool | float | str) -> None:
+    if verify != "replay" and (isinstance(verify, str) or not 0 <= verify <= 1):
+        raise InvalidSetting("verify", verify, ": give True, a share of the calls from 0 to 1, or 'replay'")
 
 
 def _share(text: str) -> bool | float | str:

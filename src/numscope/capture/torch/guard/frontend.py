@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture import ranks
 from numscope.capture.torch.guard.backward import Losses
@@ -19,6 +20,8 @@ from numscope.capture.torch.install import Installed
 from numscope.capture.torch.levels.autograd_function import Functions
 from numscope.capture.torch.levels.pipelines import PipelineShapes
 from numscope.capture.torch.thread import Undo
+from numscope.capture.torch.verify.judging import CheckRow
+from numscope.capture.torch.verify.live import origin_of
 from numscope.core.report import Origin
 from numscope.core.settings import GuardSettings
 from numscope.store.writer import RunWriter
@@ -54,7 +57,19 @@ class TorchGuard(Installed):
         self._steps = 0
         modules = GuardModules(job, models)
         job.name_parameter = modules.parameter_name
-        super().__init__(job.watch, models, modules, self._mode_for(models))
+        below = self._verifier(found) if settings.verify else None
+        super().__init__(job.watch, models, modules, self._mode_for(models), below)
+
+    def _verifier(self, found: Callable[[Origin, Callable[[], int]], None]) -> TorchDispatchMode:
+        """Return the mode that holds calls against exact arithmetic, and gives those that are wrong to the guard."""
+        from numscope.capture.torch.verify.verifier import verifier
+
+        job = self.job
+
+        def failed(row: CheckRow) -> None:
+            found(origin_of(row, job.recorder.step, ranks.current()[0]), lambda: job.write_record(None))
+
+        return verifier(job.watch, job.settings.verify, failed)
 
     def _mode_for(self, models: dict[str, torch.nn.Module]) -> GuardMode | WriteMode | None:
         """Return the mode: at module level only where what waits to be looked at could be overwritten unseen."""

@@ -16,14 +16,14 @@ from numscope.capture.torch.guard.record import DeviceEntry, LookSlot, Ring, wri
 from numscope.capture.torch.guard.tracking import LiveOrigin, LiveTracking
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.watch import Watch
-from numscope.core.errors import NonFiniteError
+from numscope.core.errors import InexactError, NonFiniteError
 from numscope.core.settings import CaptureSettings, GuardSettings
 from numscope.store.writer import RunWriter
 
 Tensor = torch.Tensor
 P = ParamSpec("P")
 ROOM = 256 << 20  # bytes that the ring keeps alive where nothing is said
-_FINDINGS = (NonFiniteError, Warning)  # a finding is a Warning where the user has made errors of warnings
+_FINDINGS = (NonFiniteError, InexactError, Warning)  # a finding is a Warning where the user has made errors of warnings
 
 
 class GuardWatch(Watch):

@@ -89,8 +89,9 @@ class Judge:
 
     def add(self, row: CheckRow) -> None:
         """Add a row."""
-        with self._lock:
-            self._rows.append(row)
+        if self._failed is None:  # else nobody takes them
+            with self._lock:
+                self._rows.append(row)
         if row.pattern is not None and self._failed is not None:
             self._failed(row)
 

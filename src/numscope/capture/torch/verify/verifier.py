@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numscope.capture.torch.verify.judging import CheckRow, Judge
@@ -12,13 +12,14 @@ from numscope.capture.torch.verify.replay import ReplayMode
 from numscope.capture.torch.watch import Watch
 
 
-def verifier(watch: Watch, verify: bool | float | str) -> VerifyMode:
+def verifier(watch: Watch, verify: bool | float | str, failed: Callable[[CheckRow], None] | None = None) -> VerifyMode:
     """Return the mode that verifies a share of the calls, whose rows the recorder takes."""
-    judge = Judge(Machine())
+    judge = Judge(Machine(), failed)
 
     def taken() -> Mapping[str, Any]:
         rows = judge.take()
         return dict(zip(CheckRow._fields, map(list, zip(*rows)))) if rows else {}
 
-    watch.recorder.checks = taken
+    if failed is None:
+        watch.recorder.checks = taken
     return ReplayMode(watch, judge, 1.0) if isinstance(verify, str) else VerifyMode(watch, judge, float(verify))

@@ -1,0 +1,184 @@
+"""Collectives held against what the ranks gave: sketches are linear, so the sketch of a sum is the sum of the sketches.
+
+Nothing is sent for this: each rank has the fingerprints of what it gave and got, and the whole run has all ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from numscope.core.dtypes import SINGLE, unit_roundoff
+from numscope.core.report import Origin, Source
+from numscope.store.reader import Run
+from numscope.store.schema import TableRow
+
+_SUMS = ("SUM", "AVG")
+_SAME = 4.0  # deviations of an estimate that 64 sums with random signs make of a distance
+
+
+class Wrong(NamedTuple):
+    """A collective whose result is not what its ranks gave."""
+
+    step: int
+    order: int
+    origin: Origin
+
+
+@dataclass
+class _Member:
+    """One rank's part in a collective."""
+
+    call: TableRow
+    rank: int
+    given: list[TableRow] = field(default_factory=list)  # its inputs
+    made: list[TableRow] = field(default_factory=list)
+
+
+def wrong_collectives(run: Run) -> list[Wrong]:
+    """Return the collectives of a run whose results are not what the ranks gave: of each the first rank that is wrong."""
+    found = [wrong for members in _groups(run) if (wrong := _judge(members)) is not None]
+    return sorted(found, key=lambda wrong: (wrong.step, wrong.order))
+
+
+def _groups(run: Run) -> Iterator[list[_Member]]:
+    """Yield the calls that are one collective: of all ranks of a group, the n-th of that name among them."""
+    calls = run.calls
+    calls = calls.filter(pc.equal(calls["kind"], "collective"))
+    if not calls.num_rows or len(run.ranks) < 2:
+        return
+    members: dict[tuple[int, int, int], _Member] = {}
+    for row in calls.to_pylist():
+        members[row["rank"], row["step"], row["order"]] = _Member(row, row["rank"])
+    tensors = run.tensors
+    wanted = pc.starts_with(pc.fill_null(tensors["name"], ""), "Distributed.")
+    columns = ["rank", "step", "call", "slot", "dtype", "shape", "hash", "sketch", "l2", "nan", "inf"]
+    for row in tensors.filter(wanted).select(columns).to_pylist():
+        member = members.get((row["rank"], row["step"], row["call"]))
+        if member is not None:
+            (member.made if row["slot"].startswith("output") else member.given).append(row)
+    seen: dict[tuple[Any, ...], int] = defaultdict(int)
+    groups: dict[tuple[Any, ...], list[_Member]] = defaultdict(list)
+    for (rank, step, _), member in sorted(members.items()):
+        facts = _facts(member)
+        ranks = tuple(facts.get("ranks") or range(int(facts.get("group_size", 0))))
+        head = member.call["name"].rsplit(".", 2)[0]
+        count = seen[rank, step, head, ranks, member.call["phase"]]
+        seen[rank, step, head, ranks, member.call["phase"]] += 1
+        groups[step, head, ranks, member.call["phase"], count].append(member)
+    for key, group in groups.items():
+        if len(group) == len(key[2]) > 1:
+            yield group
+
+
+def _facts(member: _Member) -> Mapping[str, Any]:
+    arguments = json.loads(member.call["arguments"] or "{}")
+    facts: dict[str, Any] = arguments.get("kwargs", {})
+    return facts
+
+
+def _judge(members: Sequence[_Member]) -> Wrong | None:
+    op = members[0].call["name"].split(".")[1]
+    facts = _facts(members[0])
+    told: tuple[_Member, str, float] | None = None
+    if op in ("all_reduce", "all_reduce_coalesced") and facts.get("op") in _SUMS:
+        told = _sum(members, 1 / len(members) if facts["op"] == "AVG" else 1.0)
+    elif op == "broadcast":
+        told = _broadcast(members, facts)
+    elif op == "all_gather":
+        told = _gathered(members)
+    if told is None:
+        return None
+    member, which, error = told
+    call = member.call
+    source = None
+    if call["source_file"]:
+        source = Source(
+            call["source_file"], call["source_line"] or 0, call["source_function"] or "", call["source_code"] or ""
+        )
+    origin = Origin(
+        call=call["name"],
+        kind="collective",
+        phase=call["phase"],
+        step=call["step"],
+        rank=member.rank,
+        reason=f"{op} of {len(members)} ranks gives what they did not: {which}",
+        module=call["module"] or "",
+        source=source,
+        mechanism="device",
+        relative=error,
+        details={"operator": op, "ranks": [one.rank for one in members]},
+    )
+    return Wrong(call["step"], call["order"], origin)
+
+
+def _sketch(row: TableRow) -> NDArray[np.float64]:
+    return np.asarray(row["sketch"], np.float64)
+
+
+def _is_clean(rows: Sequence[TableRow]) -> bool:
+    return all(row["sketch"] is not None and not (row["nan"] or row["inf"]) and row["l2"] is not None for row in rows)
+
+
+def _sum(members: Sequence[_Member], share: float) -> tuple[_Member, str, float] | None:
+    for place, parts in enumerate(zip(*(member.given for member in members))):
+        outputs = [member.made[place] for member in members if place < len(member.made)]
+        if len(outputs) < len(members) or not _is_clean((*parts, *outputs)):
+            continue
+        shapes = {tuple(row["shape"]) for row in (*parts, *outputs)}
+        if len(shapes) > 1 or not unit_roundoff(parts[0]["dtype"]):
+            continue
+        sketches = [_sketch(row) for row in parts]
+        total = share * sum(sketches)
+        size = share * math.sqrt(sum(row["l2"] ** 2 for row in parts))
+        # Each addition rounds; a sketch of float32 has lost digits, too.
+        roundoff = len(members) * unit_roundoff(parts[0]["dtype"]) + 16 * SINGLE
+        for member, row in zip(members, outputs):
+            off = float(np.linalg.norm(_sketch(row) - total))
+            if off > _SAME * roundoff * max(size, float(row["l2"])):
+                return member, _culprit(members, sketches, _sketch(row) / share, off / share), off / size
+    return None
+
+
+def _culprit(
+    members: Sequence[_Member], sketches: Sequence[NDArray[np.float64]], got: NDArray[np.float64], off: float
+) -> str:
+    """Say whose part is missing, or counts twice, where that explains the difference."""
+    lacking = sum(sketches) - got
+    for member, sketch in zip(members, sketches):
+        size = float(np.linalg.norm(sketch))
+        if size and float(np.linalg.norm(lacking - sketch)) < 1e-2 * size:
+            return f"the part of rank {member.rank} is missing"
+        if size and float(np.linalg.norm(lacking + sketch)) < 1e-2 * size:
+            return f"the part of rank {member.rank} counts twice"
+    return "it is not their sum"
+
+
+def _broadcast(members: Sequence[_Member], facts: Mapping[str, Any]) -> tuple[_Member, str, float] | None:
+    root = facts.get("root", 0)
+    giver = members[root] if isinstance(root, int) and root < len(members) else members[0]
+    for place, given in enumerate(giver.given):
+        for member in members:
+            got = member.made[place]["hash"] if place < len(member.made) else None
+            if None not in (given["hash"], got) and got != given["hash"]:
+                return member, f"rank {member.rank} has not what rank {giver.rank} sent", math.inf
+    return None
+
+
+def _gathered(members: Sequence[_Member]) -> tuple[_Member, str, float] | None:
+    for member in members:
+        if len(member.made) != len(members) or any(len(one.given) != 1 for one in members):
+            return None
+        for giver, row in zip(members, member.made):
+            given = giver.given[0]
+            if None not in (row["hash"], given["hash"]) and row["hash"] != given["hash"]:
+                return member, f"rank {member.rank} has not what rank {giver.rank} sent", math.inf
+    return None
