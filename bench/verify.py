@@ -169,6 +169,7 @@ def limits(device: torch.device, numbers: int) -> None:
 def cost(device: torch.device, width: int, layers: int) -> None:
     """Print what verifying costs: a step of a transformer, forward, backward and optimizer, plain, captured, verified."""
     torch.manual_seed(0)
+    torch.set_num_threads(1)  # of a busy machine, the time of one thread is that of the work alone
     layer = torch.nn.TransformerEncoderLayer(width, 8, 4 * width, 0.0, "gelu", batch_first=True)
     model = torch.nn.TransformerEncoder(layer, layers).to(device)
     stepper = torch.optim.AdamW(model.parameters(), fused=True)
