@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from numscope.compare.comparison import CompareOptions, Comparison, compare
+from numscope.compare.layouts.other_layout import differs
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.explain.carried import carried_to_loss
@@ -49,7 +50,30 @@ def diagnose(
         if reference is None:
             raise TypeError("diagnose needs two runs, target and reference, or a comparison")
         comparison = compare(target, reference, **options)
+    runs = comparison.target, comparison.reference
+    if options.get("ranks") is None and differs(runs):
+        return _of_other_layouts(comparison, suspects)
     return with_regions(comparison, _explained(comparison, suspects, _diagnose_inside))
+
+
+def _of_other_layouts(comparison: Comparison, suspects: int) -> Report:
+    """Return the report of runs whose ranks were compared as one.
+
+    A replay needs the calls of one rank: what a rank that both have tells of the same origin is added to the report.
+    """
+    report, runs = comparison.report, (comparison.target, comparison.reference)
+    common = [rank for rank in runs[0].ranks if rank in runs[1].ranks]
+    if report.origin is None or not common:
+        return report
+    beside = compare(*runs, ranks=common, allow_incomplete=True)
+    first = beside.origin
+    if first is None or (first.call, first.step) != (report.origin.call, report.origin.step):
+        return report
+    told = with_regions(beside, _explained(beside, suspects, _diagnose_inside)).origin
+    if told is None:
+        return report
+    origin = replace(told, rank=report.origin.rank, reason=report.origin.reason)
+    return replace(report, origin=origin, suspects=(origin, *report.suspects[1:]))
 
 
 def _diagnose_inside(target: Path, reference: Path) -> Report:
