@@ -44,10 +44,14 @@ class Net(nn.Module):
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     """Have empty caches: what is planted is no part of their keys."""
-    torch._dynamo.reset()
+    from torch._inductor.decomposition import fast_random_decomps
+
+    for forget in (torch._dynamo.reset, torch._dynamo.utils.counters.clear, fast_random_decomps.cache_clear):
+        forget()
     with compiled.cache():
         yield
     torch._dynamo.reset()
+    fast_random_decomps.cache_clear()
 
 
 def train(path: Path | None, call: Callable[[nn.Module], Any], dtype: torch.dtype = torch.float32) -> list[float]:

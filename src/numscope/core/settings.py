@@ -71,7 +71,7 @@ class CaptureSettings:
     )
     compiled: str = field(
         default="boundary",
-        metadata={"help": "compiled regions: boundary, or inside (graphs and kernels of chosen steps)"},
+        metadata={"help": "of compiled regions: boundary, or inside"},
     )
     on_error: str = field(default="warn", metadata={"help": "what a fault inside numscope does: warn or raise"})
     overwrite: bool = field(default=False, metadata={"help": "replace a run that is there"})

@@ -9,8 +9,8 @@ Written by capture with `compiled="inside"`, read by diagnose. Nothing is pickle
      "lacks": ["0/0: compiled before the capture began"]}
 
 An argument of a node is written as it is where JSON has it, else as an object whose one key is its kind: `node` (a name),
-`dtype`, `device`, `layout`, `memory_format`, `float` ("nan", "inf", "-inf"), `slice`, `tuple`, `items` (of a dict), `not`
-(the type of what has no plain form).
+`dtype`, `device`, `layout`, `memory_format`, `float` ("nan", "inf", "-inf"), `slice`, `ellipsis`, `tuple`, `items` (of a
+dict), `not` (the type of what has no plain form).
 """
 
 from __future__ import annotations

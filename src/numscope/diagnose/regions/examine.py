@@ -45,6 +45,9 @@ class Finding:
         where = f" at {_shown(self.place)}" if self.place is not None else ""
         if self.kind == "decomposition":
             return f"wrong: decomposition of {self.name}{where} is off by {self.error:.0e} in any precision"
+        if self.kind == "custom":
+            rest = "every other kernel is right, and its own code is not here to be held against float64"
+            return f"the custom operator {self.name}{where} is what remains: {rest}"
         if self.kind == "write":
             return f"wrong: the in-place write {self.name}{where} is lost in the compiled graph"
         assert self.judged is not None
@@ -71,6 +74,11 @@ class Examined:
     lacks: tuple[str, ...] = ()  # what could not be examined, a sentence each
     regions: tuple[str, ...] = ()
     steps: frozenset[int] = field(default_factory=frozenset)
+
+    @property
+    def custom(self) -> list[Finding]:
+        """Return the operators of the job that could not be run here."""
+        return [finding for finding in self.findings if finding.kind == "custom"]
 
     @property
     def wrong(self) -> list[Finding]:
@@ -150,6 +158,9 @@ def _kernels(recorded: RecordedRegions, region: Region) -> Iterator[Finding | st
         known |= {
             node: tensor.reshape(region.graph.nodes[node]["shape"] or tensor.shape) for _, _, node, tensor in mine
         }
+    for name, value in zip(_outputs(region.graph), region.outputs):
+        if name is not None and name not in known and isinstance(value, torch.Tensor):
+            yield _judged(region, "of an output", name, value, known)
 
 
 def _as_one(region: Region, why: str) -> Iterator[Finding | str]:
@@ -167,6 +178,13 @@ def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known:
         return f"{node} of {kernel} is made of random numbers: not made again"
     entries = [graph.nodes[name] for name in names if graph.nodes[name]["op"] != "placeholder"]
     foreign = [entry for entry in entries if is_foreign(entry["target"])]
+    absent = [entry for entry in foreign if not graph.is_known(entry["name"])]
+    if absent:
+        one = absent[-1]
+        return Finding(
+            region.name, region.run["step"], "custom", _operator(one), (_operator(one),), one["place"], one["module"],
+            False, 0.0,
+        )  # fmt: skip
     try:
         judged = judge(tensor, runner(graph, node, known))
     except CannotRun as why:
@@ -235,7 +253,7 @@ def _runnable(graph: Graph, given: Iterable[str]) -> list[str]:
     known = set(given)
     names: list[str] = []
     for name, node in graph.nodes.items():
-        if node["op"] in ("placeholder", "output") or graph.is_random(name):
+        if node["op"] in ("placeholder", "output") or graph.is_random(name) or not graph.is_known(name):
             continue
         if node["op"] == "get_attr" and name not in known:
             continue
@@ -309,10 +327,19 @@ def _program(region: Region) -> Iterator[Finding | str]:
     made = region.graph.run(_runnable(region.graph, region.inputs), region.inputs, double)
     names = _runnable(region.traced, given)
     if len(names) < sum(node["op"] not in ("placeholder", "output") for node in region.traced.nodes.values()):
-        yield "what depends on random numbers is not held against the program"
+        yield from _not_made(region.traced)
     values = region.traced.run(names, given, double)
     ends = [name for name in _outputs(region.traced) if name in names]
     yield from _first_unlike(region, region.traced, values, made, [name for name in ends if name], region.graph)
+
+
+def _not_made(traced: Graph) -> Iterator[str]:
+    """Yield why parts of a program are not held against the graph; an operator of the job's is told as a kernel."""
+    if any(map(traced.is_random, traced.nodes)):
+        yield "what depends on random numbers is not held against the program"
+    for name, node in traced.nodes.items():
+        if not traced.is_known(name) and not is_foreign(node["target"]):
+            yield f"what depends on {node['target']} is not held against the program"
 
 
 def _first_unlike(
@@ -365,7 +392,8 @@ def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]
     traced, graph = forward.traced, region.graph
     names = _runnable(traced, given)
     if len(names) < sum(node["op"] not in ("placeholder", "output") for node in traced.nodes.values()):
-        raise CannotRun("gradients through random numbers are not held against the program")
+        yield from _not_made(traced)
+        return
     ends = [name for name in _outputs(traced) if name]
     tangents = [name for name in graph.placeholders if name.startswith("tangents_")]
     leaves = {

@@ -27,6 +27,8 @@ def with_regions(comparison: Comparison, report: Report) -> Report:
         return report
     details = {**report.details, "compiled": {str(rank): one.to_dict() for rank, one in found.items()}}
     wrong = [(rank, finding) for rank, one in found.items() for finding in one.wrong]
+    if not wrong and report.verdict == "diverged" and not any(one.lacks for one in found.values()):
+        wrong = [(rank, finding) for rank, one in found.items() for finding in one.custom]
     if wrong:
         rank, finding = wrong[0]
         origin = _origin(report, rank, finding)
@@ -67,6 +69,6 @@ def _origin(report: Report, rank: int, finding: Finding) -> Origin:
 def _is_rounding(suspect: Origin, found: dict[int, Examined]) -> bool:
     """Tell whether a suspect is at a region's boundary, in a step whose regions were all examined."""
     examined = found.get(suspect.rank)
-    if examined is None or examined.lacks or suspect.step not in examined.steps:
+    if examined is None or examined.lacks or examined.custom or suspect.step not in examined.steps:
         return False
     return suspect.kind == "missing" or suspect.details.get("class") in _REGION_CLASSES

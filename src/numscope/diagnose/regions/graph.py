@@ -104,6 +104,14 @@ class Graph:
         node = self.nodes[name]
         return node["op"] != "placeholder" and any(part in node["target"] for part in _RANDOM)
 
+    def is_known(self, name: str) -> bool:
+        """Tell whether what a node calls is there to be called."""
+        node = self.nodes[name]
+        try:
+            return node["op"] not in ("call_function", "call_method") or bool(_function(node))
+        except CannotRun:
+            return node["target"].rpartition(".")[2] in _CONTEXTS
+
     def run(
         self,
         names: Sequence[str],
@@ -183,6 +191,8 @@ def _argument(value: Json, values: Values) -> Any:
         return {key: _argument(item, values) for key, item in plain.items()}
     if kind == "slice" and isinstance(plain, list):
         return slice(*(_argument(item, values) for item in plain))
+    if kind == "ellipsis":
+        return ...
     if kind == "float":
         return float(str(plain))
     if kind == "device":

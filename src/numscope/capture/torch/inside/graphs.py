@@ -36,8 +36,10 @@ def places_of(graph: torch.fx.Graph) -> dict[int, Place]:
 def lowered(lowering: Any, frame: str, places: dict[int, Place], constants: dict[str, TensorEntry]) -> GraphEntry:
     """Return what Inductor has compiled: its graph, and the node whose value each buffer has."""
     buffers: dict[str, str] = {}
-    for group in lowering.scheduler.nodes:
-        for buffer in group.get_outputs():
+    left = [buffer for group in lowering.scheduler.nodes for buffer in group.get_outputs()]
+    written_again = {name for buffer in left for name in buffer.get_mutations()}  # its first writer leaves a part of it
+    for buffer in left:
+        if buffer.get_name() not in written_again and not buffer.get_mutations():
             node = buffer.node.get_origin_node() if buffer.node is not None else None
             if node is not None:
                 buffers[buffer.get_name()] = node.name
@@ -82,6 +84,8 @@ def _target(node: torch.fx.Node) -> str:
         return target
     if isinstance(target, torch._ops.OpOverload):
         return f"ops.{target}"
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return f"ops.{target}.default"
     module = getattr(target, "__module__", "") or ""
     if module in ("_operator", "builtins"):
         return f"{module.removeprefix('_')}.{target.__name__}"
@@ -130,6 +134,8 @@ def _plain(value: Any) -> Json:
         return {"items": {str(key): _plain(item) for key, item in value.items()}}
     if isinstance(value, slice):
         return {"slice": [_plain(value.start), _plain(value.stop), _plain(value.step)]}
+    if value is ...:
+        return {"ellipsis": True}
     if isinstance(value, _PLAIN_DTYPES):
         return {_KINDS[type(value)]: str(value).removeprefix("torch.")}
     return {"not": type(value).__name__}
