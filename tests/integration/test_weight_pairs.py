@@ -255,6 +255,20 @@ def test_factors_that_a_conversion_folds_in() -> None:
     assert {pair.fault for pair in ns.weights(other, hf).wrong} == {"scale"}
 
 
+def test_kernels_of_jax_have_their_axes_in_another_order() -> None:
+    torch_like = {
+        "conv1.weight": made.random_numbers((8, 3, 3, 3), 0),
+        "h.0.attn.q_proj.weight": made.random_numbers((32, 24), 1),
+    }
+    jax_like = {
+        "conv1.kernel": np.ascontiguousarray(torch_like["conv1.weight"].transpose(2, 3, 1, 0)),
+        "h_0/attn/q_proj/kernel": np.ascontiguousarray(torch_like["h.0.attn.q_proj.weight"].T.reshape(24, 4, 8)),
+    }
+    answer = ns.weights(jax_like, torch_like)
+    assert answer.verdict == "identical"
+    assert relations(answer) == {"transposed": 2}
+
+
 def test_names_that_say_nothing_are_matched_by_value() -> None:
     draw = made.random_numbers
     b = {f"x{n}": draw((16 + n, 24), n) for n in range(4)} | {f"v{n}": draw((40,), 9 + n) for n in range(2)}

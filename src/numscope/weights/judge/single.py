@@ -153,9 +153,11 @@ class Looker:
                 a, b = component.a[0], component.b[0]
                 if a.read is not None and b.read is not None and a.dtype == b.dtype and measure.same_content(a, b):
                     reason = f"the same elements, {list(case.a[0].shape)} as {list(case.b[0].shape)}: {component.why}"
-                    relation: structure.Relation = "transposed" if "axes" in component.why else "equal"
+                    relation: structure.Relation = "transposed" if component.is_turned else "equal"
                     return case.settle(relation, "identical", reason, 0.0)
             placement = place(self._book, component.a, component.b)
+            if component.is_turned and placement is not None and not placement.is_identity:
+                continue  # its lines happen to be elsewhere under axes that are not the right ones
             if placement is not None and (best is None or placement.found > best[0].found):
                 best = placement, component
             if best is not None and best[0].found > 0.999:
@@ -179,6 +181,8 @@ class Looker:
 
     def _views(self, component: Component) -> Iterator[Component]:
         """Yield the component as it is, then with its tensors seen as matrices of other shapes."""
+        if len(component.a) == len(component.b) == 1 and len(component.a[0].shape) > 2:
+            yield from _axes(component)
         yield component
         if all(tensor.is_vector for tensor in (*component.a, *component.b)):
             yield replace(component, a=[_column(t) for t in component.a], b=[_column(t) for t in component.b])
@@ -343,12 +347,11 @@ def _axes(component: Component) -> Iterator[Component]:
     a, b = component.a[0], component.b[0]
     if a.size != b.size or a.read is None or not a.size:
         return
-    if a.shape != b.shape:
-        yield replace(component, a=[_reshaped(a, b.shape)], why=f"{component.why}, reshaped")
-    if not 3 <= len(a.shape) <= 5 or a.size > _MOST:
-        return
-    for axes in itertools.permutations(range(len(a.shape))):
+    is_small = 3 <= len(a.shape) <= 5 and a.size <= _MOST
+    for axes in itertools.permutations(range(len(a.shape))) if is_small else ():
         if tuple(a.shape[axis] for axis in axes) == b.shape and list(axes) != sorted(axes):
             array = a.elements().reshape(a.shape).transpose(axes)
             turned = replace(of_array(a.name, np.ascontiguousarray(array)), dtype=a.dtype)
-            yield replace(component, a=[turned], why=f"axes in the order {', '.join(map(str, axes))}")
+            yield replace(component, a=[turned], why=f"axes in the order {', '.join(map(str, axes))}", is_turned=True)
+    if a.shape != b.shape:
+        yield replace(component, a=[_reshaped(a, b.shape)], why=f"{component.why}, reshaped")

@@ -17,6 +17,7 @@ class Component:
     a: list[Tensor] = field(default_factory=list)
     b: list[Tensor] = field(default_factory=list)
     why: str = ""
+    is_turned: bool = False  # the suspect's axes were put into another order
 
     @property
     def role(self) -> str:
