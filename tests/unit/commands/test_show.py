@@ -140,3 +140,22 @@ def test_what_is_not_there_is_one_line(
     err = capsys.readouterr().err
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_a_loop_of_three_steps_is_shown_as_three(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    import numscope as ns
+
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ns.capture(tmp_path / "run", model) as capture:
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            capture.step()
+        model(torch.ones(2, 4)).sum()  # an evaluation after it
+    assert main(["show", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "0-2, " in out
+    assert "; 3 is what followed them" in out

@@ -32,7 +32,9 @@ def overview(run: Run, chosen: Sequence[int] | None = None) -> TableRow:
     apis: Counter[str] = Counter()
     calls = 0
     ranks = list(chosen or run.ranks)
-    for table in _tables(run, "calls", ["name", "kind", "phase"], ranks):
+    stepped: set[int] = set()  # those in which an optimizer took its step
+    for table in _tables(run, "calls", ["step", "name", "kind", "phase"], ranks):
+        stepped.update(pc.unique(table["step"].filter(pc.equal(table["kind"], "optimizer"))).to_pylist())
         calls += table.num_rows
         kinds.update(_counts(table["kind"]))
         phases.update(_counts(table["phase"]))
@@ -56,6 +58,7 @@ def overview(run: Run, chosen: Sequence[int] | None = None) -> TableRow:
         "git": run.manifest.get("git"),
         "settings": run.manifest.get("settings", {}),
         "steps": run.steps,
+        "after": _after(run.steps, stepped),
         "incomplete": [{"rank": number, "step": step} for number, step in run.incomplete if number in ranks],
         "ranks": ranks,
         "seconds": sum(value for value in seconds if value is not None),
@@ -97,7 +100,9 @@ def lines(facts: TableRow) -> list[Line]:
         if facts["steps"] and not imported
         else ""
     )
-    fact("steps", ranges(facts["steps"]) + each)
+    after = facts.get("after")
+    trained = [step for step in facts["steps"] if step != after]
+    fact("steps", ranges(trained) + each + ("" if after is None else f"; {after} is what followed them"))
     cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])
     fact("cut off", f"{cut}: what was written of it is shown" if cut else "", "yellow")
     fact("ranks", ranges(facts["ranks"]) if len(facts["ranks"]) != 1 or facts["ranks"] != [0] else "")
@@ -128,6 +133,12 @@ def lines(facts: TableRow) -> list[Line]:
         "",
         [("numscope show RUN PATTERN shows calls, --stack where they were made", "dim")],
     ]
+
+
+def _after(steps: Sequence[int], stepped: set[int]) -> int | None:
+    """Return the last step where it is only what a job did after its training: all before it have an optimizer's step."""
+    last = max(steps, default=None)
+    return last if last is not None and stepped and stepped == set(steps) - {last} else None
 
 
 def _tables(run: Run, name: str, columns: list[str], ranks: list[int]) -> Iterator[pa.Table]:
