@@ -45,8 +45,9 @@ class Judged:
 
     @property
     def has_elided_casts(self) -> bool:
-        """Tell whether the kernel is as near to float64 as eager with its casts left out, and nearer than eager."""
-        return self.elided < self.eager / 2 and self.compiled < self.eager
+        """Tell whether the kernel is nearer to float64 than eager, about as much as eager with its casts left out."""
+        is_nearer = self.elided < self.eager and self.compiled < self.eager
+        return is_nearer and abs(self.compiled - self.elided) < abs(self.compiled - self.eager)
 
 
 def judge(recorded: torch.Tensor, run: Run) -> Judged:
