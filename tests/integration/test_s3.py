@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 from numscope.core.errors import RunError
+from numscope.store.checksums import sealed
 from numscope.store.reader import open_run
 from numscope.store.remote import cache
 from tests.unit.store.batches import write_run
@@ -147,13 +149,17 @@ def test_an_object_that_was_replaced_in_the_same_second_is_copied_again(servers:
     servers[0].put_run(tmp_path / "run", "changed")
     url = servers[0].url("changed")
     path = tmp_path / "run/manifest.json"
+
+    def rename(framework: str) -> None:  # of the same length
+        path.write_text(json.dumps(sealed({**json.loads(path.read_text()), "framework": framework})))
+
     for _ in range(20):  # until both versions have the same time, in whole seconds
-        path.write_text(path.read_text().replace("torch", "hcrot"))
+        rename("hcrot")
         time.sleep(1 - time.time() % 1)
         servers[0].put("/bucket/changed/manifest.json", path.read_bytes())
         before = open_run(url).manifest["framework"]
         old = next(open_run(url).path.rglob("manifest.json")).stat()
-        path.write_text(path.read_text().replace(before, before[::-1]))
+        rename(before[::-1])
         servers[0].put("/bucket/changed/manifest.json", path.read_bytes())
         after = open_run(url)
         if next(after.path.rglob("manifest.json")).stat().st_mtime_ns == old.st_mtime_ns:
