@@ -287,20 +287,30 @@ def _explained(result: Result) -> float:
 
 
 def _off_device(result: Result) -> _Fault | None:
-    """Return a fault where the target's recorded result is not what its own inputs give."""
-    if all(operator(call.operator).rounding in IDLE for call in result.target.calls):
+    """Return a fault where the target's last call has recorded what its own inputs do not give.
+
+    That call alone, from what was recorded right before it: a cast on the way rounds, and is no fault.
+    """
+    if not (result.target.calls and result.reference.calls):
+        return None
+    sides = [_last_call(side) for side in (result.target, result.reference)]
+    if any(operator(call.operator).rounding in IDLE for side in sides for call in side.calls):
         return None
     errors = []
-    for side in (result.target, result.reference):
+    for side in sides:
         recorded = side.graph.data(side.output)
         errors.append(relative_error(recorded, side.run({}, torch.float64)) / unit_roundoff(recorded.dtype))
     mine, theirs = errors
     if not mine > _OFF * max(theirs, 1.0):
         return None
-    own, other = own_error(result.target, 0.0), own_error(result.reference, 0.0)
+    own, other = (own_error(side, 0.0) for side in sides)
     if own is None or not own.is_off(other) or (other is not None and other.is_off(own)):
         return None
     return _Fault(result, own.relative, own.relative / max(own.overall, 1e-300), is_device=True)
+
+
+def _last_call(side: Subgraph) -> Subgraph:
+    return upstream(side.graph, side.output, side.graph.tensors, True)
 
 
 # The report -------------------------------------------------------------------------------------------------------------
