@@ -83,7 +83,7 @@ sanitize: $(CORE) $(TEST_TOOLS)
 	@$(PY) -m tests.sanitize
 
 long: $(CORE) $(TEST_TOOLS)
-	@LONG=1 $(PY) -m pytest tests/integration/test_memory.py --timeout=3600 -q
+	@LONG=1 $(PY) -m pytest tests/integration/test_memory.py tests/integration/test_long_runs.py --timeout=3600 -q
 
 check: check-python check-frontend
 

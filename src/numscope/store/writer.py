@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -88,13 +89,7 @@ class RunWriter:
         self._end = ""  # how the rank ended, for the next settle or close
         self._pid = os.getpid()
         self._step_began = time.perf_counter()
-        self._thread: threading.Thread | None = threading.Thread(
-            target=self._work, name=f"numscope-writer-{rank}", daemon=True
-        )
-        try:
-            self._thread.start()
-        except RuntimeError:  # an interpreter that is ending starts no threads: close() writes all
-            self._thread = None
+        self._thread: threading.Thread | None = None  # none while nothing is to be written, after `settle`
         atexit.register(self._close_at_exit)
 
     def write(self, batch: Batch | Callable[[], Batch], size: int | None = None) -> None:
@@ -121,7 +116,7 @@ class RunWriter:
     def flush(self) -> None:
         """Wait until everything handed over is written."""
         with self._changed:
-            while self._items and self._thread is not None and self._thread.is_alive():
+            while self._items and (thread := self._thread) is not None and thread.is_alive():
                 self._changed.wait(1.0)
             self._check()
 
@@ -131,7 +126,10 @@ class RunWriter:
             self._check()
             self._end = end
             self._put(_Command.SETTLE, 0)
+            thread = self._thread
         self.flush()
+        if thread is not None and self._thread is None:
+            thread.join()
 
     def close(self, end: str = rundir.CLOSED) -> None:
         """Write the rest of the queue and how the rank ended, close the files, and end the thread."""
@@ -143,8 +141,9 @@ class RunWriter:
         with self._changed:
             self._queue.append((_Command.CLOSE, 0))
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         else:
             self._work()
         self._raise()
@@ -168,6 +167,12 @@ class RunWriter:
             print(f"numscope: {error}", file=sys.stderr)
 
     def _put(self, item: _Item, size: int) -> None:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name=f"numscope-writer-{self.rank}", daemon=True)
+            # An interpreter that is ending starts no threads: close() writes all.
+            with suppress(RuntimeError):
+                thread.start()
+                self._thread = thread
         self._queue.append((item, size))
         self._waiting += size
         self._items += 1
@@ -213,9 +218,16 @@ class RunWriter:
                 return
             if isinstance(item, EndOfStep):
                 self._attempt(partial(self._files.end_step, item))
-            elif item is _Command.SETTLE:
+            if item is _Command.SETTLE:
                 self._attempt(self._settle)
-            if item is not _Command.NOTHING:
+                self._files.rest()
+                with self._changed:
+                    rests = not self._queue
+                    self._thread = None if rests else self._thread
+                    self._release(0)
+                if rests:
+                    return
+            elif item is not _Command.NOTHING:
                 self._release(0)
 
     def _next(self, wait: bool) -> tuple[_Item, int]:

@@ -55,11 +55,8 @@ class Lane:
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
         self._waiting = 0
-        self._thread: threading.Thread | None = threading.Thread(target=self._run, name=name, daemon=True)
-        try:
-            self._thread.start()
-        except RuntimeError:  # an interpreter that is ending starts no threads: do jobs in the caller's
-            self._thread = None
+        self._name = name
+        self._thread: threading.Thread | None = None
 
     @property
     def waiting(self) -> int:
@@ -70,15 +67,20 @@ class Lane:
         """Add a job after all earlier ones."""
         job = Job(work, size)
         if self._thread is None:
-            self._failure = job.run(self._failure)
-            return job
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # an interpreter that is ending starts no threads: do jobs in the caller's
+                self._failure = job.run(self._failure)
+                return job
+            self._thread = thread
         with self._lock:
             self._waiting += size
         self._jobs.put(job)
         return job
 
     def close(self) -> None:
-        """Wait until all jobs are done, and end the thread."""
+        """Wait until all jobs are done, and end the thread; a later job starts another."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()

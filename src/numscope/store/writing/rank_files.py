@@ -193,6 +193,10 @@ class RankFiles:
         for past in surplus:
             past.delete(self._directory)
 
+    def rest(self) -> None:
+        """End the threads until more is to be written."""
+        self._shards.rest()
+
     def write_end(self, end: str) -> None:
         """Write down how the rank ended, or that it goes on after all; of a run that was removed nothing."""
         if end != self._end and self._is_ours():

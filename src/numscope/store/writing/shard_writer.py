@@ -132,6 +132,11 @@ class ShardWriter:
         names, self._begun, self.bytes = self._begun, [], 0
         return names
 
+    def rest(self) -> None:
+        """Wait for the jobs, and end the threads until more is to be stored."""
+        for growing in self._growing:
+            growing.lane.close()
+
     def close(self) -> None:
         """Wait for the jobs and close the open shards, which are complete files already."""
         for growing in self._growing:
