@@ -46,11 +46,12 @@ def test_the_example_does_what_it_says(folder: str, tmp_path: Path) -> None:
     script, status, said = EXPECTED[folder]
     path = EXAMPLES / folder / script
     command = [sys.executable, str(path)] if script.endswith(".py") else ["sh", str(path)]
-    programs = tmp_path / "programs"  # `numscope`, as an installation would give it
+    programs = tmp_path / "programs"  # `numscope` and `python`, as an activated environment gives them
     programs.mkdir()
-    program = programs / "numscope"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m numscope "$@"\n')
-    program.chmod(0o755)
+    for name, words in (("numscope", "-m numscope"), ("python", "")):
+        program = programs / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
+        program.chmod(0o755)
     environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == status, done.stdout + done.stderr
