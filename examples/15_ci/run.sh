@@ -1,2 +1,2 @@
 #!/bin/sh
-exec python -m pytest -q "$(dirname "$0")/test_port.py"
+exec python -m pytest "$(dirname "$0")/test_port.py"
