@@ -101,6 +101,24 @@ class OwnComputation(OwnCode):
         return super().__exit__(kind, error, trace)
 
 
+class OwnOperators(OwnComputation):
+    """Context manager around our own computation inside a dispatch mode: no such mode sees its operators either."""
+
+    __slots__ = ("_below",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._below = torch._C._ExcludeDispatchKeyGuard(_PYTHON_KEYS)
+        self._below.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        self._below.__exit__(None, None, None)
+        return super().__exit__(kind, error, trace)
+
+
+_PYTHON_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C.DispatchKey.PythonTLSSnapshot)
 _marked: set[str] = set()  # modules whose functions Dynamo knows: it keeps that with the code, for good
 
 

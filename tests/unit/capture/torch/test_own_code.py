@@ -24,7 +24,11 @@ NO_JOB = (
 GRAD_MODES = ("no_grad", "enable_grad", "set_grad_enabled")
 # Names that hide work from modes, hooks, autograd or Dynamo → the files that may use them.
 SPELLINGS = {
-    "DisableTorchFunction": {"capture/torch/own_code.py", "capture/torch/thread.py"},
+    "DisableTorchFunction": {
+        "capture/torch/own_code.py",
+        "capture/torch/thread.py",
+        "capture/torch/verify/mode.py",  # runs the job's operator where the user's function mode has seen it already
+    },
     "DisableTorchFunctionSubclass": set(),
     "BaseTorchFunctionMode": set(),
     "_pop_mode": {  # takes its own mode out from under later ones
@@ -40,7 +44,7 @@ SPELLINGS = {
     "_unset_dispatch_mode": set(),
     "no_dispatch": set(),
     "_DisableFuncTorch": set(),
-    "_ExcludeDispatchKeyGuard": set(),
+    "_ExcludeDispatchKeyGuard": {"capture/torch/own_code.py"},
     "_AutoDispatchBelowAutograd": set(),
     "_AutoDispatchBelowADInplaceOrView": set(),
     "no_grad": {

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from numscope.capture.torch.levels.compiled import is_in_compiled_backward, is_tracing
 from numscope.capture.torch.levels.function_names import Function
-from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.own_code import OwnComputation, OwnOperators
 from numscope.capture.torch.slots import Arguments, Keywords
 from numscope.capture.torch.verify.judging import Found, Judge
 from numscope.capture.torch.verify.lens import Array, Read, elements, is_readable, part
@@ -112,7 +112,7 @@ class VerifyMode(TorchDispatchMode):
             checked = self._begin(known, args, kwargs, where)
         result = run(func, args, kwargs)
         if checked is not None:
-            with OwnComputation(watch, "verify"), no_dispatch():
+            with OwnOperators(watch, "verify"):
                 checked.end(result)
         return result
 
@@ -162,7 +162,7 @@ class VerifyMode(TorchDispatchMode):
         given.update(kwargs)
         checked = _Checked(self._judge, known, given, sampling, where, place)
         if known.writes:
-            with no_dispatch():
+            with OwnOperators(self._watch):
                 checked.begin()
         return checked
 
@@ -309,11 +309,3 @@ def _read(reads: Sequence[Read]) -> list[Array]:
 def _from_device(read: Read) -> Array:
     moved = part(read).cpu()
     return elements(Read(moved, tuple(type(read.box[0])(0, 1, size) for size in moved.shape) if read.box else ()))
-
-
-_EXCLUDED = torch._C.DispatchKeySet(torch._C.DispatchKey.Python).add(torch._C.DispatchKey.PythonTLSSnapshot)
-
-
-def no_dispatch() -> Any:
-    """Return a context in which no dispatch mode sees what we compute, ours or the user's."""
-    return torch._C._ExcludeDispatchKeyGuard(_EXCLUDED)

@@ -11,11 +11,11 @@ import torch
 
 from numscope.capture.torch.levels.compiled import is_in_compiled_backward, is_tracing
 from numscope.capture.torch.levels.function_names import Function
-from numscope.capture.torch.own_code import OwnComputation
+from numscope.capture.torch.own_code import OwnOperators
 from numscope.capture.torch.slots import Arguments, Keywords
 from numscope.capture.torch.verify.judging import CheckRow
 from numscope.capture.torch.verify.lens import all_of, elements, is_readable
-from numscope.capture.torch.verify.mode import OUR_TYPES, Known, VerifyMode, Where, no_dispatch, run
+from numscope.capture.torch.verify.mode import OUR_TYPES, Known, VerifyMode, Where, run
 from numscope.capture.torch.verify.rules.registry import dtype_of
 
 # Those that torch's documentation names as non-deterministic on a GPU: they add in the order in which threads come.
@@ -47,7 +47,7 @@ class ReplayMode(VerifyMode):
             return run(func, args, kwargs)
         where = self._where()
         result = run(func, args, kwargs)
-        with OwnComputation(watch, "verify"), no_dispatch():
+        with OwnOperators(watch, "verify"):
             self._compare(func, known, args, kwargs, where, result)
         return result
 
