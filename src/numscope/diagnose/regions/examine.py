@@ -160,7 +160,8 @@ def _kernels(recorded: RecordedRegions, region: Region) -> Iterator[Finding | st
         }
     for name, value in zip(_outputs(region.graph), region.outputs):
         if name is not None and name not in known and isinstance(value, torch.Tensor):
-            yield _judged(region, "of an output", name, value, known)
+            # From the region's inputs: what made it may have made again what other kernels left, not read it.
+            yield _judged(region, "of an output", name, value, region.inputs)
 
 
 def _as_one(region: Region, why: str) -> Iterator[Finding | str]:

@@ -102,7 +102,9 @@ class Graph:
     def is_random(self, name: str) -> bool:
         """Tell whether a node draws random numbers."""
         node = self.nodes[name]
-        return node["op"] != "placeholder" and any(part in node["target"] for part in _RANDOM)
+        if node["op"] == "placeholder" or _drops_nothing(node):
+            return False
+        return any(part in node["target"] for part in _RANDOM)
 
     def is_known(self, name: str) -> bool:
         """Tell whether what a node calls is there to be called."""
@@ -154,6 +156,25 @@ class Graph:
             dtype = torch.float32 if dtype is torch.float64 else dtype
         is_read = node is None or node["op"] in ("placeholder", "get_attr")
         return unit_roundoff(elided(dtype) if is_read else dtype)
+
+
+def _drops_nothing(node: NodeEntry) -> bool:
+    """Tell whether a node is a dropout with the probability 0, or outside of training: it draws nothing."""
+    if node["target"] != "torch.nn.functional.dropout":
+        return False
+    args, kwargs = _argument(node["args"], _AnyValue()), _argument(node["kwargs"], _AnyValue())
+    given = {**dict(zip(("input", "p", "training"), args)), **kwargs}
+    return given.get("p", 0.5) == 0 or given.get("training", True) is False
+
+
+class _AnyValue(dict[str, Any]):
+    """Values of which each is there, as None."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> None:
+        return None
 
 
 def _named(node: NodeEntry) -> list[str]:
