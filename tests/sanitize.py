@@ -72,7 +72,8 @@ def main() -> int:
         root = Path(__file__).parent.parent
         subprocess.run([sys.executable, "-c", _COMPILE], env=environment, cwd=root, check=True)
         tests = sys.argv[1:] or list(_TESTS)
-        pytest = [sys.executable, "-m", "pytest", "-q", "--timeout=1800", *tests]
+        # Not captured: a report ends the process before pytest could show it.
+        pytest = [sys.executable, "-m", "pytest", "-q", "-s", "--timeout=1800", *tests]
         return subprocess.run(pytest, env=environment, cwd=root).returncode
 
 

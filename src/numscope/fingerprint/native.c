@@ -126,8 +126,13 @@ static void load_half(const uint16_t *raw, float *to, int count) {
 /* Add at most BLOCK elements, of at most BLOCK words. */
 static void add_block(State *state, int kind, const char *raw, int count, int size) {
     union { float single[BLOCK]; double wide[BLOCK]; } to;
+    union { int32_t word[BLOCK]; double wide[BLOCK / 2]; } straight;
     int32_t words[BLOCK];
     int bytes = count * size;
+    if ((uintptr_t)raw % (size == 8 ? 8 : 4)) { /* as a view's that begins at an odd element of two bytes */
+        memcpy(&straight, raw, bytes);
+        raw = (const char *)&straight;
+    }
     if (bytes % 4) {
         words[bytes / 4] = 0;
         memcpy(words, raw, bytes);
