@@ -40,6 +40,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         _, _, unknown = message.partition("unrecognized arguments: ")
+        if os.path.isdir(unknown):
+            raise SettingsError(f"{unknown} is a directory: no file to write to, and one run too many")
         near = difflib.get_close_matches(unknown.partition("=")[0].split(" ")[0], self._option_string_actions, n=1)
         cure = f"did you mean {near[0]}? " if near else ""
         raise SettingsError(f"{message.removeprefix('argument ')} ({cure}{self.prog} -h lists the arguments)")

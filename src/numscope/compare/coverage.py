@@ -28,7 +28,7 @@ _NO_VALUES = (
     "FakeTensor has no data",
     "FunctionalTensor has no data",
 )
-_SEEN_LATER = ("not waited for", "AsyncCollectiveTensor not waited for")
+_SEEN_LATER = ("not waited for", "AsyncCollectiveTensor not waited for", "inside a torch.func transform")
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,8 @@ def _having(side: Side, slots: Ints, head: str) -> Flags:
 def _unmeasured_results(a: Side, b: Side, alignment: Alignment, slots: SlotPairs, measured: Flags) -> dict[str, int]:
     """Return the results of forward calls that were compared with nothing, by reason.
 
-    Not those inside a call whose own results were all compared.
+    Not those inside a call whose own results were all compared, nor those of another shape from which a later result
+    is made that was compared.
     """
     made = slots.role == OUTPUT
     of_shape = made & ~measured & a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
@@ -163,7 +164,10 @@ def _unmeasured_results(a: Side, b: Side, alignment: Alignment, slots: SlotPairs
     forward = (a.calls.phase == a.book.code("forward"))[alignment.target]
     counted = forward & ~is_inside & ~np.isin(a.calls.kind[alignment.target], _codes(a, "optimizer", "data"))
     found: dict[str, int] = {}
-    if count := int(counted[slots.pair[of_shape]].sum()):
+    lacking = of_shape & counted[slots.pair]
+    if lacking.any():
+        lacking &= ~_leading_to(a, slots.a[measured])[slots.a]
+    if count := int(lacking.sum()):
         found["in another shape than its counterpart"] = count
     target, reference = noted
     for pair in sorted({*target, *reference}):
@@ -171,6 +175,19 @@ def _unmeasured_results(a: Side, b: Side, alignment: Alignment, slots: SlotPairs
             reason = target.get(pair) or reference[pair]
             found[reason] = found.get(reason, 0) + 1
     return found
+
+
+def _leading_to(side: Side, tensors: Ints) -> Flags:
+    """Return which tensors of a side are these, or are given to calls that lead to one of them."""
+    leads = np.zeros(len(side.tensors.l2), np.bool_)
+    leads[tensors] = True
+    start, tensor, made = side.slots.start, side.slots.tensor, _having(side, side.slots.slot, "output")
+    for row in range(len(side.calls) - 1, -1, -1):
+        own = slice(start[row], start[row + 1])
+        known = tensor[own] >= 0
+        if leads[tensor[own][known & made[own]]].any():
+            leads[tensor[own][known]] = True
+    return leads
 
 
 def _codes(side: Side, *words: str) -> list[int]:
