@@ -150,7 +150,7 @@ def test_a_wrong_lowering_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("where", ["before", "after"])
-def test_a_dropped_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_dropped_write_is_named(tmp_path: Path, where: str) -> None:
     """A backend drops it from the program, or a pass of Inductor's from its graph."""
     from torch._inductor import config
     from torch._inductor.compile_fx import compile_fx
@@ -166,9 +166,9 @@ def test_a_dropped_write_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         module.recompile()
         return compile_fx(module, inputs)
 
-    if where == "after":
-        monkeypatch.setattr(config, "post_grad_custom_post_pass", drop)
-    train(tmp_path / "run", lambda model: torch.compile(model, backend=backend if where == "before" else "inductor"))
+    early = where == "before"
+    with config.patch(post_grad_custom_post_pass=None if early else drop):
+        train(tmp_path / "run", lambda model: torch.compile(model, backend=backend if early else "inductor"))
     found = look(tmp_path / "run").wrong
     assert [(one.kind, one.place["line"]) for one in found] == [("write", line("WRITE"))]
 
