@@ -30,7 +30,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         assert url == URL
         return LocalFileSystem(), str(directory)
 
-    monkeypatch.setattr(copies, "_file_system", file_system)
+    monkeypatch.setattr(copies, "file_system", file_system)
     return directory
 
 
@@ -80,7 +80,7 @@ class Bucket(FileSystemHandler):
 
 def serve(monkeypatch: pytest.MonkeyPatch, buckets: dict[str, Bucket], root: str = "bucket/runs/one") -> None:
     """Let each address lead to a bucket of its own."""
-    monkeypatch.setattr(copies, "_file_system", lambda url: (PyFileSystem(buckets[url]), root))
+    monkeypatch.setattr(copies, "file_system", lambda url: (PyFileSystem(buckets[url]), root))
 
 
 def shards(directory: Path) -> list[str]:
