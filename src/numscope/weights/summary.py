@@ -8,7 +8,6 @@ signed sums of its numbers, which tell how far it is from another line; and its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +17,7 @@ from numscope.core.dtypes import AnyArray, AnyDtype
 from numscope.fingerprint.chunks import STEP, Measure, Scratch
 from numscope.fingerprint.constants import splitmix_array
 from numscope.fingerprint.kinds import kind_of
-from numscope.weights.tensor import Tensor
+from numscope.weights.tensor import Lines, Summary, Tensor
 
 SUMS = 4  # of a line: two lines of unlike numbers agree in all to 1 % with a chance of some 1e-8
 _FACTORS = 3  # of a hash, of 21 bits each: 2^21 · 2^16 · 65536 elements stay below 2^53, so that float64 sums are exact
@@ -27,35 +26,6 @@ _EXACT = 1 << 16  # elements whose products are summed exactly
 _SEED_FACTORS, _SEED_SIGNS = 6100, 6200
 _BLOCK = 1 << 18  # elements worked on at once
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
-
-
-@dataclass(frozen=True)
-class Lines:
-    """The fingerprints of the rows, or of the columns, of a tensor."""
-
-    width: int
-    hash: NDArray[np.uint64]
-    sums: NDArray[np.float32]  # (lines, SUMS)
-    norm: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.hash)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The fingerprint of a whole tensor, and where it was taken those of its rows and columns."""
-
-    hash: int
-    min: float
-    max: float
-    mean: float
-    l2: float
-    zero: int
-    non_finite: int
-    sketch: NDArray[np.float64] | None = None
-    rows: Lines | None = None
-    columns: Lines | None = None
 
 
 def join(parts: Iterable[Lines]) -> Lines:

@@ -9,15 +9,12 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
-
-if TYPE_CHECKING:
-    from numscope.weights.summary import Summary
 
 BLOCK = 1 << 22  # bytes read at once: they stay in the cache while they are measured
 _OUTSIDE = re.compile(r"(^|[/\\])\.\.([/\\]|$)|^/")
@@ -40,6 +37,35 @@ def grid_tolerance(bits: int) -> float:
     square: m / (2^(b-1) - 1) / √12, which for m = √12 root mean squares is 1 / (2^(b-1) - 1).
     """
     return 1.0 / ((1 << (bits - 1)) - 1)
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The fingerprints of the rows, or of the columns, of a tensor."""
+
+    width: int
+    hash: NDArray[np.uint64]
+    sums: NDArray[np.float32]  # (lines, sums)
+    norm: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.hash)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The fingerprint of a whole tensor, and where it was taken those of its rows and columns."""
+
+    hash: int
+    min: float
+    max: float
+    mean: float
+    l2: float
+    zero: int
+    non_finite: int
+    sketch: NDArray[np.float64] | None = None
+    rows: Lines | None = None
+    columns: Lines | None = None
 
 
 @dataclass(frozen=True, eq=False)

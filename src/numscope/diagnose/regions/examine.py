@@ -183,9 +183,16 @@ def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known:
     if absent:
         one = absent[-1]
         return Finding(
-            region.name, region.run["step"], "custom", _operator(one), (_operator(one),), one["place"], one["module"],
-            False, 0.0,
-        )  # fmt: skip
+            region.name,
+            region.run["step"],
+            "custom",
+            _operator(one),
+            (_operator(one),),
+            one["place"],
+            one["module"],
+            False,
+            0.0,
+        )
     try:
         judged = judge(tensor, runner(graph, node, known))
     except CannotRun as why:
@@ -195,9 +202,18 @@ def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known:
     places = {(e["place"]["file"], e["place"]["line"]): e["place"] for e in suspects if e["place"]}
     others = tuple(one for one in places.values() if place is None or one["line"] != place["line"])
     return Finding(
-        region.name, region.run["step"], "kernel", kernel, _operators(suspects), place, graph.nodes[node]["module"],
-        judged.is_off, judged.compiled, judged, others,
-    )  # fmt: skip
+        region.name,
+        region.run["step"],
+        "kernel",
+        kernel,
+        _operators(suspects),
+        place,
+        graph.nodes[node]["module"],
+        judged.is_off,
+        judged.compiled,
+        judged,
+        others,
+    )
 
 
 def _operators(entries: Iterable[NodeEntry]) -> tuple[str, ...]:
@@ -284,8 +300,16 @@ def _writes(region: Region) -> Iterator[Finding | str]:
         moved = relative_error(after, to_double(before))
         if moved and torch.equal(now, before) and not torch.equal(after.to(before.dtype), before):
             yield Finding(
-                region.name, region.run["step"], "write", name, (node["target"],), node["place"], node["module"], True, moved
-            )  # fmt: skip
+                region.name,
+                region.run["step"],
+                "write",
+                name,
+                (node["target"],),
+                node["place"],
+                node["module"],
+                True,
+                moved,
+            )
 
 
 def _writes_in_place(node: NodeEntry) -> bool:
@@ -369,9 +393,16 @@ def _first_unlike(
                 parts = [n for n in graph.nodes.values() if n["origin"] == name and n["original"]]
                 operator = _operator(parts[-1]) if parts else node["target"].removeprefix("ops.")
                 yield Finding(
-                    region.name, region.run["step"], "decomposition", operator, (operator,), node["place"],
-                    node["module"], True, far(name),
-                )  # fmt: skip
+                    region.name,
+                    region.run["step"],
+                    "decomposition",
+                    operator,
+                    (operator,),
+                    node["place"],
+                    node["module"],
+                    True,
+                    far(name),
+                )
                 return
             name = before[0]
 
@@ -425,9 +456,16 @@ def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]
             node = traced.nodes[users[0]]
             operator = f"the gradient of {node['target'].removeprefix('ops.')}"
             yield Finding(
-                region.name, region.run["step"], "decomposition", operator, (node["target"],), node["place"],
-                node["module"], True, relative_error(made[result].reshape(gradient.shape), gradient),
-            )  # fmt: skip
+                region.name,
+                region.run["step"],
+                "decomposition",
+                operator,
+                (node["target"],),
+                node["place"],
+                node["module"],
+                True,
+                relative_error(made[result].reshape(gradient.shape), gradient),
+            )
             return
 
 

@@ -18,8 +18,8 @@ from numscope.weights.matching.components import Component
 from numscope.weights.matching.lines import ALIKE, Book, Placement, place
 from numscope.weights.measure import Difference
 from numscope.weights.pair import PairVerdict
-from numscope.weights.summary import Summary, summarise
-from numscope.weights.tensor import Tensor, of_array
+from numscope.weights.summary import summarise
+from numscope.weights.tensor import Summary, Tensor, of_array
 
 _MOST = 1 << 27  # elements of a tensor whose axes are tried in every order
 _SIGMAS = 5.0

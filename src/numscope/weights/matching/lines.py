@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from numscope.core.dtypes import FLOATS, AnyDtype
 from numscope.weights import summary
-from numscope.weights.summary import Lines
-from numscope.weights.tensor import Tensor
+from numscope.weights.tensor import Lines, Tensor
 
 Order = NDArray[np.int64]
 Axes = tuple[int, int]  # of the suspect's, of the reference's tensors: 0 rows, 1 columns

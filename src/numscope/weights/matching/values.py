@@ -8,8 +8,7 @@ import numpy as np
 
 from numscope.weights.matching.components import Component
 from numscope.weights.matching.lines import ALIKE, Book, coarser, distance, exact_order
-from numscope.weights.summary import Lines
-from numscope.weights.tensor import Tensor
+from numscope.weights.tensor import Lines, Tensor
 
 
 def by_value(book: Book, a: Sequence[Tensor], b: Sequence[Tensor]) -> list[Component]:

@@ -19,8 +19,8 @@ from numscope.core.report import plain
 from numscope.store.dtypes import numpy_dtype
 from numscope.weights.sources import safetensors_file
 from numscope.weights.sources.files import File, Place, check_shape
-from numscope.weights.summary import SUMS, Lines, Summary, summarise
-from numscope.weights.tensor import Encoding, Tensor, of_array
+from numscope.weights.summary import SUMS, summarise
+from numscope.weights.tensor import Encoding, Lines, Summary, Tensor, of_array
 
 FORMAT = "numscope.weights-file/1"
 SUFFIX = ".weights"

@@ -14,8 +14,7 @@ from numscope.store.joins import joined_tensors
 from numscope.store.reader import Run, open_run
 from numscope.store.schema import TableRow
 from numscope.weights.sources.files import rows_of
-from numscope.weights.summary import Summary
-from numscope.weights.tensor import Read, Tensor
+from numscope.weights.tensor import Read, Summary, Tensor
 
 _SLOT = ".parameters."
 

@@ -52,9 +52,15 @@ def foreach(name: str) -> Rule | None:
 
 
 _NAMES = {
-    "tensors": "self", "tensors1": "end", "other": "other", "scalar": "other", "scalars": "other", "ord": "p",
-    "exponent": "exponent", "weights": "weight",
-}  # fmt: skip
+    "tensors": "self",
+    "tensors1": "end",
+    "other": "other",
+    "scalar": "other",
+    "scalars": "other",
+    "ord": "p",
+    "exponent": "exponent",
+    "weights": "weight",
+}
 _DEFAULTS: dict[str, dict[str, Any]] = {"addcmul": {"value": 1}, "addcdiv": {"value": 1}, "norm": {"dim": None}}
 
 
