@@ -62,17 +62,17 @@ class _Widened(TorchDispatchMode):
             func(*tree_map(self._argument, tuple(args)), **tree_map(self._argument, dict(kwargs or {})))
         )
 
-    def _argument(self, value: Any) -> Any:
+    def _argument(self, value: object) -> Any:
         if isinstance(value, torch.dtype):
             return self._widen(value)
         return torch.device("cpu") if isinstance(value, torch.device) and value.type != "meta" else value
 
-    def widened(self, value: Any) -> Any:
+    def widened(self, value: object) -> Any:
         """Return a value with its tensors in the dtypes that are computed in."""
         return tree_map(lambda one: wide(one, self._widen), value)
 
 
-def wide(value: Any, widen: Widen) -> Any:
+def wide(value: object, widen: Widen) -> Any:
     """Return a tensor in the dtype that is computed in; anything else as it is."""
     if not isinstance(value, torch.Tensor) or widen(value.dtype) == value.dtype:
         return value
@@ -147,7 +147,7 @@ class Graph:
                 values[name] = made
         return values
 
-    def _roundoff(self, name: str, value: Any) -> float:
+    def _roundoff(self, name: str, value: object) -> float:
         """Return the unit roundoff of a node's dtype as it was compiled; of what a kernel reads, that of its sums."""
         node = self.nodes.get(name)
         dtype = getattr(torch, node["dtype"], None) if node is not None and node["dtype"] else None
@@ -226,7 +226,7 @@ def _argument(value: Json, values: Values) -> Any:
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 
 
-def _fresh(value: Any, widen: Widen) -> Any:
+def _fresh(value: object, widen: Widen) -> Any:
     """Return a value that may be written to."""
     if not isinstance(value, torch.Tensor):
         return value
@@ -234,8 +234,8 @@ def _fresh(value: Any, widen: Widen) -> Any:
     return made.clone() if made is value else made
 
 
-def _moved(value: Any, roundoff: float, generator: torch.Generator) -> Any:
-    def move(one: Any) -> Any:
+def _moved(value: object, roundoff: float, generator: torch.Generator) -> Any:
+    def move(one: object) -> Any:
         if not isinstance(one, torch.Tensor) or not one.is_floating_point():
             return one
         step = torch.randint(-1, 2, one.shape, generator=generator)

@@ -87,7 +87,7 @@ class Inside:
         return together(undo)
 
     def _tracing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_user_compiler(output: Any, graph: Any, *args: Any, **kwargs: Any) -> Any:
+        def call_user_compiler(output: Any, graph: Any, *args: object, **kwargs: object) -> Any:
             with OwnComputation(self._watch, "a traced graph"):
                 self._traced[_frame()] = nodes_of(graph.graph)
             return original(output, graph, *args, **kwargs)
@@ -95,7 +95,7 @@ class Inside:
         return call_user_compiler
 
     def _lowering(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def compile_to_module(lowering: Any, *args: Any, **kwargs: Any) -> Any:
+        def compile_to_module(lowering: Any, *args: object, **kwargs: object) -> Any:
             module = original(lowering, *args, **kwargs)
             if lowering.name is None or not getattr(lowering, "is_const_graph", False):
                 with OwnComputation(self._watch, "a compiled graph"):
@@ -246,7 +246,7 @@ class _Run:
     def entry(self, store: Callable[[torch.Tensor], TensorEntry]) -> RunEntry:
         """Return the run as the file has it."""
 
-        def kept(value: Any) -> Any:
+        def kept(value: object) -> Any:
             return store(value) if isinstance(value, torch.Tensor) else value if _is_plain(value) else None
 
         return RunEntry(
@@ -266,7 +266,7 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (bool, int, float))
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(one: object, other: object) -> bool:
     if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
         return one is other or one == other
     if one.shape != other.shape or one.dtype != other.dtype:

@@ -241,7 +241,7 @@ class _Checked:
         except (ValueError, IndexError, KeyError, TypeError, RuntimeError, MemoryError) as error:
             self._none(f"the rule failed: {type(error).__name__}")
 
-    def end(self, result: Any) -> None:
+    def end(self, result: object) -> None:
         """Read what the call has made, and judge."""
         known = self._known
         if self.call is None:

@@ -302,7 +302,7 @@ def _ways(call: OperatorCall, names: list[str], values: dict[str, Array]) -> Ite
         yield {**single, **coarse, **{name: _cast(values[name], out) for name in scalars}}
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Array:
+def _cast(value: object, dtype: torch.dtype) -> Array:
     from numscope.capture.torch.verify.lens import _NUMPY
 
     return np.asarray(np.asarray(value).astype(_NUMPY[dtype]), np.float64)

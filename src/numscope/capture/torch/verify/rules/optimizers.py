@@ -64,7 +64,7 @@ _NAMES = {
 _DEFAULTS: dict[str, dict[str, Any]] = {"addcmul": {"value": 1}, "addcdiv": {"value": 1}, "norm": {"dim": None}}
 
 
-def _item(value: Any, number: int, count: int) -> Any:
+def _item(value: object, number: int, count: int) -> Any:
     if isinstance(value, (list, tuple)) and len(value) == count:
         return value[number]
     return value
