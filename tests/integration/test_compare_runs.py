@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -136,7 +137,8 @@ def test_ranks_that_only_one_run_has_are_counted_and_the_others_compared(tmp_pat
 
 def command(*arguments: Any) -> str:
     line = [sys.executable, "-m", "numscope", "compare", *map(str, arguments)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    wide = {**os.environ, "COLUMNS": "120"}  # no row is folded
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=wide)
     assert done.stderr == ""
     return done.stdout
 

@@ -59,6 +59,9 @@ def test_only_unmatched_lists_the_calls_that_one_run_alone_has(
 
 def test_pairs_of_several_steps_are_told_apart(runs: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["compare", *runs, "--only", "inherited", "--sort", "name", "--top", "2"])
-    lines = [line.split() for line in capsys.readouterr().out.splitlines() if "inherited  step" in line]
-    assert [line[-2:] for line in lines] == [["step", "0"], ["step", "1"]]
-    assert lines[0][0] == lines[1][0]
+    lines = capsys.readouterr().out.splitlines()
+    table = lines[next(place for place, line in enumerate(lines) if line.startswith("  pairs ")) + 1 :]
+    assert [line.strip() for line in table if line.strip().startswith("step ")] == ["step 0", "step 1"]
+    names = [line.split()[0] for line in table if ".forward." in line or ".backward." in line]
+    assert len(names) == 2
+    assert names[0] == names[1]
