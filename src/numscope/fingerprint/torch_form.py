@@ -191,8 +191,8 @@ class TorchBatch:
             return None
         try:
             if tensor.is_conj() or tensor.is_neg():
-                # In the order in which it would be kept: of -0.0, torch makes 0.0 or -0.0 by the order.
-                tensor = tensor.detach().clone(memory_format=torch.contiguous_format).resolve_conj().resolve_neg()
+                # As it is kept: a copy that is made first has other signs of zero.
+                tensor = tensor.detach().resolve_conj().resolve_neg()
             address = _data_ptr(tensor)
         except RuntimeError:  # batched and functional ones have no storage
             return None
