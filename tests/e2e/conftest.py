@@ -53,8 +53,9 @@ def alone(folder: Path) -> Iterator[str]:
         yield access.url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """A browser for the tests of one file: while Playwright runs, asyncio.run fails in its thread, so it must end."""
     with chromium() as browser:
         yield browser
 
