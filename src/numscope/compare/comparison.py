@@ -11,13 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from numscope.compare.align.map_file import Map
 from numscope.compare.cause.chain import with_chains
 from numscope.compare.cause.weights import with_weights
 from numscope.compare.judge import unmeasured as structure
@@ -42,6 +41,9 @@ from numscope.core.errors import ComparisonError, SettingsError
 from numscope.core.report import Origin, Report, Source
 from numscope.core.words import Verdict
 from numscope.store.reader import Run, open_run
+
+if TYPE_CHECKING:
+    from numscope.compare.align.map_file import Map
 
 Progress = Callable[[int, int], None]
 RunLike = str | os.PathLike[str] | Run

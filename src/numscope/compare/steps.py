@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from numscope.compare.align.alignment import Alignment, align
-from numscope.compare.align.map_file import Map
 from numscope.compare.align.slots import OUTPUT, SlotPairs, pair_slots
 from numscope.compare.coverage import StepCoverage, step_coverage
 from numscope.compare.judge.findings import Finding, History, Weight
@@ -40,6 +39,9 @@ from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin
 from numscope.store.reader import Run, StepTables
+
+if TYPE_CHECKING:
+    from numscope.compare.align.map_file import Map
 
 
 class Place(NamedTuple):

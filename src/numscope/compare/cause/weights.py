@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from numscope.core.errors import NumscopeError
 from numscope.core.report import Origin
 from numscope.store.reader import Run
-from numscope.weights.comparison import weights
-from numscope.weights.pair import Pair, Weights
+
+if TYPE_CHECKING:
+    from numscope.weights.pair import Pair, Weights
 
 _UNTOLD = (None, "values", "shape")  # faults that say no more than that the values differ
 
@@ -19,6 +21,8 @@ def with_weights(suspects: Sequence[Origin], target: Run, reference: Run) -> lis
     first = suspects[0] if suspects else None
     if first is None or first.kind != "parameter" or first.step != min(target.steps, default=first.step):
         return list(suspects)
+    from numscope.weights.comparison import weights  # a dozen modules that no other answer needs
+
     try:
         answer = weights(target, reference)
     except NumscopeError:  # the runs hold no fingerprints of parameters to go by

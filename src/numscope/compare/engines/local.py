@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from numscope.compare.align.map_file import Map
 from numscope.compare.judge.findings import History
 from numscope.compare.steps import Place, StepResult, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run
+
+if TYPE_CHECKING:
+    from numscope.compare.align.map_file import Map
 
 
 def compare_all(

@@ -289,8 +289,9 @@ def narrowed(state: State, row: int, regions: RegionPair, most: float = 1.0) -> 
     ends_a, ends_b = _in_both(facts, (t, r), inner_a, inner_b, most)
     ends_a |= _computed_before(facts, facts.flow_a, inner_a, state.target.partner) - {t}
     ends_b |= _computed_before(facts, facts.flow_b, inner_b, state.reference.partner) - {r}
-    ends_a |= _unchanged(facts, facts.flow_a, inner_a, regions.target) - {t}
-    ends_b |= _unchanged(facts, facts.flow_b, inner_b, regions.reference) - {r}
+    idle_a, idle_b = _idle(facts, inner_a, inner_b, regions)
+    ends_a |= idle_a - {t}
+    ends_b |= idle_b - {r}
     if not ends_a and not ends_b:
         return regions
     return RegionPair(
@@ -339,11 +340,31 @@ def _computed_before(facts: Facts, flow: Flow, inner: Ints, partner: Ints) -> fr
     return frozenset(found)
 
 
-def _unchanged(facts: Facts, flow: Flow, inner: Ints, part: Region) -> frozenset[int]:
-    """Return the results of a region that are what a way into it is already: a mask, times ones.
+def _idle(facts: Facts, inner_a: Ints, inner_b: Ints, regions: RegionPair) -> tuple[frozenset[int], frozenset[int]]:
+    """Return the results of two regions that are what a way into them is already: a mask, times ones.
 
-    The calls up to there change nothing, so that they are not the cause.
+    The calls up to there change nothing, so that they are not the cause. But where the counterpart of such a call changes
+    what it is given (times ones here, times a half there), the two do not do the same.
     """
+    target, reference = facts.sides
+    idle_a = _unchanged(facts, facts.flow_a, inner_a, regions.target)
+    idle_b = _unchanged(facts, facts.flow_b, inner_b, regions.reference)
+    working_a = set(regions.target.calls) - {int(facts.flow_a.producer[x]) for x in idle_a}
+    working_b = set(regions.reference.calls) - {int(facts.flow_b.producer[y]) for y in idle_b}
+    return (
+        frozenset(x for x in idle_a if _counterpart(target, x, reference) not in working_b),
+        frozenset(y for y in idle_b if _counterpart(reference, y, target) not in working_a),
+    )
+
+
+def _counterpart(one: OneSide, tensor: int, other: OneSide) -> int:
+    """Return the other side's call that is paired with the call that made a tensor, -1 for none."""
+    pair = int(one.pair_of[one.flow.producer[tensor]])
+    return int(other.calls[pair]) if pair >= 0 else -1
+
+
+def _unchanged(facts: Facts, flow: Flow, inner: Ints, part: Region) -> set[int]:
+    """Return the results of a region that are what a way into it is already."""
     side, tensors = flow.side, flow.side.tensors
     telling = tensors.sketched & (tensors.min < tensors.max)
     found = set()
@@ -355,7 +376,7 @@ def _unchanged(facts: Facts, flow: Flow, inner: Ints, part: Region) -> frozenset
         working = facts.rounding_class(side, int(flow.producer[x])) not in IDLE
         if working and same.any() and not filled(side, np.array([x])).any():
             found.add(x)
-    return frozenset(found)
+    return found
 
 
 def _results(flow: Flow, calls: tuple[int, ...]) -> Ints:
