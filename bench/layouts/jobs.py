@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import numscope as ns
+from bench.layouts import megatron
 
 STEPS, BATCH, LENGTH, WIDTH, HEADS, VOCABULARY, EXPERTS = 2, 4, 16, 32, 4, 64, 2
 
@@ -524,7 +525,10 @@ def run(rank: int, world: int, out: str, names: list[str]) -> None:
         job = Job(layout, fault, rank, world)
         path = os.path.join(out, name)
         dist.barrier()
-        (pipeline if layout in ("gpipe", "1f1b", "stages") else train)(job, path)
+        if layout.startswith("mcore"):
+            megatron.train(layout, fault, path)
+        else:
+            (pipeline if layout in ("gpipe", "1f1b", "stages") else train)(job, path)
         dist.barrier()
     dist.destroy_process_group()
 
@@ -542,7 +546,7 @@ def main(out: str, names: list[str]) -> None:
     for name in alone:
         train(Job(name), os.path.join(out, name))
     Path(out, "store").unlink(missing_ok=True)
-    for world in (2, 4):
+    for world in (1, 2, 4):
         if many := [name for name in names if name not in alone and world_of(name) == world]:
             mp.spawn(run, (world, out, many), nprocs=world)
         Path(out, "store").unlink(missing_ok=True)
@@ -550,8 +554,8 @@ def main(out: str, names: list[str]) -> None:
 
 def world_of(name: str) -> int:
     """Return how many processes a job of this name has: `ddp@4`, `tp@4.tanh`; two where it does not say."""
-    _, _, number = name.partition(".")[0].removesuffix("~").partition("@")
-    return int(number or 2)
+    layout, _, number = name.partition(".")[0].removesuffix("~").partition("@")
+    return int(number or (1 if layout in ("mcore", "mcore_moe") else 2))
 
 
 if __name__ == "__main__":

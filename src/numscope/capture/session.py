@@ -25,6 +25,8 @@ from numscope.capture.recording.recorder import Recorder
 from numscope.capture.recording.unwritten import UnwrittenLimit
 from numscope.core import grafts
 from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
+from numscope.core.job_files.layout import FILE as LAYOUT
+from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.modules import FILE as MODULES
 from numscope.core.job_files.program import FILE as PROGRAM
 from numscope.core.job_files.program import Program
@@ -71,6 +73,9 @@ class Frontend(Protocol):
 
     def program(self) -> Program | None:
         """Return the source and the plain attributes of what runs, or None where they are not to be had."""
+
+    def layout(self) -> Layout | None:
+        """Return how this rank's parameters lie in the whole ones, or None where nothing is declared."""
 
     def write_inside(self, folder: Path | None) -> None:
         """Write what was seen inside compiled regions into a rank's folder; None: no more will come."""
@@ -352,9 +357,14 @@ class Capture:
         self._touched = False
 
     def _describe(self) -> None:
-        """Write the descriptions of the modules and of the program, once a run: for replays and for chains of causes."""
+        """Write what describes the modules, the program and the layout, once a run."""
         folder = self._folder()
-        for name, document in ((MODULES, self._frontend.description()), (PROGRAM, self._frontend.program())):
+        documents = {
+            MODULES: self._frontend.description(),
+            PROGRAM: self._frontend.program(),
+            LAYOUT: self._frontend.layout(),
+        }
+        for name, document in documents.items():
             if document is not None:
                 place(folder / name, json.dumps(sealed(document)).encode(), replace=True)
 

@@ -75,6 +75,10 @@ class Trait(Flag):
 NONE = Trait(0)
 
 
+# Libraries of operators that bring tensors from one rank to another, or arrange them for that.
+BETWEEN_RANKS = frozenset({"fsdp", "c10d", "c10d_functional", "_c10d_functional"})
+
+
 @dataclass(frozen=True)
 class Operator:
     """One operator of the table."""

@@ -81,7 +81,7 @@ def test_a_remark_on_replicas_says_whether_gradients_or_updates_part_them(
         net = model()
         train(tmp_path / "run", net, torch.optim.SGD(net.parameters(), rate), seed=rank if same_rates else 0)
     (remark,) = remarks(ns.open_run(tmp_path / "run"))
-    words = "each rank holds a part" if same_rates else "has a rank another learning rate?"
+    words = "each rank holds a part" if same_rates else "lr is 0.1 on rank 0, 0.2 on rank 1"
     assert words in remark.text
 
 

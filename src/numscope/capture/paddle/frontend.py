@@ -144,6 +144,10 @@ class PaddleFrontend:
         """Return no program: chains of causes are followed in torch's modules."""
         return None
 
+    def layout(self) -> None:
+        """Return no layout: Paddle's declarations are not read."""
+        return None
+
     def seeds(self) -> dict[str, int]:
         """Return the seed that Paddle's default generator was last given; reading it changes nothing."""
         try:

@@ -38,9 +38,11 @@ from numscope.capture.torch.levels.pipelines import PipelineShapes
 from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.patching import together
+from numscope.capture.torch.placements import declared_layout
 from numscope.capture.torch.slots import Slot
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.program import Program
 from numscope.core.settings import CaptureSettings
 from numscope.store.writer import RunWriter
@@ -198,6 +200,14 @@ class TorchFrontend(Installed):
             return program(attributes, self._optimizers.classes, self.recorder.sites.all_frames())
         except Exception as error:  # a user's class may raise anything when it is looked at
             self.recorder.skip(f"the program's source and attributes: {type(error).__name__}")
+            return None
+
+    def layout(self) -> Layout | None:
+        """Return what libraries declare of how this rank's parameters lie in the whole ones."""
+        try:
+            return declared_layout(self.modules.known())
+        except Exception as error:  # marks of a library may be anything
+            self.recorder.skip(f"the layout of the parameters: {type(error).__name__}")
             return None
 
     def seeds(self) -> dict[str, int]:

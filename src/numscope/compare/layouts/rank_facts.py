@@ -12,9 +12,7 @@ from numscope.compare.layouts.pieces import FITS, averaged, piece, summed
 from numscope.compare.layouts.whole_step import WholeStep
 from numscope.compare.load.side import Flags, Ints, Side
 from numscope.compare.measure.measures import Measures
-from numscope.core.operators import IDLE, operator
-
-_BETWEEN_RANKS = frozenset({"fsdp", "c10d", "c10d_functional", "_c10d_functional"})  # libraries of operators
+from numscope.core.operators import BETWEEN_RANKS, IDLE, operator
 
 
 def without_layout(a: Side, alignment: Alignment) -> Alignment:
@@ -30,7 +28,7 @@ def without_layout(a: Side, alignment: Alignment) -> Alignment:
     cuts = (outside & (calls.children == 0) & (calls.kind == book.code("api")))[x] & (x < models[:1].sum())
     for pair in np.flatnonzero(cuts).tolist():
         cuts[pair] = operator(book.words[calls.op[x[pair]]]).rounding in IDLE
-    between_ranks = np.array([word in _BETWEEN_RANKS for word in book.words] + [False])
+    between_ranks = np.array([word in BETWEEN_RANKS for word in book.words] + [False])
     cuts |= (calls.kind[x] == book.code("collective")) | between_ranks[calls.op[x]]
     cuts |= _arranges(a, between_ranks[calls.op])[x]
     if not cuts.any():

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from numscope.check.checking import ChainCall, Check, OriginTensor
 from numscope.check.headroom import Margin
-from numscope.check.remarks import Remark
+from numscope.check.remark import Remark
 from numscope.core.dtypes import FloatFormat
 from numscope.nonfinite.rule import Counts
 from numscope.report.terminal.lines import Line, align, ranges

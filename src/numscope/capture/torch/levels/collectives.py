@@ -58,6 +58,7 @@ METHODS = {
 }
 
 
+_NAMELESS = ("", "undefined", "default_pg", "mesh_default")  # descriptions of groups that the user gave none
 Begun = TypeVar("Begun")
 
 
@@ -168,6 +169,8 @@ class Collectives(CollectiveCalls[BegunCollective]):
         facts: list[Argument] = [("group_size", group.size()), ("group_rank", group.rank())]
         if group.size() < torch.distributed.get_world_size():
             facts.append(("ranks", torch.distributed.get_process_group_ranks(group)))
+        if (described := getattr(group, "group_desc", "")) not in _NAMELESS:
+            facts.append(("group", described))
         if options is not None:
             facts.append(("op", _operation(options.reduceOp)))
         root = getattr(next((item for item in args if hasattr(item, "rootRank")), None), "rootRank", None)
