@@ -163,8 +163,8 @@ def _unlike_from_the_start(step: int, facts: Facts) -> Iterator[Remark]:
     said: dict[tuple[str, tuple[int, ...]], set[int | None]] = defaultdict(set)
     for one in facts.values():
         for name, placed in one.declared.items():
-            if not is_cut(placed) and name not in unlike and (content := one.begun().get(name)) is not None:
-                said[name, tuple(placed.get("ranks", ()))].add(content.bits)
+            if not is_cut(placed) and name not in unlike and (found := one.begun().get(name)) is not None:
+                said[name, tuple(placed.get("ranks", ()))].add(found.bits)
     apart = {name: ranks for (name, ranks), bits in said.items() if ranks and len(bits - {None}) > 1}
     if apart:
         on = sorted(set().union(*apart.values()))
