@@ -220,3 +220,18 @@ def test_shards_of_one_rank_against_whole_gradients_are_not_called_equivalent(ra
 def test_a_copy_of_the_gradients_on_a_further_rank_is_no_lack(ranks):
     found = ns.compare(ranks / "ddp", ranks / "one")
     assert found.report.coverage["gradients_measured"] == 1.0
+
+
+def test_a_result_of_another_shape_that_leads_to_a_compared_one_is_no_lack(tmp_path: Path) -> None:
+    """In inference mode tensors have no versions: what a call is given is known by its bits alone."""
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+
+    def masked(width: int) -> torch.Tensor:
+        wide = torch.cat([x, torch.full((3, width - 4), 1e9)], 1) if width > 4 else x + 0.0
+        return (wide < 1e3).to(torch.float32).sum(1) + wide[:, :4].sum(1)
+
+    for name, width in (("wide", 7), ("plain", 4)):
+        with ns.capture(tmp_path / name), torch.inference_mode():
+            masked(width)
+    found = ns.compare(tmp_path / "wide", tmp_path / "plain")
+    assert found.verdict == "equivalent", found.report.reason

@@ -178,16 +178,32 @@ def _unmeasured_results(a: Side, b: Side, alignment: Alignment, slots: SlotPairs
 
 
 def _leading_to(side: Side, tensors: Ints) -> Flags:
-    """Return which tensors of a side are these, or are given to calls that lead to one of them."""
-    leads = np.zeros(len(side.tensors.l2), np.bool_)
-    leads[tensors] = True
+    """Return which tensors of a side are these, or are given to calls that lead to one of them.
+
+    Equal contents are one tensor: in inference mode capture cannot tell that what a call is given was made before.
+    """
+    same = _by_content(side)
+    leads = np.zeros(len(same), np.bool_)
+    leads[same[tensors]] = True
     start, tensor, made = side.slots.start, side.slots.tensor, _having(side, side.slots.slot, "output")
     for row in range(len(side.calls) - 1, -1, -1):
         own = slice(start[row], start[row + 1])
         known = tensor[own] >= 0
-        if leads[tensor[own][known & made[own]]].any():
-            leads[tensor[own][known]] = True
-    return leads
+        if leads[same[tensor[own][known & made[own]]]].any():
+            leads[same[tensor[own][known]]] = True
+    return leads[same]
+
+
+def _by_content(side: Side) -> Ints:
+    """Return, for each tensor, the first of the same bits, dtype and shape; zeros and what was not measured are themselves."""
+    tensors = side.tensors
+    same = np.arange(len(tensors.l2))
+    telling = np.flatnonzero(tensors.measured & (tensors.zero < tensors.elements))
+    columns = tensors.hash[telling], tensors.shape[telling].astype(np.uint64), tensors.dtype[telling].astype(np.uint64)
+    if len(telling):
+        _, first, place = np.unique(np.stack(columns, 1), axis=0, return_index=True, return_inverse=True)
+        same[telling] = telling[first[place.reshape(-1)]]
+    return same
 
 
 def _codes(side: Side, *words: str) -> list[int]:

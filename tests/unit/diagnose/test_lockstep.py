@@ -122,3 +122,29 @@ def test_a_step_that_is_larger_than_the_disk_allows_is_kept_in_windows(
     assert len(windows) > 2
     needed = {name for target, _ in windows for name in target}
     assert any(name.startswith(("Torch.sigmoid.3.forward", "Tensor.mul.3")) for name in needed)
+
+
+class Turned(nn.Module):
+    """Divides by powers, or multiplies by powers of the opposite exponents."""
+
+    def __init__(self, opposite: bool) -> None:
+        super().__init__()
+        self.opposite = opposite
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.opposite:
+            return x * 1000.0 ** (-torch.arange(8.0) / 8)
+        return x / 1000.0 ** (torch.arange(8.0) / 8)
+
+
+def test_calls_that_are_judged_by_where_they_lead_are_not_fed_each_others_inputs(tmp_path: Path) -> None:
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
+    for name, opposite in (("t", True), ("r", False)):
+        model = Turned(opposite)
+        with ns.capture(tmp_path / name, model, keep="tensors", on_error="raise"):
+            model(x)
+    found = ns.compare(tmp_path / "t", tmp_path / "r")
+    assert found.verdict == "equivalent", found.report.reason
+    pairs = pair_step(found, 0, 0)
+    for result in lockstep.results(pairs, lockstep.Lockstep()):
+        assert lockstep._judged(result, lockstep.Lockstep()) is None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.arguments import Difference
+from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.slots import OUTPUT, SlotPairs
 from numscope.compare.judge.batch_parts import batch_shapes, pairs_that_load_data
 from numscope.compare.judge.correspondence import (
@@ -84,6 +86,12 @@ class Facts:
     same_result: float  # relative: two tensors this near are the same intermediate result
     other_ranks: OtherRanks | None
     slot_start: Ints  # slot_start[p] : slot_start[p + 1] are the slot pairs of pair p
+
+    @cached_property
+    def only_gives_alike(self) -> Flags:
+        """Which pairs are of two operators, paired because they give nearly the same."""
+        one, other = self.a.calls.op[self.alignment.target], self.b.calls.op[self.alignment.reference]
+        return np.asarray((self.alignment.why == VALUE) & (one != other))
 
     # Slot pairs -----------------------------------------------------------------------------------------------------
 

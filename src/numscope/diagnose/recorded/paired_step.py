@@ -149,11 +149,14 @@ def _agreeing(
 ) -> tuple[set[PairSlot], dict[PairSlot, float | None]]:
     """Return the slots whose tensors agree within rounding, and the errors of all slots.
 
-    The error that is expected of a slot includes the error of the call's inputs, so the call must agree too.
+    The error that is expected of a slot includes the error of the call's inputs, so the call must agree too; and it must
+    have been held against that limit, not be judged by where it leads: x ** -y here and x ** y there agree in nothing.
     """
     agree = {pair.pair for pair in calls if pair.verdict in _AGREE}
     pairs = comparison.pairs
     chosen = pairs.filter(pc.and_(pc.equal(pairs["step"], step), pc.equal(pairs["rank"], rank)))
+    judged = set(chosen.filter(pc.is_valid(chosen["resolution"]))["pair"].to_pylist())
+    agree &= judged | {pair.pair for pair in calls if pair.kind == "module"}  # judged by the calls inside
     columns = chosen.select(["pair", "slot", "bitwise_equal", "relative_l2", "expected", "verdict"]).to_pydict()
     found = set()
     errors = {}

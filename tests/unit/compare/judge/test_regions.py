@@ -171,3 +171,28 @@ def test_a_factor_between_two_ways_is_no_rounding(factor: float, standing: Stand
     assert RegionCheck(state).check(pair, row).standing is standing
     if factor > 1:
         assert state.facts.error(row) < 24 * SINGLE * 3**0.5  # noise of that size would pass
+
+
+def narrow_inside(opaque: bool, factor: float = 1.7, dtype: type = np.float16) -> Script:
+    """Numbers that are multiplied in a narrow dtype, call by call, or in a compiled region that keeps them wide."""
+    script = data(Script(), X)
+    if opaque:
+        result = X * np.float32(factor)
+        script.call("Module.OptimizedModule.forward.0", {"input.0": X}, {"output.0": result}, module_class="Opt")
+    else:
+        low = X.astype(dtype)
+        script.call("Tensor.to.0.forward", {"input.0": X}, {"output.0": low})
+        product = (low * dtype(1.7)).astype(dtype)
+        script.call("Tensor.mul.0.forward", {"input.0": low}, {"output.0": product})
+        result = product.astype(np.float32)
+        script.call("Tensor.to.1.forward", {"input.0": product}, {"output.0": result})
+    script.call("Torch.tanh.0.forward", {"input.0": result}, {"output.0": np.tanh(result)})
+    return script
+
+
+def test_a_module_whose_inside_was_not_recorded_may_leave_out_the_casts_in_its_place() -> None:
+    assert judged(narrow_inside(True), narrow_inside(False)).findings == []
+    assert judged(narrow_inside(False), narrow_inside(True)).findings == []
+    assert judged(narrow_inside(True, factor=1.75), narrow_inside(False)).findings
+    # It excuses what the calls in its place round, and no more.
+    assert judged(narrow_inside(True, factor=1.7005), narrow_inside(False, dtype=np.float32)).findings

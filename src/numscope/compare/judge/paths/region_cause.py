@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numscope.compare.align.pairing import VALUE
 from numscope.compare.align.slots import OUTPUT
 from numscope.compare.judge.facts import Facts, OneSide
 from numscope.compare.judge.findings import ErrorSizes, Finding, LoneCall
@@ -68,9 +67,7 @@ class _Search:
     def __init__(self, state: State, pair: int, row: int, regions: RegionPair, sizes: ErrorSizes) -> None:
         self.state, self.facts = state, state.facts
         self.pair, self.row, self.regions, self.sizes = pair, row, regions, sizes
-        alignment, a, b = self.facts.alignment, self.facts.a, self.facts.b
-        # Calls that have a counterpart: not one of another operator that only gives nearly the same.
-        matched = (alignment.why != VALUE) | (a.calls.op[alignment.target] == b.calls.op[alignment.reference])
+        alignment, matched = self.facts.alignment, ~self.facts.only_gives_alike  # calls that have a counterpart
         self.matched_a = frozenset(alignment.target[matched].tolist())
         self.matched_b = frozenset(alignment.reference[matched].tolist())
 

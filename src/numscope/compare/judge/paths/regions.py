@@ -286,10 +286,11 @@ class RegionCheck:
         for one, part in zip(facts.sides, regions):
             working = [call for call in part.calls if facts.rounding_class(one.side, call) not in IDLE]
             active += len(working)
-            if working:
-                roundoffs.append(max(self._roundoff_of(one.side, call) for call in working))
+            telling = [call for call in working if not self._is_opaque(one.side, call)]
+            if telling:
+                roundoffs.append(max(self._roundoff_of(one.side, call) for call in telling))
         end = facts.roundoff(t, r)
-        inner = common_roundoff(roundoffs, facts.two_precisions)
+        inner = common_roundoff(roundoffs or [end] * (active > 0), facts.two_precisions)
         explained = (2.0 if inner > _NARROW else 24.0) * np.sqrt(max(active, 1)) * inner + _gain(front) * front
         if facts.modules_only:
             explained *= 4.0  # other calls may stand between that were not recorded
@@ -318,6 +319,14 @@ class RegionCheck:
             for one, part in zip(self.facts.sides, regions)
             for call in part.calls
         )
+
+    def _is_opaque(self, side: Side, call: int) -> bool:
+        """Return whether nothing says in which dtypes a call computes: a module of whose inside no call was recorded.
+
+        It is compiled, scripted, or a kernel of its own; what it rounds is what the other side's calls in its place do.
+        """
+        is_module = side.calls.kind[call] == side.book.code("module")
+        return bool(is_module and side.calls.children[call] == 0 and not self.facts.modules_only)
 
     def _roundoff_of(self, side: Side, call: int) -> float:
         """Return the unit roundoff in which a call computes: that of its outputs."""

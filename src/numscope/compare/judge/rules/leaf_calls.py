@@ -154,14 +154,15 @@ class LeafCalls:
     def _statuses(self, pair: int) -> list[Status]:
         """Return whether the inputs of a pair are right.
 
-        Calls whose forward calls do different jobs may get different gradients, and calls with other weights different
+        Calls whose forward calls do different jobs may get different gradients, and calls with other weights, or of two
+        operators that only give nearly the same (a fused kernel, and the last of the calls in its place), different
         inputs: they only inherit.
         """
         facts, state = self.facts, self.state
         forward = int(facts.forward_pair[pair]) if facts.phase(pair) == "backward" else -1
         given = facts.given(pair)
         other_weights = any(facts.unrelated_sources[row] and facts.slots.role[row] == INPUT for row in given)
-        if (forward < 0 or state.corresponds[forward]) and not other_weights:
+        if (forward < 0 or state.corresponds[forward]) and not other_weights and not facts.only_gives_alike[pair]:
             return [self.provenance.check(pair, row) for row in given]
         target = state.target
         tensors = [facts.tensors(row)[0] for row in given]

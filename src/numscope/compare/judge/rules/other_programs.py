@@ -74,7 +74,7 @@ def _by_dtype(state: State) -> Iterator[Finding]:
     differs = known & (_apart(target, reference) | _apart(target_out, reference_out))
     judged, computes = _judged(state), _computes(state)
     lines = facts.b.calls.stack[facts.alignment.reference]
-    for pair in np.flatnonzero(differs & judged).tolist():
+    for pair in np.flatnonzero(differs & judged & ~facts.only_gives_alike).tolist():
         if facts.two_precisions:
             like = (lines == lines[pair]) & known & computes & (facts.errors.operator == facts.errors.operator[pair])
             like[pair] = False
