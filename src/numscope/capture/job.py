@@ -27,6 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from numscope.capture import launch
+from numscope.capture.frameworks import FRAMEWORKS, NAMES
 from numscope.core.errors import NumscopeError
 from numscope.core.json_value import Json
 from numscope.core.settings import Keywords
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 VARIABLE = "NUMSCOPE_RUN"
 FormatWarning = Callable[..., str]
-FRAMEWORKS = ("torch", "paddle")
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class _Job:
     def why_nothing(self) -> str:
         """Return why nothing was recorded, as the end of a sentence; empty where the user was told already."""
         if self._capture is None:
-            return f": the script loaded neither {' nor '.join(FRAMEWORKS)}"
+            return f": the script loaded neither {' nor '.join(NAMES)}"
         return self._capture.why_nothing()
 
     def finish(self) -> None:
@@ -204,7 +204,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
         self._inside = False
 
     def __enter__(self) -> _ImportWatch:
-        if any(name in sys.modules for name in FRAMEWORKS):
+        if any(framework.is_imported() for framework in FRAMEWORKS):
             self._callback()
         else:
             sys.meta_path.insert(0, self)
@@ -218,7 +218,7 @@ class _ImportWatch(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Find a framework as Python would without this finder, and call back when it has been loaded."""
-        if fullname not in FRAMEWORKS or self._inside:
+        if fullname not in NAMES or self._inside:
             return None
         self._inside = True
         try:

@@ -13,88 +13,28 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from numscope.capture import ranks
 from numscope.capture.control import ControlFile
-from numscope.capture.recording.recorder import Recorder
+from numscope.capture.frameworks import FRAMEWORKS, NAMES
+from numscope.capture.frontend import Frontend, OpenWriter
 from numscope.capture.recording.unwritten import UnwrittenLimit
 from numscope.core import grafts
 from numscope.core.errors import CaptureError, NumscopeError, RunError, SettingsError
 from numscope.core.job_files.layout import FILE as LAYOUT
-from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.modules import FILE as MODULES
 from numscope.core.job_files.program import FILE as PROGRAM
-from numscope.core.job_files.program import Program
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
 from numscope.store.checksums import sealed
 from numscope.store.files import place
 from numscope.store.rundir import CLOSED
 from numscope.store.writer import QUEUE_BYTES, Limits, RunWriter
-
-
-class Frontend(Protocol):
-    """Watches one framework's calls and feeds them to a recorder."""
-
-    name: str
-    recorder: Recorder
-
-    def start(self) -> None:
-        """Begin to watch."""
-
-    def stop(self) -> None:
-        """Undo everything that start did."""
-
-    def new_step(self) -> None:
-        """Forget what belongs to the step that ended."""
-
-    def end_forward(self) -> None:
-        """Record no further forward call until stop."""
-
-    def save(self, name: str, value: object, grad: bool) -> None:
-        """Record a value of the user's own."""
-
-    def devices(self) -> list[str]:
-        """Return the devices that the job uses, for the manifest."""
-
-    def seeds(self) -> dict[str, int]:
-        """Return the seeds of the framework's generators, for the manifest."""
-
-    def numerics(self) -> dict[str, dict[str, object]]:
-        """Return the settings that change numbers, the libraries' versions and the chips, for the manifest."""
-
-    def description(self) -> Mapping[str, object] | None:
-        """Return a description from which the captured modules can be built again, or None where there is none."""
-
-    def program(self) -> Program | None:
-        """Return the source and the plain attributes of what runs, or None where they are not to be had."""
-
-    def layout(self) -> Layout | None:
-        """Return how this rank's parameters lie in the whole ones, or None where nothing is declared."""
-
-    def write_inside(self, folder: Path | None) -> None:
-        """Write what was seen inside compiled regions into a rank's folder; None: no more will come."""
-
-    def is_helper(self) -> bool:
-        """Tell whether this process is no rank, but a data loader's worker."""
-
-    def before_next_call(self, work: Callable[[], None]) -> None:
-        """Call `work` before the next call outside an optimizer is recorded."""
-
-    def tick(self, stepped: Callable[[object], None]) -> Callable[[], None]:
-        """Call back after each optimizer's step, watched or not; return a function that ends this."""
-
-    def complaint(self) -> str | None:
-        """Return a complaint about the capture's settings, to show at its end; None where there is none."""
-
-    def own_code(self) -> AbstractContextManager[object]:
-        """Return a context for our own code, of which nothing is recorded."""
-
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
 _TABLES = 64 << 20  # bytes of rows that may wait to be written, where no data is kept
@@ -430,26 +370,32 @@ def _users_level() -> int:
     return level
 
 
+def _torch(settings: CaptureSettings, models: dict[str, Any], open_writer: OpenWriter) -> Frontend:
+    from numscope.capture.torch.frontend import TorchFrontend
+
+    return TorchFrontend(settings, models, open_writer)
+
+
+def _paddle(settings: CaptureSettings, models: dict[str, Any], open_writer: OpenWriter) -> Frontend:
+    from numscope.capture.paddle.frontend import PaddleFrontend
+
+    return PaddleFrontend(settings, models, open_writer)
+
+
+_FRONTENDS = {"torch": _torch, "paddle": _paddle}
+
+
 def _frontend(session: Capture, model: object) -> Frontend:
-    """Return the frontend for the models' framework, or for the framework that is imported where there is no model."""
+    """Return the frontend for the models' framework, or for the first that is imported where there is no model."""
     models = models_of(model)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        modules = {name: item for name, item in models.items() if isinstance(item, torch.nn.Module)}
-        if len(modules) == len(models):
-            from numscope.capture.torch.frontend import TorchFrontend
-
-            return TorchFrontend(session.settings, modules, session.open_writer)
-    paddle = sys.modules.get("paddle")
-    if paddle is not None and all(isinstance(item, paddle.nn.Layer) for item in models.values()):
-        from numscope.capture.paddle.frontend import PaddleFrontend
-
-        return PaddleFrontend(session.settings, models, session.open_writer)
-    frameworks = {type(item).__module__.partition(".")[0] for item in models.values()}
-    wrong = ", ".join(sorted(frameworks)) or "no framework"
+    for framework in FRAMEWORKS:
+        if framework.has_made(models.values()):
+            return _FRONTENDS[framework.name](session.settings, models, session.open_writer)
+    packages = {type(item).__module__.partition(".")[0] for item in models.values()}
+    wrong = ", ".join(sorted(packages)) or "no framework"
     raise SettingsError(
-        f"cannot tell what to capture (found {wrong}): pass an nn.Module or a paddle Layer, or import torch or paddle "
-        "before ns.capture"
+        f"cannot tell what to capture (found {wrong}): pass an nn.Module or a paddle Layer, or import "
+        f"{' or '.join(NAMES)} before ns.capture"
     )
 
 

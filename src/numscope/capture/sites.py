@@ -13,7 +13,10 @@ import sysconfig
 from types import CodeType, FrameType
 from typing import Any
 
+from numscope.capture.frameworks import PACKAGES
+
 Frame = dict[str, Any]
+_NOT_USERS = {*PACKAGES, "numscope"}
 _HERE = -1  # no code has this address
 
 _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -126,5 +129,5 @@ def is_user(file: str) -> bool:
     parts = file.replace("\\", "/").split("/")
     if "site-packages" in parts or "dist-packages" in parts:
         place = parts.index("site-packages") if "site-packages" in parts else parts.index("dist-packages")
-        return parts[place + 1] not in {"torch", "paddle", "jax", "jaxlib", "torch_npu", "numscope"}
+        return parts[place + 1] not in _NOT_USERS
     return not file.startswith(_STANDARD)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 
 import paddle
 
+from numscope.capture.frontend import Frontend, OpenWriter
 from numscope.capture.paddle.api import Functions
 from numscope.capture.paddle.gradients import BackwardCall, Gradients
 from numscope.capture.paddle.layers import Layers
@@ -20,10 +20,9 @@ from numscope.capture.recording.interned import Strings
 from numscope.capture.recording.recorder import Recorder
 from numscope.core.errors import SettingsError
 from numscope.core.settings import CaptureSettings
-from numscope.store.writer import RunWriter
 
 
-class PaddleFrontend:
+class PaddleFrontend(Frontend):
     """Watches layers, functions, gradients and optimizers."""
 
     name = "paddle"
@@ -32,7 +31,7 @@ class PaddleFrontend:
         self,
         settings: CaptureSettings,
         models: dict[str, paddle.nn.Layer],
-        open_writer: Callable[[], RunWriter],
+        open_writer: OpenWriter,
     ) -> None:
         if settings.level == "aten":
             raise SettingsError("level='aten' is torch's: for Paddle there are module, api and mix")
@@ -129,24 +128,9 @@ class PaddleFrontend:
         """Return a context for our own code, of which nothing is recorded."""
         return OwnCode(self.watch)
 
-    def write_inside(self, folder: Path | None) -> None:
-        """Do nothing: Paddle's compiled regions are not looked into."""
-
     def is_helper(self) -> bool:
         """Tell whether this process is no rank, but a data loader's worker."""
         return paddle.io.get_worker_info() is not None
-
-    def description(self) -> None:
-        """Return no description: layers are replayed through their recorded calls."""
-        return None
-
-    def program(self) -> None:
-        """Return no program: chains of causes are followed in torch's modules."""
-        return None
-
-    def layout(self) -> None:
-        """Return no layout: Paddle's declarations are not read."""
-        return None
 
     def seeds(self) -> dict[str, int]:
         """Return the seed that Paddle's default generator was last given; reading it changes nothing."""

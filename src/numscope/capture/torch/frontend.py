@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from numscope.capture.frontend import Frontend, OpenWriter
 from numscope.capture.recording.interned import Strings
 from numscope.capture.recording.recorder import Recorder
 from numscope.capture.recording.rows import CallRow
@@ -45,17 +46,16 @@ from numscope.capture.torch.watch import Watch
 from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.program import Program
 from numscope.core.settings import CaptureSettings
-from numscope.store.writer import RunWriter
 
 
-class TorchFrontend(Installed):
+class TorchFrontend(Installed, Frontend):
     """Watches modules, API calls, gradients and optimizers."""
 
     def __init__(
         self,
         settings: CaptureSettings,
         models: dict[str, torch.nn.Module],
-        open_writer: Callable[[], RunWriter],
+        open_writer: OpenWriter,
         recorder: Recorder | None = None,
     ) -> None:
         self.recorder = recorder or Recorder(open_writer, _measure(settings), for_the_writer, Strings(passes=True))
