@@ -2,6 +2,7 @@
 
 python -m bench.noise record FOLDER [--seconds N]    # the samples of every device here, as columns of numpy
 python -m bench.noise table FOLDER… > FILE           # the table of accuracy of recorded folders
+python -m bench.noise table FOLDER… --into FILE      # … of a few operators: their rows in a table that is there
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 
 from bench.noise.table import rows
-from numscope.compare.judge.rounding.accuracy import write_rows
+from numscope.compare.judge.rounding.accuracy import Row, read_rows, write_rows
 from numscope.diagnose.accuracy.cases import operators
 from numscope.diagnose.accuracy.data import Form
 from numscope.diagnose.accuracy.devices import chip
@@ -39,14 +40,30 @@ def main() -> int:
     parser.add_argument("--threads", type=int, nargs="*", help="of the CPU; default: one, and all")
     parser.add_argument("--only", nargs="*", default=operators(), metavar="OPERATOR")
     parser.add_argument("--samples", type=int, default=12, help="of each kind of inputs, at most")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="a table whose other rows stay as they are")
     options = parser.parse_args()
     if options.what == "table":
-        write_rows(rows(*options.folders), "\n".join(map(about, options.folders)), sys.stdout)
+        measured = "\n".join(map(about, options.folders))
+        if options.into is None:
+            write_rows(rows(*options.folders), measured, sys.stdout)
+        else:
+            put_into(options.into, list(rows(*options.folders)), measured)
         return 0
     (folder,) = options.folders
     folder.mkdir(parents=True, exist_ok=True)
     record(folder, options.seconds, options.samples, options.threads, options.only)
     return 0
+
+
+def put_into(file: Path, fresh: Sequence[Row], measured: str) -> None:
+    """Write rows into a table of accuracy, in place of those of the same operators and chips."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    replaced = {(row.key, row.chip) for row in fresh}
+    kept = [row for row in read_rows(lines, str(file)) if (row.key, row.chip) not in replaced]
+    comments = [line.removeprefix("# ") for line in lines if line.startswith("#")]
+    names = " ".join(sorted({row.key.operator for row in fresh}))
+    with file.open("w", encoding="utf-8") as table:
+        write_rows([*kept, *fresh], "\n".join([*comments, f"{names}: {measured}"]), table)
 
 
 def about(folder: Path) -> str:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from numscope.core.operators import Rounding, operator
+from numscope.core.operators import MULTIPLIES, operator
 from numscope.core.report import Origin
 from numscope.store.schema import TableRow
 
@@ -171,9 +171,7 @@ def _effect(origin: Origin, dtype: str, found: tuple[SettingDifference, ...]) ->
 
 def _computes(effect: _Effect, name: str) -> bool:
     return bool(effect.operators.fullmatch(name)) or (
-        effect.operators is _PRODUCTS
-        and operator(name).rounding in (Rounding.PRODUCT, Rounding.GATED)
-        and not _CUDNN.fullmatch(name)
+        effect.operators is _PRODUCTS and operator(name).rounding in MULTIPLIES and not _CUDNN.fullmatch(name)
     )
 
 

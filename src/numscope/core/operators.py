@@ -30,9 +30,11 @@ class Rounding(IntEnum):
     SCALE = 12  # elementwise products
     CHANNELWISE = 14  # normalises channels: statistics of whole images, added up in the order of the memory layout
     GATED = 13  # mixes values by shares or gates that it computes inside: attention, recurrent layers
+    FOURIER = 15  # a transform that keeps norms up to one factor, in log n stages
 
 
 IDLE = (Rounding.MOVE, Rounding.CREATE)  # compute nothing
+MULTIPLIES = (Rounding.PRODUCT, Rounding.GATED)  # sums of products: settings like TF32 and split sums are about them
 
 
 class Trait(Flag):
@@ -210,6 +212,10 @@ channelwise                                   : native_group_norm
 normalise                                     : native_layer_norm normalize local_response_norm
 normalise                                     : cosine_similarity
 other        workspace                        : ctc_loss cudnn_ctc_loss
+
+    Fourier transforms
+fourier                                       : fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft
+fourier                                       : _fft_c2c _fft_r2c _fft_c2r
 
     Discrete choices
 discrete     commutative chooses              : eq ne=not_equal

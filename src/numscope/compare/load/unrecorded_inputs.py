@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
-from numscope.core.operators import Rounding, Trait, names_with
+from numscope.core.operators import MULTIPLIES, Rounding, Trait, names_with
 
 _NO_SIGN = ("optimizer", "data", "save")  # kinds of calls that may have no inputs in any run
 # Their rounding depends on how many inputs there are, and on their sizes.
-_MIXING = (Rounding.PRODUCT, Rounding.GATED, Rounding.SUM, Rounding.NORMALISE, Rounding.CHANNELWISE, Rounding.OTHER)
+_MIXING = (*MULTIPLIES, Rounding.SUM, Rounding.NORMALISE, Rounding.CHANNELWISE, Rounding.FOURIER, Rounding.OTHER)
 
 
 def records_inputs(side: Side) -> bool:

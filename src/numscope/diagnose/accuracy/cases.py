@@ -165,6 +165,21 @@ _two(
 )
 _two(lambda data: (data.normal(data.rows), data.normal(data.depth)), outer=torch.outer, ger=torch.ger)
 
+# Fourier transforms; complex numbers are shown as pairs of real ones ---------------------------------------------------
+
+_each(
+    lambda data: data.real(),
+    fft=lambda x: torch.view_as_real(torch.fft.fft(x)),
+    ifft=lambda x: torch.view_as_real(torch.fft.ifft(x).resolve_conj()),
+    rfft=lambda x: torch.view_as_real(torch.fft.rfft(x)),
+    irfft=lambda x: torch.fft.irfft(torch.view_as_complex(x.unflatten(-1, (-1, 2)))),
+)
+_each(
+    lambda data: data.real(2, 4, 16, 16),
+    fft2=lambda x: torch.view_as_real(torch.fft.fft2(x)),
+    rfft2=lambda x: torch.view_as_real(torch.fft.rfft2(x)),
+)
+
 # Sums -----------------------------------------------------------------------------------------------------------------
 
 _each(

@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from numscope.core.operators import Rounding, operator
+from numscope.core.operators import MULTIPLIES, operator
 
 Within = Callable[[], AbstractContextManager[object]]
 _ALL = frozenset[str]()
@@ -33,7 +33,7 @@ class Way:
         if self.dtype and self.dtype != dtype:
             return False
         if self.products:
-            return operator(name).rounding in (Rounding.PRODUCT, Rounding.GATED)
+            return operator(name).rounding in MULTIPLIES
         return not self.operators or name in self.operators
 
 

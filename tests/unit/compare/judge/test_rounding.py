@@ -33,7 +33,7 @@ DEFAULTS = {
 }
 
 
-SUMMING = (Rounding.PRODUCT, Rounding.SUM, Rounding.CHANNELWISE)
+SUMMING = (Rounding.PRODUCT, Rounding.SUM, Rounding.CHANNELWISE, Rounding.FOURIER)
 
 
 def norms(*calls: dict[str, float]) -> Norms:
@@ -115,6 +115,24 @@ def test_a_narrow_product_accumulates_in_float32() -> None:
     deep = {"log_product": np.log(4096.0), "log_elements": 3 * np.log(4096.0), "in_elements": 4096.0**2, "out": 64.0}
     assert of(Rounding.PRODUCT, **deep)[0] > 8
     assert of(Rounding.PRODUCT, roundoff=BF16, **deep)[0] == 4
+
+
+def test_a_fourier_transform_rounds_by_its_stages() -> None:
+    """Each of its log₂ n stages keeps the norm, and rounds once."""
+    assert of(Rounding.FOURIER, own=1.0, in_elements=2.0**16) == (4.0, 0.0, 2.0)
+    x = random(4, 4096)
+    off = np.linalg.norm(_transformed(x) - np.fft.fft(x.astype(np.float64))) / np.linalg.norm(np.fft.fft(x))
+    assert off < of(Rounding.FOURIER, own=1.0, in_elements=x.size)[0] * SINGLE
+
+
+def _transformed(x: NDArray[np.float32]) -> NDArray[np.complex64]:
+    """Return a transform by stages of complex64: numpy's own may compute in float64."""
+    n = x.shape[-1]
+    if n == 1:
+        return x.astype(np.complex64)
+    even, odd = _transformed(x[:, ::2]), _transformed(x[:, 1::2])
+    turned = (np.exp(-2j * np.pi * np.arange(n // 2) / n).astype(np.complex64) * odd).astype(np.complex64)
+    return np.concatenate([even + turned, even - turned], axis=-1)
 
 
 def test_a_sum_rounds_in_proportion_to_its_terms() -> None:

@@ -43,6 +43,9 @@ FORWARD = {
     Rounding.CHANNELWISE: Gains(0, 16),
     Rounding.GATED: Gains(0, 16),  # as the softmax or the gates inside
     Rounding.NORMALISE: Gains(0, 16),
+    Rounding.FOURIER: Gains(
+        0, 2
+    ),  # it keeps norms; the half spectrum of real numbers holds between ½ and 1 of their square
     Rounding.EXPONENTIAL: Gains(0, 16),
     Rounding.STEEP: Gains(0, 48),
     Rounding.DISCRETE: Gains(0, 1e3),  # what an error flips is not in proportion to it
@@ -165,6 +168,12 @@ def _channelwise(norms: Norms, g: Gains) -> Bound:
     return bound._replace(floor=bound.floor * centred * longer)
 
 
+def _fourier(norms: Norms, g: Gains) -> Bound:
+    """‖fl(Fx) - Fx‖ ≈ c·√(log₂ n)·u·‖Fx‖: each of log₂ n stages keeps the norm and rounds once; n as if all were one row."""
+    stages = np.sqrt(np.log2(np.maximum(norms.in_elements, 2.0)))
+    return _constant(norms, g)._replace(floor=norms.own * stages)
+
+
 def _exponential(norms: Norms, g: Gains) -> Bound:
     """Δeˣ/eˣ = Δx = (Δx/x)·x: a relative error comes out times the largest logit, which norms only bound."""
     logit = np.minimum(RMS_TO_LARGEST * norms.largest_in / np.sqrt(norms.in_elements), MOST_LOGIT)
@@ -204,6 +213,7 @@ RULES: dict[Rounding, Rule] = {
     Rounding.NORMALISE: _normalise,
     Rounding.CHANNELWISE: _channelwise,
     Rounding.EXPONENTIAL: _exponential,
+    Rounding.FOURIER: _fourier,
 }
 
 

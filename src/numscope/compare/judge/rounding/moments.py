@@ -18,7 +18,7 @@ from numscope.compare.align.slots import OUTPUT, SlotPairs
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.measure.measures import Measures
 from numscope.core.dtypes import is_discrete
-from numscope.core.operators import Rounding, operator
+from numscope.core.operators import MULTIPLIES, Rounding, operator
 
 # Of 872 calls with siblings in the clean pairs of tests/corpus that differ, the most is 5.7; normal numbers reach 7 once in
 # 10¹⁰ calls.
@@ -28,7 +28,7 @@ WITH_OTHER_ARGUMENTS = 3.0
 # Products, powers and modules mix elements, so that their errors are not as many as their elements: the 95th percentile
 # in the clean pairs of the corpus (3.9 of 3,622 products, 4.9 of 806 steep functions, 3.9 of 7,939 modules; 0.5 of others).
 SPREAD_OF_MIXING = 4.0
-_MIXING = (Rounding.PRODUCT, Rounding.GATED, Rounding.STEEP, Rounding.OTHER, Rounding.COMMUNICATE)
+_MIXING = (*MULTIPLIES, Rounding.STEEP, Rounding.FOURIER, Rounding.OTHER, Rounding.COMMUNICATE)
 LEAST_SIBLINGS = 3  # the largest of so many says what rounding does on this line
 _LEAST_ELEMENTS = 64  # over which anything averages out
 _MOST_ERROR = 0.1  # relative: beyond it an error is no small change any more, and does not average out

@@ -11,7 +11,7 @@ from numscope.compare.align.alignment import Alignment
 from numscope.compare.align.slots import OUTPUT, STATE, SlotPairs
 from numscope.compare.load.side import Flags, Ints, Side, distinct
 from numscope.core.dtypes import is_discrete, unit_roundoff
-from numscope.core.operators import Rounding, operator
+from numscope.core.operators import MULTIPLIES, operator
 
 _SHARE = 0.3  # of the products, or of the parameters, that must differ in dtype
 
@@ -56,7 +56,7 @@ def precisions(a: Side, b: Side, alignment: Alignment, slots: SlotPairs) -> Prec
 def _products(side: Side) -> Flags:
     present, place = distinct(side.calls.op)
     classes = [operator(side.book.words[code]).rounding if code >= 0 else 0 for code in present.tolist()]
-    return np.asarray(np.isin(np.array(classes, dtype=np.int64), (Rounding.PRODUCT, Rounding.GATED))[place])
+    return np.asarray(np.isin(np.array(classes, dtype=np.int64), MULTIPLIES)[place])
 
 
 def _differing_dtypes(a: Side, b: Side, slots: SlotPairs, chosen: Flags) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from numscope.compare.judge.reasons import AsksForAnother, ComputesInAnotherDtyp
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Flags, Floats, Side
 from numscope.core.dtypes import SINGLE, is_discrete, unit_roundoff
-from numscope.core.operators import IDLE, Rounding
+from numscope.core.operators import IDLE, MULTIPLIES, Rounding
 
 _COARSER = 4.0  # times the unit roundoff: float32 against TF32 is no dtype
 _LEAST_SIBLINGS = 3  # that show what is usual on a line of the reference
@@ -67,7 +67,7 @@ def _by_dtype(state: State) -> Iterator[Finding]:
     facts = state.facts
     (target, target_out), (reference, reference_out) = _dtypes(facts.a, state, True), _dtypes(facts.b, state, False)
     known = (target > 0) & (reference > 0)
-    products = np.isin(facts.errors.operator, (Rounding.PRODUCT, Rounding.GATED))
+    products = np.isin(facts.errors.operator, MULTIPLIES)
     casts = (target_out > _COARSER * target) | (reference_out > _COARSER * reference)
     if (products & known & casts).any():  # what it is given is wide, and what it makes is not: autocast
         return
