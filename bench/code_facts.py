@@ -142,14 +142,24 @@ def any_parameters(tree: Tree) -> int:
 
 
 def numeric_subscripts(tree: Tree) -> int:
-    """Return how many subscripts are a number from 1 on: most of them read a record by position."""
+    """Return how many subscripts are a number from 1 on: most of them read a record by position.
+
+    Those of a shape and of a text's parts (`partition`, `split`) do not: these have no names.
+    """
     return sum(
         isinstance(node, ast.Subscript)
         and isinstance(node.slice, ast.Constant)
         and type(node.slice.value) is int
         and node.slice.value >= 1
+        and not _has_no_names(node.value)
         for node in tree.nodes()
     )
+
+
+def _has_no_names(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        return value.func.attr in ("partition", "rpartition", "split", "rsplit")
+    return isinstance(value, ast.Attribute) and value.attr == "shape"
 
 
 def largest_folder(tree: Tree) -> str:

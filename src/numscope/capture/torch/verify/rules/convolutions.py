@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -145,7 +145,7 @@ def _compare(
     got: list[Array],
     sums: list[tuple[Array, Array, int]],
     found: list[_Element],
-    bias: Any,
+    bias: Array | float,
     slot: int,
 ) -> list[Compared]:
     shape = tuple(out.shape)
@@ -157,7 +157,7 @@ def _compare(
     return parts
 
 
-def _check(*tensors: Any) -> None:
+def _check(*tensors: object) -> None:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not is_readable(tensor):
             raise NotVerifiedError(f"{dtype_of(tensor)} in a layout of its own")

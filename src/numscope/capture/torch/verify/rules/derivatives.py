@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from numscope.capture.torch.verify.rules.elementwise import (
     ROOT_2,
     ROOT_2_PI,
     Elementwise,
+    Formula,
     Values,
     elementwise,
     erf,
@@ -22,7 +22,7 @@ from numscope.capture.torch.verify.rules.elementwise import (
 from numscope.capture.torch.verify.rules.registry import add_rule
 
 
-def _of(slope: Callable[[Values], Any], steep: Callable[[Values], Any] | None = None) -> Elementwise:
+def _of(slope: Formula, steep: Formula | None = None) -> Elementwise:
     """Return the rule for a gradient times a slope; `steep`: the size of what the slope is made of."""
     size = None if steep is None else lambda v: np.abs(v["grad_output"]) * steep(v)
     return Elementwise(lambda v: v["grad_output"] * slope(v), size, True)

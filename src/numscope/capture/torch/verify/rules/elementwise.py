@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import torch
 
-from numscope.capture.torch.verify.lens import Array, Read, is_readable, spread
+from numscope.capture.torch.verify.lens import Array, Box, Read, is_readable, spread
 from numscope.capture.torch.verify.measure import Compared, deviation
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Rule, Steps, add_rule, dtype_of
 from numscope.capture.torch.verify.sampling import Sampling
 
 Values: TypeAlias = Mapping[str, Any]  # arguments by name: tensors as arrays, numbers as they are
+Formula: TypeAlias = Callable[[Values], Any]
 Function: TypeAlias = Callable[[Values], Any]
 _erf = np.frompyfunc(math.erf, 1, 1)
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -241,7 +242,7 @@ def elementwise(function: Elementwise) -> Rule:
 
 
 def _compared(
-    function: Elementwise, call: OperatorCall, names: list[str], values: dict[str, Array], got: Array, box: Any
+    function: Elementwise, call: OperatorCall, names: list[str], values: dict[str, Array], got: Array, box: Box
 ) -> Compared:
     """Compute again; where the device may have rounded an operand before (a number, a wider scalar), as it did."""
     dtype = dtype_of(call.out)

@@ -278,13 +278,13 @@ def _dropout(call: OperatorCall, sampling: Sampling) -> Steps:
     ]
 
 
-def _filled(value: Any) -> Elementwise:
-    return Elementwise(value, operands=())
+def _filled(value: float) -> Elementwise:
+    return Elementwise(lambda given: value, operands=())
 
 
 for _name, _value in (("ones_like", 1.0), ("zeros_like", 0.0), ("new_zeros", 0.0), ("new_ones", 1.0)):
-    add_rule(_name, elementwise(_filled(lambda v, value=_value: value)))
+    add_rule(_name, elementwise(_filled(_value)))
 for _name, _value in (("ones", 1.0), ("zeros", 0.0)):
-    add_rule(_name, elementwise(_filled(lambda v, value=_value: value)))
+    add_rule(_name, elementwise(_filled(_value)))
 for _name in ("full", "full_like", "new_full"):
-    add_rule(_name, elementwise(_filled(lambda v: v["fill_value"])))
+    add_rule(_name, elementwise(Elementwise(lambda given: given["fill_value"], operands=())))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from numscope.capture.torch.verify.lens import Array, Read, all_of, whole
-from numscope.capture.torch.verify.rules.elementwise import Elementwise, Values, elementwise, softplus
+from numscope.capture.torch.verify.rules.elementwise import Elementwise, Formula, Values, elementwise, softplus
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Rule, Steps, add_rule, rule
 from numscope.capture.torch.verify.rules.rows import check, part
 from numscope.capture.torch.verify.sampling import Sampling
@@ -81,7 +80,7 @@ def _nll_backward(call: OperatorCall, sampling: Sampling) -> Steps:
     return [part(call, got, exact, np.abs(exact), box)]
 
 
-def _reduced(function: Callable[[Values], Any]) -> Rule:
+def _reduced(function: Formula) -> Rule:
     """Return the rule of a loss: elements of two tensors, their sum or their mean."""
 
     def steps(call: OperatorCall, sampling: Sampling) -> Steps:
@@ -148,7 +147,7 @@ add_rule("binary_cross_entropy", _reduced(_cross))
 add_rule("binary_cross_entropy_with_logits", _reduced(_cross_logits))
 
 
-def _backward(slope: Callable[[Values], Any], size: Callable[[Values], Any]) -> Rule:
+def _backward(slope: Formula, size: Formula) -> Rule:
     def share(v: Values) -> float:
         return 1.0 / v["elements"] if v.get("reduction", _MEAN) == _MEAN else 1.0
 

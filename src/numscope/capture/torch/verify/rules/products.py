@@ -7,7 +7,6 @@ of C, where a sample sees a few; a lattice of elements, each a whole dot product
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -84,12 +83,20 @@ def _product(call: OperatorCall, sampling: Sampling) -> Steps:
     if project:
         x, y = next(values), next(values)
         bias = next(values) if term is not None else 0.0
-        parts.append(_projection(call, got[1], (x, y), alpha, beta, bias, (sign_box, sampling)))
+        parts.append(_projection(call, got[1], (x, y), alpha, beta, bias, sign_box, sampling))
     return parts
 
 
 def _part(
-    call: OperatorCall, got: Array, x: Array, y: Array, alpha: float, beta: float, bias: Any, box: Box, whole: bool
+    call: OperatorCall,
+    got: Array,
+    x: Array,
+    y: Array,
+    alpha: float,
+    beta: float,
+    bias: Array | float,
+    box: Box,
+    whole: bool,
 ) -> Compared:
     with np.errstate(all="ignore"):
         exact = alpha * np.matmul(x, y) + beta * bias
@@ -105,10 +112,16 @@ def product_scale(x: Array, y: Array, exact: Array) -> Array:
 
 
 def _projection(
-    call: OperatorCall, got: Array, factors: tuple[Array, Array], alpha: float, beta: float, bias: Any, how: Any
+    call: OperatorCall,
+    got: Array,
+    factors: tuple[Array, Array],
+    alpha: float,
+    beta: float,
+    bias: Array | float,
+    box: Box,
+    sampling: Sampling,
 ) -> Compared:
     """Compare the rows of the output with signs in front of their elements."""
-    box, sampling = how
     x, y = factors
     with np.errstate(all="ignore"):
         signs = np.where(sampling.random.random(y.shape[-1]) < 0.5, -1.0, 1.0)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._ops import OpOverload
 
 from numscope.capture.torch.verify.lens import all_of, is_readable, whole
 from numscope.capture.torch.verify.measure import Compared
@@ -42,7 +43,7 @@ def _name_of(function: object) -> str:
     )
 
 
-def reference_of(func: Any, name: str) -> Rule | None:
+def reference_of(func: OpOverload, name: str) -> Rule | None:
     """Return the rule that a user's reference makes, or None where there is none for this operator."""
     reference = _REFERENCES.get(func._schema.name)
     if reference is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ _ELEMENTS = 1 << 16  # that the rows of a sample have together
 _LONGEST = 1 << 24  # elements of a row that is still read
 
 
-def dims_of(dim: Any, rank: int) -> tuple[int, ...]:
+def dims_of(dim: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
     """Return the dimensions that an argument names; none, or an empty list, are all."""
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return tuple(range(rank))
@@ -44,7 +43,7 @@ def reduced(box: Box, dims: Sequence[int], keepdim: bool) -> Box:
     return tuple(Range(0, 1, 1) if d in dims else r for d, r in enumerate(box) if keepdim or d not in dims)
 
 
-def check(*tensors: Any) -> None:
+def check(*tensors: object) -> None:
     """Refuse what cannot be read."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and not is_readable(tensor):
@@ -52,7 +51,13 @@ def check(*tensors: Any) -> None:
 
 
 def part(
-    call: OperatorCall, got: Array, exact: Any, scale: Any, box: Box, slot: int = 0, flushes: bool = True
+    call: OperatorCall,
+    got: Array,
+    exact: Array,
+    scale: Array | float,
+    box: Box,
+    slot: int = 0,
+    flushes: bool = True,
 ) -> Compared:
     """Return a part of an output."""
     out = call.made[slot]
