@@ -6,13 +6,10 @@ A key with places, "{0} is off by {1}", fits every sentence of that form; what s
 
 from __future__ import annotations
 
-import json
 import os
 import re
-from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Language = Literal["en", "zh"]
 VARIABLE = "NUMSCOPE_LANG"
@@ -21,8 +18,7 @@ _PLACE = re.compile(r"\{(\d)\}")
 _JOINTS = (("; ", "；"), (": ", "："), (", ", "，"))  # at which a sentence of several parts is taken apart
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(NamedTuple):
     """A key with places, as a regular expression."""
 
     pattern: re.Pattern[str]
@@ -53,6 +49,9 @@ def translated(text: str) -> str:
 @cache
 def catalogue() -> dict[str, str]:
     """Return all that is known, by the English text."""
+    import json  # these two are a third of the time in which an English command starts
+    from importlib import resources
+
     known: dict[str, str] = {}
     for name in FILES:
         known |= json.loads(resources.files(__package__).joinpath(name).read_text("utf-8"))
