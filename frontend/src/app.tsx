@@ -7,14 +7,20 @@ import { Answer } from './pages/answer';
 import { Calls } from './pages/calls';
 import { Forms } from './pages/forms';
 import { Model } from './pages/model';
+import { Ranks } from './pages/ranks';
 import { Start } from './pages/start';
 import { Story } from './pages/story';
 import { Tensor } from './pages/tensor';
 import { go, link, route } from './route';
 import { comparing, help, source, summary, theme, toggleTheme } from './state';
 
-const PAGES = ['answer', 'story', 'calls', 'model'] as const;
-const TITLES: Record<string, string> = { answer: 'Answer', story: 'Story', calls: 'Calls', model: 'Model' };
+const TITLES: Record<string, string> = { answer: 'Answer', story: 'Story', calls: 'Calls', model: 'Model', ranks: 'Ranks' };
+
+/** The pages that there are of what is open. */
+function pages(): string[] {
+  const several = (summary.value?.tables.calls.facets['rank'] ?? []).length > 1;
+  return Object.keys(TITLES).filter((name) => (name !== 'model' || source.value?.live) && (name !== 'ranks' || several));
+}
 
 export function App() {
   useEffect(() => {
@@ -51,6 +57,8 @@ function Page({ page }: { page: string }) {
     case 'model':
       if (source.value.live) return <Model />;
       break;
+    case 'ranks':
+      return <Ranks />;
     case 'tensor':
       return <Tensor />;
   }
@@ -60,7 +68,6 @@ function Page({ page }: { page: string }) {
 function Top({ page }: { page: string }) {
   const about = summary.value;
   const live = source.value?.live;
-  const shown = PAGES.filter((name) => name !== 'model' || live);
   const current = page === 'tensor' ? 'calls' : page || 'answer';
   return (
     <header class="top">
@@ -71,7 +78,7 @@ function Top({ page }: { page: string }) {
         </a>
         {about && (
           <nav class="tabs" aria-label={t('Pages')}>
-            {shown.map((name) => (
+            {pages().map((name) => (
               <a href={link(name)} aria-current={name === current ? 'page' : undefined} key={name}>
                 {name === 'answer' && !comparing.value ? t('Overview') : t(TITLES[name]!)}
               </a>
@@ -118,9 +125,10 @@ function Mark() {
 }
 
 const KEYS: [string, string][] = [
-  ['1 2 3 4', 'go to a page'],
+  ['1 2 3 4 5', 'go to a page'],
   ['j k', 'next and previous row'],
   ['n p', 'next and previous difference'],
+  ['[ ]', 'the same call on the previous and next rank'],
   ['Enter', 'open the call'],
   ['/', 'search by name'],
   ['o', 'go to the origin'],
@@ -162,7 +170,7 @@ function onKey(event: KeyboardEvent): void {
   if (event.key === '?') help.value = true;
   else if (event.key === 't') toggleTheme();
   else if (!about) return;
-  else if (/^[1-4]$/.test(event.key)) go(link(PAGES[Number(event.key) - 1]!));
+  else if (/^[1-5]$/.test(event.key) && pages()[Number(event.key) - 1]) go(link(pages()[Number(event.key) - 1]!));
   else if (event.key === 'o' && about.origin_row !== null) go(link('tensor', [about.origin_row]));
   else if (event.key === '/' && route.peek().page !== 'calls') {
     event.preventDefault();

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from numscope.compare.comparison import Comparison, compare
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 from numscope.core.report import Origin, Report
 from numscope.report.html import write_html
 from tests.e2e import synthetic

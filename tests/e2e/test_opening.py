@@ -45,6 +45,10 @@ def test_two_runs_are_chosen_compared_and_remembered(go: Any, empty: tuple[str, 
     page.click(".brand")
     page.wait_for_selector("text=Which runs?")
     assert page.locator("input[type=text]").first.input_value().endswith("npu")
+    told = page.locator(".pick:has(bdi:text-matches('/npu$'))").first.inner_text()
+    assert "diverged" in told  # the last verdict, beside the date and the size of the run
+    assert re.search(r"\d{4}-\d\d-\d\d", told)
+    assert re.search(r"\d (kB|MB|KB)", told)
 
 
 def test_a_path_that_is_no_run_is_said_in_one_line(go: Any, empty: tuple[str, Viewer]) -> None:

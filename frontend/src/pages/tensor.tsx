@@ -10,6 +10,7 @@ import { Arguments } from '../parts/arguments';
 import { Heatmap } from '../parts/heatmap';
 import { HistogramCard } from '../parts/histogram';
 import { Errors, Statistics, Worst } from '../parts/measured';
+import { OnRanks } from '../parts/ranks';
 import { Stack } from '../parts/stack';
 import { Values } from '../parts/values';
 import { go, link, route } from '../route';
@@ -84,6 +85,7 @@ export function Tensor() {
         </div>
         <div class="stack-y">
           {chosen && comparing.value && !lone && <Errors slot={chosen} />}
+          {chosen && <OnRanks call={call} slot={chosen} />}
           <Arguments detail={detail} />
           <StackCard title={comparing.value ? t('Stack of the target') : t('Call stack')} record={detail.target} />
           {comparing.value && !detail.target?.frames.length && <StackCard title={t('Stack of the reference')} record={detail.reference} />}
