@@ -3,7 +3,7 @@
 The calls of a step are visited in the order in which they ran. Each is judged by what it did to the error that came in
 (rules/): more than rounding explains, from right inputs, is an origin; what follows from a wrong input is inherited. An
 input that is wrong though whatever made it was right points at the calls between (paths/provenance.py).
-docs/explanation/verdicts.md gives the rules with their reasons.
+docs/explanation/verdicts.md and the pages it names give the rules with their reasons.
 """
 
 from __future__ import annotations

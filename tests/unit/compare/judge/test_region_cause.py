@@ -1,4 +1,4 @@
-"""Which call of a region is named: the rules of verdicts.md in their order."""
+"""Which call of a region is named: the rules of docs/explanation/regions.md in their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of rounding on calls written by hand; each test has the sentence of docs/explanation/verdicts.md that it shows."""
+"""The rules of rounding on calls written by hand; each test has the sentence of docs/explanation/rounding.md that it shows."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ hands on the error that came in: `absolute` times its absolute size, `relative` 
 which every fingerprint has, because a sum rounds in proportion to its terms, not to its result: one that cancels to nearly
 nothing may be off by all of itself (the gradient of a key's bias, which is zero but for rounding).
 
-docs/explanation/verdicts.md says it with examples.
+docs/explanation/rounding.md says it with examples.
 """
 
 from __future__ import annotations
