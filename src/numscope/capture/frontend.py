@@ -11,6 +11,7 @@ from typing import TypeAlias
 from numscope.capture.recording.recorder import Recorder
 from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.program import Program
+from numscope.core.json_value import JsonObject
 from numscope.store.writer import RunWriter
 
 OpenWriter: TypeAlias = Callable[[], RunWriter]
@@ -69,6 +70,10 @@ class Frontend(ABC):
     def numerics(self) -> dict[str, dict[str, object]]:
         """Return the settings that change numbers, the libraries' versions and the chips, for the manifest."""
         return {"settings": {}, "versions": {}, "hardware": {}}
+
+    def arrangement(self) -> JsonObject:
+        """Return how the ranks of the job are arranged, for the manifest; here only their number is known."""
+        return {}
 
     def description(self) -> Mapping[str, object] | None:
         """Return a description from which the captured modules can be built again; here none: calls are replayed alone."""

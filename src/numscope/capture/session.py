@@ -233,6 +233,7 @@ class Capture:
             numerics=self._frontend.numerics(),
             settings=self.settings.to_dict(),
             world_size=world,
+            arrangement=self._frontend.arrangement(),
         )
         self._grafts_told = grafts.since(self._first_graft)
         seen = {"grafts": self._grafts_told} if self._grafts_told else {}

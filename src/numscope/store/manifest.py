@@ -39,6 +39,7 @@ def collect(
     settings: Mapping[str, object] | None = None,
     numerics: Mapping[str, object] | None = None,
     world_size: int = 1,
+    arrangement: Mapping[str, object] | None = None,
 ) -> JsonObject:
     """Return the manifest of a run that begins now, quickly and without raising."""
     script = _script()
@@ -53,6 +54,7 @@ def collect(
         "cpus": os.cpu_count(),
         "devices": list(devices),
         "world_size": world_size,
+        "arrangement": dict(arrangement or {}),
         "argv": _without_secrets(sys.argv),
         "script": _relative(script),
         "git": repository_state(script.parent if script else Path.cwd()),

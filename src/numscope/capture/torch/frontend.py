@@ -16,6 +16,7 @@ from numscope.capture.recording.interned import Strings
 from numscope.capture.recording.recorder import Recorder
 from numscope.capture.recording.rows import CallRow
 from numscope.capture.torch import native, numerics
+from numscope.capture.torch.arrangement import arrangement
 from numscope.capture.torch.autograd.backward import BackwardCall
 from numscope.capture.torch.autograd.bare_hooks import WithoutHandles
 from numscope.capture.torch.device_to_host import for_the_writer
@@ -35,7 +36,7 @@ from numscope.capture.torch.levels.autograd_function import Functions
 from numscope.capture.torch.levels.collectives import Collectives
 from numscope.capture.torch.levels.modules import Modules
 from numscope.capture.torch.levels.optimizer import Optimizers
-from numscope.capture.torch.levels.pipelines import PipelineShapes
+from numscope.capture.torch.levels.pipelines import PipelineSchedules, PipelineShapes
 from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.patching import together
@@ -45,6 +46,7 @@ from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
 from numscope.core.job_files.layout import Layout
 from numscope.core.job_files.program import Program
+from numscope.core.json_value import JsonObject
 from numscope.core.settings import CaptureSettings
 
 
@@ -64,9 +66,11 @@ class TorchFrontend(Installed, Frontend):
         super().__init__(watch, models, Modules(watch, models), _mode(watch, settings.level), below)
         self._settings = settings
         self._optimizers = Optimizers(watch, self.modules)
+        self._schedules = PipelineSchedules()
         self._parts: list[Any] = [
             self._optimizers,
             Collectives(watch),
+            self._schedules,
             PipelineShapes(watch),
             GraphReplays(watch),
             WithoutHandles(),
@@ -217,6 +221,10 @@ class TorchFrontend(Installed, Frontend):
     def numerics(self) -> dict[str, dict[str, object]]:
         """Return the settings that change numbers, as they are when the first step is written."""
         return numerics.collect()
+
+    def arrangement(self) -> JsonObject:
+        """Return how the job's ranks are arranged, as it is when the first step is written."""
+        return arrangement(self.modules.known().values(), self._schedules.seen)
 
 
 def _mode(watch: Watch, level: str) -> ApiMode | AtenMode | None:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from numscope.report.terminal import show_job
 from numscope.report.terminal.lines import Line, number, ranges, size
 from numscope.store.joins import joined_tensors
 from numscope.store.reader import Run
@@ -61,6 +62,7 @@ def overview(run: Run, chosen: Sequence[int] | None = None) -> TableRow:
         "after": _after(run.steps, stepped),
         "incomplete": [{"rank": number, "step": step} for number, step in run.incomplete if number in ranks],
         "ranks": ranks,
+        "job": show_job.job(run),
         "seconds": sum(value for value in seconds if value is not None),
         "calls": calls,
         "kinds": dict(kinds.most_common()),
@@ -105,6 +107,9 @@ def lines(facts: TableRow) -> list[Line]:
     fact("steps", ranges(trained) + each + ("" if after is None else f"; {after} is what followed them"))
     cut = ", ".join(f"step {item['step']} of rank {item['rank']}" for item in facts["incomplete"])
     fact("cut off", f"{cut}: what was written of it is shown" if cut else "", "yellow")
+    fact("job", show_job.arrangement(facts["job"]))
+    fact("ended", show_job.endings(facts["job"]), "yellow")
+    fact("missing", show_job.not_recorded(facts["job"]), "yellow")
     fact("ranks", ranges(facts["ranks"]) if len(facts["ranks"]) != 1 or facts["ranks"] != [0] else "")
     fact("calls", f"{number(facts['calls'])}   {_listed(facts['kinds'])}")
     fact("", f"{_listed(facts['phases'])}" if len(facts["phases"]) > 1 else "")

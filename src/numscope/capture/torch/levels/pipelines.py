@@ -1,6 +1,6 @@
-"""Pipelines: the step that a stage runs on uninitialised memory, to infer the shapes of what it gets and gives.
+"""Pipelines: which schedule runs them, and the step that a stage runs on uninitialised memory to infer shapes.
 
-It is no part of the job: its numbers are whatever lay in that memory, and its calls would take the numbers of the first
+That step is no part of the job: its numbers are whatever lay in that memory, and its calls would take the numbers of the first
 ones of the job.
 """
 
@@ -13,9 +13,36 @@ from collections.abc import Callable
 from numscope.capture.torch.patching import replace, together
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.json_value import JsonObject
 
 # Methods of a pipeline's stage that run such a step.
 _INFERENCE = ("_shape_inference", "_forward_metadata_inference", "_backward_metadata_inference")
+
+
+class PipelineSchedules:
+    """Notes which schedule runs a pipeline's micro-batches."""
+
+    def __init__(self) -> None:
+        self.seen: JsonObject = {}
+
+    def install(self) -> Undo:
+        """Replace the methods that run a step of a schedule, where pipelines are loaded; return what puts them back."""
+        module = sys.modules.get("torch.distributed.pipelining.schedules")
+        classes = [getattr(module, name, None) for name in ("PipelineScheduleSingle", "PipelineScheduleMulti")]
+        own = [(one, vars(one)["step"]) for one in classes if one is not None and "step" in vars(one)]
+        return together([replace(one, "step", self._noted(method)) for one, method in own])
+
+    def _noted(self, method: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(method)
+        def step(schedule: object, *args: object, **kwargs: object) -> object:
+            self.seen = {
+                "name": type(schedule).__name__,
+                "micro_batches": getattr(schedule, "_n_microbatches", None),
+                "stages": getattr(schedule, "_num_stages", None),
+            }
+            return method(schedule, *args, **kwargs)
+
+        return step
 
 
 class PipelineShapes:
