@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bench import limits
 from bench.machine import about
-from bench.parts import PARTS
+from bench.parts import LONG, PARTS
 from bench.table import lines
 from bench.work import Bench
 
@@ -25,16 +25,16 @@ RESULTS = Path(__file__).parent / "results"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench", description="numscope's benchmarks, msprobe beside it")
-    parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)} (default: all)")
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)} (default: all), or {', '.join(LONG)}")
     parser.add_argument("--msprobe", metavar="PYTHON", type=Path, help="the interpreter of msprobe's environment")
     parser.add_argument("--results", metavar="DIR", type=Path, default=RESULTS)
     parser.add_argument("--quick", action="store_true", help="a few steps of one model, to try the bench: no figures")
     args = parser.parse_args()
     if args.quick and args.results == RESULTS:
         parser.error("--quick gives no figures to keep: say where else to write with --results DIR")
-    unknown = sorted(set(args.part) - set(PARTS))
+    unknown = sorted(set(args.part) - {*PARTS, *LONG})
     if unknown:
-        parser.error(f"no part {', '.join(unknown)}: there are {', '.join(PARTS)}")
+        parser.error(f"no part {', '.join(unknown)}: there are {', '.join([*PARTS, *LONG])}")
     msprobe = args.msprobe
     if msprobe is not None and not shutil.which(msprobe):
         print(f"bench: no interpreter at {msprobe}: numscope alone is measured", file=sys.stderr)
@@ -51,7 +51,7 @@ def main() -> int:
         bench = Bench(Path(scratch), msprobe, args.quick)
         for name in args.part or PARTS:
             at = time.monotonic()
-            found = PARTS[name](bench)
+            found = {**PARTS, **LONG}[name](bench)
             for row in found:
                 row["limits"] = limits.as_json(row)
             taken = round(time.monotonic() - at)

@@ -55,6 +55,8 @@ def _compare(row: Row, ours: Row, peer: Row) -> list[Limit]:
         found.append(("s", ours["seconds"], 0.6, "at most"))
     if row["mode"] == "wide":
         found.append(("s", ours["seconds"], 10.0, "at most"))
+    if row["mode"] == "ranks":
+        found.append(("MB", ours["memory_mb"], 4000.0, "at most"))
     if row["mode"] == "long":
         found.append(("MB", ours["memory_mb"], 2000.0, "at most"))
     if "seconds" in peer:

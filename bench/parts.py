@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from bench.sizes import compare, measures, scale, weights
+from bench.sizes import all_ranks, compare, measures, ranks, scale, weights
 from bench.work import Bench, Row, merged, numscope, say, timed
 
 # numscope's mode, and the peer's that records the same calls
@@ -155,5 +155,7 @@ PARTS = {
     "measures": measures,
     "growth": growth,
     "scale": scale,
+    "ranks": ranks,
     "weights": weights,
 }
+LONG = {"all-ranks": all_ranks}  # only where they are named

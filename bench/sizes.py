@@ -77,6 +77,34 @@ def scale(bench: Bench) -> list[Row]:
     return rows
 
 
+def ranks(bench: Bench) -> list[Row]:
+    """Measure comparisons of 64 and of 256 ranks of 5,000 calls, 2 steps: processor time and peak memory."""
+    return [_of_ranks(bench, count, 2) for count in ((4, 8) if bench.quick else (64, 256))]
+
+
+def all_ranks(bench: Bench) -> list[Row]:
+    """Measure the comparison of 1,024 ranks of 5,000 calls, 10 steps: half an hour, and 20 GB of temporary files."""
+    return [_of_ranks(bench, *((16, 2) if bench.quick else (1024, 10)))]
+
+
+def _of_ranks(bench: Bench, count: int, steps: int) -> Row:
+    what = f"compare {count} ranks x {steps} steps"
+    row: Row = {"what": what, "model": "", "mode": "ranks"}
+    template = bench.folder("template")
+    model = "TinyLM, 12 layers" if bench.quick else "TinyLM, 56 layers"
+    row["numscope"] = made = bench.own("keep_worker", model, "stats", "--out", template)
+    if "error" not in made:
+        say(what)
+        out = bench.folder("ranks")
+        words = (template / "reference", out, "--ranks", count, "--steps", steps)
+        row["numscope"] = bench.own("many_ranks", *words, limit=400)
+        if "error" not in row["numscope"]:
+            command = numscope("compare", out / "target", out / "reference")
+            row["numscope"] |= timed(command, 1, answers=(1,), limit=7200)
+        shutil.rmtree(out)
+    return row
+
+
 def weights(bench: Bench) -> list[Row]:
     """Measure `numscope weights` on pairs of 20 GB and less, beside a plain read of the same files."""
     rows: list[Row] = []

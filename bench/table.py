@@ -29,7 +29,7 @@ def figures(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
     if "seconds" in ours:
         quotient = ours["seconds"] / peer["seconds"] if "seconds" in peer else None
         slots = f"{ours['calls']:,} calls, {ours['slots']:,} slots" if "calls" in ours else ""
-        memory = f", {ours['memory_mb']:.0f} MB of memory" if row["mode"] in ("wide", "long") else ""
+        memory = f", {ours['memory_mb']:.0f} MB of memory" if row["mode"] in ("wide", "long", "ranks") else ""
         if "plain" in ours:
             slots = f"{ours['plain']:.1f} s for a plain read, {ours['memory_mb']:.0f} MB of memory"
         return (row["what"], wall(ours), wall(peer), share(quotient), slots + memory)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import numscope as ns
+from numscope.compare.comparison import compare, compare_part, merge_parts
+from numscope.compare.parts.shares import Share
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +47,18 @@ def test_another_layout_of_the_same_job_is_equivalent(target, reference, runs):
     found = ns.compare(runs[target], runs[reference])
     assert found.verdict == "equivalent", found.report.reason
     assert found.report.coverage["gradients_measured"] == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "reference"), [("ddp", "one"), ("sharded", "ddp"), ("tanh", "one"), ("forgot_one", "ddp")]
+)
+def test_the_answer_of_parts_is_that_of_one_piece(target, reference, runs, tmp_path):
+    pair = runs[target], runs[reference]
+    parts = [compare_part(*pair, Share(number, 3), tmp_path).path for number in (1, 2, 3)]
+    found, whole = merge_parts(*pair, parts), compare(*pair)
+    assert found.report.to_dict() == whole.report.to_dict()
+    assert found.calls.equals(whole.calls)
+    assert found.pairs.equals(whole.pairs)
 
 
 def test_the_report_says_that_the_runs_are_given_parts_of_a_batch(runs):

@@ -22,9 +22,8 @@ FENCE = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
 FILE = re.compile(r"[\w./-]+\.(py|cpp|c|h|md|tsx?|toml)|(?:[\w-]+/)+")
-# Words without tables and code. An explanation that outgrows its number is cut, or becomes a reference.
-MOST_WORDS = {"verdicts.md": 4500}
-MOST_WORDS_OF_OTHERS = 1000
+# Words without tables and code. An explanation that outgrows its number is cut, divided, or becomes a reference.
+MOST_WORDS, MOST_WORDS_OF_AN_EXPLANATION = 1500, 1200
 
 # Files that pages name though they are a user's, another tool's, or written by numscope.
 NOT_OURS = {"train.py", "generate.py", "model.py", "numscope.toml", "test_origin.py", "bench/", "runs/"}
@@ -98,7 +97,7 @@ def test_files_of_ours_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda page: page.name)
 def test_an_explanation_is_read_in_minutes(page: Path) -> None:
-    assert len(prose(page.read_text()).split()) <= MOST_WORDS.get(page.name, MOST_WORDS_OF_OTHERS)
+    assert len(prose(page.read_text()).split()) <= MOST_WORDS_OF_AN_EXPLANATION
 
 
 def test_architecture_is_one_page() -> None:
@@ -120,8 +119,7 @@ def test_the_reference_is_that_of_the_code() -> None:
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_is_longer_than_a_sitting(page: Path) -> None:
-    most = max(1500, MOST_WORDS.get(page.name, 0))
-    assert len(prose(page.read_text()).split()) <= most, "divide the page, or cut it: 1,500 words are the most"
+    assert len(prose(page.read_text()).split()) <= MOST_WORDS, "divide the page, or cut it: 1,500 words are the most"
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "howto").glob("*.md")), ids=lambda page: page.name)

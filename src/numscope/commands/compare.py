@@ -3,6 +3,8 @@
   numscope compare runs/npu runs/gpu
   numscope compare runs/npu runs/gpu --json report.json --xlsx report.xlsx --html report.html
   numscope compare runs/npu runs/gpu --noise runs/gpu-again --step 0 --only origin
+  numscope compare runs/npu runs/gpu --part 3/8 --out parts
+  numscope compare runs/npu runs/gpu --merge parts
 
 Exit status: 0 identical or equivalent, 1 diverged, 2 it could not be done, or not all of it (incomplete).
 """
@@ -20,7 +22,7 @@ from numscope.core.errors import MissingExtraError, SettingsError
 from numscope.core.report import EXIT_STATUS
 
 if TYPE_CHECKING:
-    from numscope.compare.comparison import Comparison
+    from numscope.compare.comparison import Asked, Comparison
     from numscope.compare.thresholds import Thresholds
 
 HELP = "the first call at which two runs stop agreeing"
@@ -64,6 +66,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             f"--{name}", metavar="FILE", help=f"write {what} as {name.upper() if name != 'parquet' else 'Parquet'}"
         )
+    parser.add_argument("--part", metavar="I/N", help="compare one of N shares of the ranks, and write it into --out")
+    parser.add_argument("--out", metavar="DIR", help="where --part writes what it found")
+    parser.add_argument(
+        "--merge", nargs="+", metavar="PART", help="the answer of all parts, which lie in these folders"
+    )
     parser.add_argument("--engine", choices=("local", "ray"), default="local", help="where the work runs")
 
 
@@ -78,21 +85,35 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtraError("xlsxwriter", "compare --xlsx")
     if args.top < 0:
         raise SettingsError("--top must be at least 0")
-    from numscope.diagnose.sharpened import compare
+    if bool(args.part) != bool(args.out) or (args.part and args.merge):
+        raise SettingsError("a part is `--part I/N --out DIR`; `--merge DIR` gives the answer of all parts")
+    asked: Asked = {
+        "noise": args.noise,
+        "map": args.map,
+        "steps": args.step,
+        "ranks": args.rank,
+        "thresholds": _thresholds(args),
+    }
+    if args.part:
+        return _write_part(args, asked)
+    if args.merge:
+        from numscope.diagnose.sharpened import merge_parts
 
-    comparison = compare(
-        args.target,
-        args.reference,
-        noise=args.noise,
-        map=args.map,
-        steps=args.step,
-        ranks=args.rank,
-        thresholds=_thresholds(args),
-        engine=args.engine,
-        progress=_progress(),
-        ungrafted=args.ungrafted,
-        allow_incomplete=args.allow_incomplete,
-    )
+        comparison = merge_parts(
+            args.target, args.reference, args.merge, allow_incomplete=args.allow_incomplete, **asked
+        )
+    else:
+        from numscope.diagnose.sharpened import compare
+
+        comparison = compare(
+            args.target,
+            args.reference,
+            engine=args.engine,
+            progress=_progress(),
+            ungrafted=args.ungrafted,
+            allow_incomplete=args.allow_incomplete,
+            **asked,
+        )
     from numscope.report.terminal.comparison import print_comparison
 
     _write(comparison, args)  # before the text: a reader that goes away (`| head`) costs no file
@@ -103,6 +124,24 @@ def run(args: argparse.Namespace) -> int:
         print_alignment(comparison, stream)
     print_comparison(comparison, stream, top=args.top, only=args.only, sort=args.sort)
     return EXIT_STATUS[comparison.verdict]
+
+
+def _write_part(args: argparse.Namespace, asked: Asked) -> int:
+    """Compare a share of the ranks, and write what was found."""
+    from numscope.compare.comparison import compare_part
+    from numscope.compare.parts.shares import parse_share
+    from numscope.core.language.chinese import translated
+
+    part = parse_share(args.part)
+    written = compare_part(
+        args.target, args.reference, part, args.out, engine=args.engine, progress=_progress(), **asked
+    )
+    if written.places:
+        what = f"{written.places} steps of {written.ranks} ranks"
+    else:
+        what = "nothing, as there are fewer ranks to compare than parts"
+    print(translated(f"part {part.number} of {part.of}: {what}; in {written.path}"))
+    return 0
 
 
 def _thresholds(args: argparse.Namespace) -> Thresholds:

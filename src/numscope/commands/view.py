@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help="a run; without it, a page to choose from")
     parser.add_argument("reference", nargs="?", metavar="REFERENCE", help="the run to compare it with")
     grammar.add_noise_and_map(parser)
+    grammar.add_part(parser)
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port to serve on (default: a free one)")
     parser.add_argument(
         "--host", default="127.0.0.1", metavar="ADDRESS", help="where to serve (default: this machine only)"
@@ -37,9 +38,12 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError(f"--port {args.port}: give a number from 1 to 65535, or 0 for a free one")
     for path in filter(None, (args.target, args.reference, *args.noise)):
         open_run(path)  # raises here, not in the browser, where a run cannot be read
+    if (args.step or args.rank) and not args.reference:
+        raise SettingsError("--step and --rank choose what is compared: give two runs")
     viewer = Viewer(forms=EitherForms(_hooktools))
     if args.target:
-        viewer.open(Choice(args.target, args.reference, tuple(args.noise), args.map))
+        steps, ranks = (tuple(chosen) if chosen else None for chosen in (args.step, args.rank))
+        viewer.open(Choice(args.target, args.reference, tuple(args.noise), args.map, steps, ranks))
     serve(
         viewer,
         host=args.host,

@@ -5,13 +5,13 @@ A loss is the single number that a step's backward pass begins from: the result 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import groupby
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from numscope.compare.spool import Rows
 from numscope.core.json_value import JsonObject
 
 
@@ -36,40 +36,24 @@ class Loss:
         return asdict(self)
 
 
-def losses(calls: Rows, pairs: Rows) -> list[Loss]:
+def loss(calls: pa.Table, pairs: pa.Table) -> Loss | None:
+    """Return the loss of a step of a rank, None where none is seen."""
+    backward = calls.filter(pc.and_(pc.equal(calls["phase"], "backward"), pc.is_valid(calls["target_name"])))
+    if not backward.num_rows:
+        return None
+    maker = backward["target_name"][0].as_py().replace(".backward", ".forward")
+    numbers = pairs.filter(_single_results(pairs))
+    for row in numbers.select(["step", "rank", "slot", "target_name", "target_mean", "reference_mean"]).to_pylist():
+        call = row["target_name"].removesuffix(f".{row['slot']}")
+        if call == maker:
+            return Loss(row["step"], row["rank"], call, row["target_mean"], row["reference_mean"])
+    return None
+
+
+def of_each_step(found: Iterable[Loss]) -> list[Loss]:
     """Return the loss of each step, of the first rank that has one."""
-    columns = ["step", "rank", "pair", "target_name", "phase"]
-    makers: dict[
-        str, tuple[int, int]
-    ] = {}  # the first backward call of a place, as the forward call that it belongs to
-    seen: set[tuple[int, int]] = set()
-    for part in calls.batches(columns):
-        backward = part.filter(pc.and_(pc.equal(part["phase"], "backward"), pc.is_valid(part["target_name"])))
-        for row in backward.group_by(["step", "rank"], use_threads=False).aggregate([("pair", "min")]).to_pylist():
-            place = (row["step"], row["rank"])
-            if place not in seen:
-                seen.add(place)
-                first = backward.filter(pc.equal(backward["pair"], row["pair_min"]))["target_name"][0].as_py()
-                makers[f"{place} {first.replace('.backward', '.forward')}"] = place
-    found: list[Loss] = []
-    columns = [
-        "step",
-        "rank",
-        "slot",
-        "target_name",
-        "target_shape",
-        "reference_shape",
-        "target_mean",
-        "reference_mean",
-    ]
-    for part in pairs.batches(columns):
-        numbers = part.filter(_single_results(part))
-        for row in numbers.to_pylist():
-            call = row["target_name"].removesuffix(f".{row['slot']}")
-            if f"{(row['step'], row['rank'])} {call}" in makers:
-                found.append(Loss(row["step"], row["rank"], call, row["target_mean"], row["reference_mean"]))
-    found.sort(key=lambda one: (one.step, one.rank))
-    return [next(of_step) for _, of_step in groupby(found, key=lambda one: one.step)]
+    inorder = sorted(found, key=lambda one: (one.step, one.rank))
+    return [next(of_step) for _, of_step in groupby(inorder, key=lambda one: one.step)]
 
 
 def _single_results(part: pa.Table) -> pa.Array:

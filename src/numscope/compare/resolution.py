@@ -9,6 +9,7 @@ Where rounding may be as large as the result (a limit of 1 or more) a call canno
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from numscope.core.json_value import JsonObject
 
 TYPICAL_FAULT = 1e-3  # relative: a wrong eps, a cast at another place, GELU by tanh in bfloat16
 _MOST_MODULES = 64  # that the report lists
+_SIZES = 256.0  # of limits that are told apart between two powers of two
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,42 @@ class Coarsest:
 
 @dataclass(frozen=True)
 class StepResolution:
-    """The limits of one step of one rank."""
+    """The limits of one step of one rank, or of several: few numbers, however many calls there are."""
 
-    limits: Floats  # of the calls that were judged, below 1
-    hidden: int  # calls that cannot be judged: rounding may be as large as their results
-    coarsest: tuple[Coarsest, ...]  # by part of the model, in the order of running
+    limits: tuple[tuple[float, int], ...] = ()  # of the calls that were judged, below 1: to 8 bits, and how many
+    fine: float = 0.0  # the largest that shows a typical fault
+    hidden: int = 0  # calls that cannot be judged: rounding may be as large as their results
+    coarsest: tuple[Coarsest, ...] = ()  # by part of the model, in the order of running
+
+
+def joined(steps: Iterable[StepResolution]) -> StepResolution:
+    """Return the limits of several steps as those of one."""
+    counts: Counter[float] = Counter()
+    parts: dict[tuple[str, str], Coarsest] = {}
+    fine, hidden = 0.0, 0
+    for step in steps:
+        for limit, count in step.limits:
+            counts[limit] += count
+        fine, hidden = max(fine, step.fine), hidden + step.hidden
+        for one in step.coarsest:
+            seen = parts.get((one.part, one.phase))
+            if seen is None or one.limit > seen.limit:
+                parts[one.part, one.phase] = one
+    return StepResolution(tuple(sorted(counts.items())), fine, hidden, tuple(parts.values()))
+
+
+def _counted(limits: Floats) -> tuple[tuple[float, int], ...]:
+    """Return how many limits there are of each size, to 8 bits of their mantissa."""
+    fraction, exponent = np.frexp(limits)
+    values, counts = np.unique(np.ldexp(np.round(fraction * _SIZES) / _SIZES, exponent), return_counts=True)
+    return tuple(zip(values.tolist(), counts.tolist()))
+
+
+def _median(limits: Sequence[tuple[float, int]]) -> float:
+    """Return the median of numbers, given in order with how many there are of each."""
+    total = np.cumsum([count for _, count in limits])
+    middle = np.searchsorted(total, [(total[-1] - 1) // 2, total[-1] // 2], side="right")
+    return float(np.mean([limits[at][0] for at in middle.tolist()]))
 
 
 def call_limits(
@@ -91,7 +124,8 @@ def step_resolution(
         dtype, came_in = _dtype(a, slots, pair), float(np.nan_to_num(judgement.errors.error_in[pair]))
         name = calls.name(int(rows[pair]))
         found.append(Coarsest(part, words[phase], float(limits[pair]), name, dtype, came_in))
-    return StepResolution(limits[pairs].astype(np.float32), int(hidden.sum()), tuple(found))
+    fine = limits[pairs][limits[pairs] <= TYPICAL_FAULT]
+    return StepResolution(_counted(limits[pairs]), float(fine.max(initial=0.0)), int(hidden.sum()), tuple(found))
 
 
 def part_of(module: str) -> str:
@@ -106,56 +140,44 @@ def _dtype(a: Side, slots: SlotPairs, pair: int) -> str:
     return a.book.words[a.tensors.dtype[slots.a[made[0]]]] if made else ""
 
 
-def report_of(steps: Sequence[StepResolution], verdict_is_right: bool) -> JsonObject | None:
+def report_of(found: StepResolution, verdict_is_right: bool) -> JsonObject | None:
     """Return the resolution as the report has it; None where no call was held against a limit."""
-    limits = np.concatenate([step.limits for step in steps]) if steps else np.zeros(0)
-    if not len(limits):
+    if not found.limits:
         return None
-    parts = _by_part(one for step in steps for one in step.coarsest)
-    worst = max(parts, key=lambda one: one.limit)
+    worst = max(found.coarsest, key=lambda one: one.limit)
     report: JsonObject = {
         "largest": worst.limit,
         "call": worst.call,
-        "typical": float(np.median(limits)),
-        "hidden": sum(step.hidden for step in steps),
+        "typical": min(_median(found.limits), worst.limit),
+        "hidden": found.hidden,
         "modules": [
             {"module": one.part, "phase": one.phase, "largest": one.limit, "call": one.call}
-            for one in parts[:_MOST_MODULES]
+            for one in found.coarsest[:_MOST_MODULES]
         ],
     }
     if verdict_is_right:
-        report["sentence"] = sentence(parts, limits, sum(step.hidden for step in steps))
+        report["sentence"] = sentence(found)
     return report
 
 
-def _by_part(found: Iterable[Coarsest]) -> list[Coarsest]:
-    parts: dict[tuple[str, str], Coarsest] = {}
-    for one in found:
-        seen = parts.get((one.part, one.phase))
-        if seen is None or one.limit > seen.limit:
-            parts[one.part, one.phase] = one
-    return list(parts.values())
-
-
-def sentence(parts: list[Coarsest], limits: Floats, hidden: int) -> str:
+def sentence(found: StepResolution) -> str:
     """Return how small a fault would have shown, where it could hide, and what sharpens that."""
-    coarse = [one for one in parts if one.limit > TYPICAL_FAULT]
-    fine = limits[limits <= TYPICAL_FAULT]
+    coarse = [one for one in found.coarsest if one.limit > TYPICAL_FAULT]
     if not coarse:
-        text = f"a wrong result above {float(limits.max()):.1g} of a call's output would show"
+        text = f"a wrong result above {found.fine:.1g} of a call's output would show"
     else:
         worst = max(coarse, key=lambda one: one.limit)
         why = f"{worst.dtype}, {worst.came_in:.1g} came in" if worst.came_in > 0 else worst.dtype
         only = f"only above {worst.limit:.2g} ({why})"
-        if len(fine):
-            text = f"a wrong result above {float(fine.max()):.1g} of a call's output would show; "
+        if found.fine:
+            text = f"a wrong result above {found.fine:.1g} of a call's output would show; "
             text += f"in {_places(coarse)} {only}"
         else:
-            text = f"a wrong result would show only above {float(np.median(limits)):.1g} of a call's output; "
+            text = f"a wrong result would show only above {_median(found.limits):.1g} of a call's output; "
             text += f"in {worst.call} {only}"
         text += "; a run in float32 sees more there, and `numscope bisect` feeds each call the reference's inputs"
-    if hidden:
-        text += f"; {hidden} calls cannot be judged: rounding may be as large as their results"
+    if found.hidden:
+        text += f"; {found.hidden} calls cannot be judged: rounding may be as large as their results"
     return text
 
 

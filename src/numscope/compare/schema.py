@@ -1,6 +1,7 @@
 """The tables of a comparison: `calls`, a row per pair of calls, and `pairs`, a row per pair of tensors.
 
 Readers: report/ (all outputs) and view/ (the pages). A value that cannot be known is null, never 0.
+The report is made of two more: `findings`, a row per origin, and `places`, a row per step of a rank.
 """
 
 from __future__ import annotations
@@ -93,3 +94,21 @@ PAIRS = pa.schema(
         ("resolution", pa.float64()),
     ]
 )
+
+FINDINGS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("rank", pa.int32()),
+        ("role", pa.string()),  # origin, rearranged (no origin), beyond (the user's own limit)
+        ("kind", pa.string()),
+        ("call", pa.string()),
+        ("module", pa.string()),
+        ("file", pa.string()),
+        ("line", pa.int32()),
+        ("order", pa.float64()),  # place in the target's order
+        ("weight", pa.int32()),
+        ("text", pa.string()),  # the origin
+    ]
+)
+
+PLACES = pa.schema([("step", pa.int32()), ("rank", pa.int32()), ("text", pa.string())])  # a summary of each (steps.py)

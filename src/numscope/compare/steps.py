@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from numscope.compare.align.alignment import Alignment, align
@@ -31,17 +32,20 @@ from numscope.compare.load.path_prefixes import without_prefixes
 from numscope.compare.load.side import Codebook, Floats, Side, load
 from numscope.compare.load.sources import Sources
 from numscope.compare.load.workspaces import without_workspaces
+from numscope.compare.losses import Loss, loss
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader
 from numscope.compare.measure.measures import Layouts, Measures, measure
 from numscope.compare.resolution import StepResolution, call_limits, step_resolution
 from numscope.compare.run_settings import chips
 from numscope.compare.tables import calls_table, pairs_table
 from numscope.compare.thresholds import Thresholds
-from numscope.core.report import Origin
+from numscope.core.report import Origin, Source
 from numscope.store.reader import Run, StepTables
 
 if TYPE_CHECKING:
     from numscope.compare.align.map_file import Map
+
+MOST_CHOICES = 50  # that a report lists
 
 
 class Place(NamedTuple):
@@ -61,22 +65,32 @@ class PlacedOrigin:
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """The result of one step of one rank."""
+class Prefix:
+    """How many leading calls of a step are the same to the bit, and the last of them."""
+
+    calls: int = 0
+    last: str | None = None
+    stopped: bool = False  # by a call that is not
+
+
+@dataclass(frozen=True)
+class StepSummary:
+    """One step of one rank in numbers: what a report needs of it besides its tables and its origins."""
 
     step: int
     rank: int
-    calls: pa.Table | None  # the tables; None once they were taken over
-    pairs: pa.Table | None
-    origins: list[PlacedOrigin]
     target_calls: int
     reference_calls: int
     matched: int
     alone_target: int
     alone_reference: int
+    tensors: int  # that were compared
     measured: int
     identical: bool
     worst: float
+    counts: dict[str, int]  # of calls, by verdict
+    prefix: Prefix  # a call around others is no obstacle to those before the first inner one that differs
+    outer_prefix: Prefix  # where only calls around others differ
     skipped: dict[str, int]
     precisions: Precisions | None
     scales: tuple[float, float]
@@ -84,14 +98,27 @@ class StepResult:
     batch_shapes: str  # the shapes of the data, where these are parts of other sizes of a batch
     coverage: StepCoverage
     resolution: StepResolution
-    choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding
-    rearranged: tuple[Origin, ...] = ()  # calls that do the same in another way: no origins
+    loss: Loss | None
+    choices: tuple[Choice, ...] = ()  # that fell otherwise, by rounding; the first of them
+    choice_count: int = 0
     structure: StructureDifferences | None = None  # in place of measures, where there are none
 
     @property
     def alone(self) -> int:
         """How many calls one side alone has."""
         return self.alone_target + self.alone_reference
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of one step of one rank."""
+
+    calls: pa.Table
+    pairs: pa.Table
+    origins: list[PlacedOrigin]
+    rearranged: list[PlacedOrigin]  # calls that do the same in another way: no origins
+    beyond: Origin | None  # the first call whose error is beyond the user's own limit
+    summary: StepSummary
 
 
 def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None = None) -> Side:
@@ -194,20 +221,22 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     errors = judgement.errors.error_out
     errors = errors[judgement.corresponds & (judgement.limits < 1.0) & (errors <= judgement.limits)]
     count = int(measures.known.sum())
-    return StepResult(
+    same, outer = _prefixes(calls)
+    summary = StepSummary(
         step=step,
         rank=rank,
-        calls=calls,
-        pairs=pairs,
-        origins=origins,
         target_calls=len(a.calls),
         reference_calls=len(b.calls),
         matched=len(alignment.target),
         alone_target=len(alignment.alone_target),
         alone_reference=len(alignment.alone_reference),
+        tensors=pairs.num_rows,
         measured=count,
         identical=bool(measures.bitwise.all()) and not len(slots.alone_a) and not len(slots.alone_b),
         worst=float(errors.max()) if len(errors) else 0.0,
+        counts={one["values"]: one["counts"] for one in pc.value_counts(pc.drop_null(calls["verdict"])).to_pylist()},
+        prefix=same,
+        outer_prefix=outer,
         skipped=_not_compared(alignment, judgement),
         precisions=history.precisions,
         scales=measured.scales,
@@ -217,10 +246,49 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         coverage=replace(
             step_coverage(a, b, alignment, slots, measures, bool(judgement.batch_shapes)), all_ranks=is_whole
         ),
-        choices=tuple(judgement.choices),
-        rearranged=tuple(origin(found, a, b, sources) for found in judgement.rearranged),
+        loss=loss(calls, pairs),
+        choices=tuple(judgement.choices[:MOST_CHOICES]),
+        choice_count=len(judgement.choices),
         structure=structure_differences(a, b, alignment, slots, judgement.differences, sources) if not count else None,
     )
+    rearranged = [PlacedOrigin(origin(one, a, b, sources), one.order, one.weight) for one in judgement.rearranged]
+    return StepResult(calls, pairs, origins, rearranged, _beyond(calls, thresholds), summary)
+
+
+def _prefixes(calls: pa.Table) -> tuple[Prefix, Prefix]:
+    """Return how many leading calls are the same to the bit, as far as the first that differs and has no inner calls, or any.
+
+    A call with inner calls ends after them: it is no obstacle to the calls before the first inner one that differs.
+    """
+    same = np.asarray(pc.fill_null(pc.equal(calls["verdict"], "identical"), False).to_numpy())
+    outer = np.zeros(len(same), np.bool_)
+    outer[pc.drop_null(calls["parent"]).to_numpy()] = True
+    found = []
+    for stops in (np.flatnonzero(~same & ~outer), np.flatnonzero(~same)):
+        before = np.flatnonzero(same[: stops[0]] if len(stops) else same)
+        last = calls["target_name"][int(before[-1])].as_py() if len(before) else None
+        found.append(Prefix(len(before), last, bool(len(stops))))
+    return found[0], found[1]
+
+
+def _beyond(calls: pa.Table, thresholds: Thresholds) -> Origin | None:
+    """Return the first call whose error is beyond the user's own limit, as an origin."""
+    if thresholds.max_relative is None:
+        return None
+    for row in calls.filter(pc.greater(calls["error_out"], thresholds.max_relative)).slice(0, 1).to_pylist():
+        return Origin(
+            call=row["target_name"],
+            kind=row["kind"] if row["kind"] in ("module", "api", "aten", "collective", "optimizer", "data") else "api",
+            phase=row["phase"],
+            step=row["step"],
+            rank=row["rank"],
+            module=row["module"] or "",
+            source=Source(row["source_file"], row["source_line"] or 0) if row["source_file"] else None,
+            reason=f"{row['target_name']} is off by {row['error_out']:.2g}, and the limit is {thresholds.max_relative:g}",
+            relative=row["error_out"],
+            expected=row["expected"],
+        )
+    return None
 
 
 def _on_its_rank(found: Finding, a: Side, b: Side) -> Finding:

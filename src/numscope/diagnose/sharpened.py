@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, wraps
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from numscope.compare.comparison import CompareOptions, Comparison
+from numscope.compare.comparison import Asked, CompareOptions, Comparison
 from numscope.compare.comparison import compare as compare_as_recorded
+from numscope.compare.comparison import merge_parts as merge_parts_as_recorded
 from numscope.compare.resolution import TYPICAL_FAULT
 from numscope.core.report import Report
 from numscope.store.reader import Run
@@ -26,6 +28,20 @@ def compare(
 ) -> Comparison:
     """Compare two runs, by lockstep too where what was recorded cannot decide."""
     return sharpened(compare_as_recorded(target, reference, **options))
+
+
+@wraps(merge_parts_as_recorded)
+def merge_parts(
+    target: str | os.PathLike[str] | Run,
+    reference: str | os.PathLike[str] | Run,
+    parts: Sequence[str | os.PathLike[str]],
+    *,
+    allow_incomplete: bool = False,
+    **asked: Unpack[Asked],
+) -> Comparison:
+    """Return the comparison of which these are all the parts, by lockstep too where what was recorded cannot decide."""
+    found = merge_parts_as_recorded(target, reference, parts, allow_incomplete=allow_incomplete, **asked)
+    return sharpened(found)
 
 
 def sharpened(comparison: Comparison) -> Comparison:

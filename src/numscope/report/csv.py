@@ -6,7 +6,7 @@ import os
 
 import pyarrow as pa
 
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 from numscope.report.files import output
 
 

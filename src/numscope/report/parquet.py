@@ -7,7 +7,7 @@ import os
 
 import pyarrow as pa
 
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 from numscope.core.report import Report
 from numscope.report.files import output
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,7 @@ from numscope.store.remote.copies import fetch_shard, is_url, local_copy
 from numscope.store.rundir import rank_directories, read_manifest, read_rank
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
-from numscope.store.tables import RankTables
+from numscope.store.tables import RankTables, StepLine
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,16 @@ class Run:
         for rank, tables in self._ranks.items():
             steps = {step for table in ("calls", "slots", "tensors") for step in _unique(tables.tail(table)["step"])}
             unfinished += [(rank, step) for step in sorted(steps)]
+            if len(self._ranks) > 1:
+                tables.close()
         return unfinished
+
+    def forget(self, rank: int) -> None:
+        """Close the files of a rank, if it has one of that number: they are opened again when they are asked for."""
+        if rank in self._ranks:
+            self._ranks[rank].close()
+        for key in [key for key in self._shards if key[0] == rank]:
+            del self._shards[key]
 
     @cached_property
     def calls(self) -> pa.Table:
@@ -129,10 +138,10 @@ class Run:
         """Return the steps that this rank began to write, those that were cut off included."""
         return sorted({*self.rank_steps(rank), *(step for other, step in self.incomplete if other == rank)})
 
-    def step_tables(self, step: int, rank: int) -> StepTables:
-        """Return the tables of one step of one rank as they are on disk."""
-        tables = self._rank(rank)
-        content = StepTables(*(tables.step(step, table) for table in ("calls", "slots", "tensors")))
+    def step_tables(self, step: int, rank: int, columns: Mapping[str, list[str]] | None = None) -> StepTables:
+        """Return the tables of one step of one rank as they are on disk; of the named tables these columns only."""
+        tables, chosen = self._rank(rank), columns or {}
+        content = StepTables(*(tables.step(step, name, chosen.get(name)) for name in ("calls", "slots", "tensors")))
         if not content.calls.num_rows and step not in self.rank_steps(rank):
             raise RunError(f"{self.path} has no step {step} in rank {rank}: it has {_few(self.rank_steps(rank))}")
         return content
@@ -158,21 +167,19 @@ class Run:
     def skipped(self, step: int | None = None, rank: int | None = None) -> dict[str, int]:
         """Return how many calls were not recorded, by reason."""
         total: dict[str, int] = {}
-        for number, tables in self._ranks.items():
-            for line in tables.lines:
-                if step in (None, line.step) and rank in (None, number):
-                    for reason, count in line.skipped.items():
-                        total[reason] = total.get(reason, 0) + count
+        for line in self._lines(step, rank):
+            for reason, count in line.skipped.items():
+                total[reason] = total.get(reason, 0) + count
         return total
 
     def faults(self, step: int | None = None, rank: int | None = None) -> int:
         """Return how many calls were not recorded, or not wholly, by a fault of numscope's own."""
-        return sum(
-            line.faults
-            for number, tables in self._ranks.items()
-            for line in tables.lines
-            if step in (None, line.step) and rank in (None, number)
-        )
+        return sum(line.faults for line in self._lines(step, rank))
+
+    def _lines(self, step: int | None, rank: int | None) -> Iterator[StepLine]:
+        """Give the lines of a step, of a rank, or of all."""
+        for tables in self._ranks.values() if rank is None else [self._rank(rank)] if rank in self._ranks else []:
+            yield from (line for line in tables.lines if step in (None, line.step))
 
     def ends(self) -> dict[int, str]:
         """Return how each rank ended: "closed", the class of the exception that ended it, or "" where it was cut off.

@@ -65,6 +65,10 @@ class RankTables:
         self._segments = sorted(segments | {line.segment for line in self.lines})
         self._open: dict[int, dict[str, _Parquet | _Stream]] = {}
 
+    def close(self) -> None:
+        """Close the files: a job of many ranks has more of them than there is room for."""
+        self._open.clear()
+
     def segments(self) -> list[int]:
         """Return the numbers of the segments, in order."""
         return self._segments
@@ -92,12 +96,13 @@ class RankTables:
         parts = [self.segment(segment, table, columns) for segment in segments]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
-    def step(self, step: int, table: str) -> pa.Table:
-        """Return the rows of a step; of an incomplete step those written so far."""
-        parts = [self.read(line.segment, table, *line.rows[table]) for line in self.lines if line.step == step]
+    def step(self, step: int, table: str, columns: list[str] | None = None) -> pa.Table:
+        """Return the rows of a step, of all columns or only of these; of an incomplete step those written so far."""
+        parts = [self.read(line.segment, table, *line.rows[table], columns) for line in self.lines if line.step == step]
         if not parts:
             tail = self.tail(table)
-            parts = [tail.filter(pc.equal(tail["step"], step))]
+            tail = tail.filter(pc.equal(tail["step"], step))
+            parts = [tail if columns is None else tail.select(columns)]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def tail(self, table: str) -> pa.Table:

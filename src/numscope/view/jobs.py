@@ -21,6 +21,8 @@ class Choice(NamedTuple):
     reference: str | None = None
     noise: tuple[str, ...] = ()
     map: str | None = None
+    steps: tuple[int, ...] | None = None  # None: all
+    ranks: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -102,7 +104,13 @@ def open_runs(choice: Choice) -> Callable[[Announce], Session]:
         announce("comparing")
         progress = _by_tenths(announce)
         comparison = compare(
-            choice.target, choice.reference, noise=choice.noise, map=choice.map or None, progress=progress
+            choice.target,
+            choice.reference,
+            noise=choice.noise,
+            map=choice.map or None,
+            steps=choice.steps,
+            ranks=choice.ranks,
+            progress=progress,
         )
         announce(f"{comparison.calls.num_rows:,} calls, {comparison.pairs.num_rows:,} tensors compared")
         return Session.of_comparison(comparison)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from numscope.compare.comparison import Comparison, compare
-from numscope.compare.resolution import Coarsest, part_of, sentence
+from numscope.compare.resolution import Coarsest, StepResolution, part_of, sentence
 from numscope.report.terminal.comparison import text
 from tests.unit.compare.scripted import Script, numbers
 from tests.unit.compare.test_judge import chain
@@ -75,12 +75,12 @@ def test_parts_of_a_model_are_named_by_their_first_number_and_joined() -> None:
     ]  # fmt: skip
     parts = [Coarsest(f"blocks.{n}", "forward", 0.02, "F.gelu", "bfloat16", 0.01) for n in (9, 10, 11)]
     parts.append(Coarsest("embed", "forward", 4e-6, "F.embedding", "bfloat16", 0.0))
-    told = sentence(parts, np.array([4e-6, 0.02]), 0)
+    told = sentence(StepResolution(((4e-6, 1), (0.02, 1)), 4e-6, 0, tuple(parts)))
     assert told.startswith("a wrong result above 4e-06 of a call's output would show; in blocks.9–11 only above 0.02")
 
 
 def test_calls_whose_rounding_may_be_as_large_as_their_results_are_said_to_be_unjudged() -> None:
-    told = sentence([Coarsest("", "forward", 1e-6, "F.gelu", "float32", 0.0)], np.array([1e-6]), 2)
+    told = sentence(StepResolution(((1e-6, 1),), 1e-6, 2, (Coarsest("", "forward", 1e-6, "F.gelu", "float32", 0.0),)))
     assert told.endswith("2 calls cannot be judged: rounding may be as large as their results")
 
 

@@ -1,12 +1,13 @@
-"""Compares the steps one after the other in this process."""
+"""Compares the ranks one after the other in this process, and the steps of each in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from numscope.compare.judge.findings import History
-from numscope.compare.steps import Place, StepResult, judge_step, measure_step
+from numscope.compare.parts.results import Results
+from numscope.compare.steps import Place, judge_step, measure_step
 from numscope.compare.thresholds import Thresholds
 from numscope.store.reader import Run
 
@@ -17,15 +18,20 @@ if TYPE_CHECKING:
 def compare_all(
     runs: tuple[Run, Run],
     noise: list[Run],
-    steps: Sequence[Place],
+    places: Sequence[Place],
     mapping: Map | None,
     thresholds: Thresholds,
     progress: Callable[[int, int], None] | None,
-) -> Iterator[StepResult]:
-    """Compare every (step, rank), in order; the history of a rank's earlier steps enters the verdicts of its later ones."""
-    histories: dict[int, History] = {}
-    for number, (step, rank) in enumerate(steps):
-        history = histories.setdefault(rank, History())
-        yield judge_step(runs, measure_step(runs, noise, step, rank, mapping), thresholds, history)
-        if progress is not None:
-            progress(number + 1, len(steps))
+    results: Results,
+) -> None:
+    """Compare every (step, rank); what a rank's earlier steps show enters the verdicts of its later ones."""
+    done = 0
+    for rank in sorted({place.rank for place in places}):
+        history = History()
+        for step in sorted(place.step for place in places if place.rank == rank):
+            results.add(judge_step(runs, measure_step(runs, noise, step, rank, mapping), thresholds, history))
+            done += 1
+            if progress is not None:
+                progress(done, len(places))
+        for run in (*runs, *noise):
+            run.forget(rank)

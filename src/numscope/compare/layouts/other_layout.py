@@ -9,6 +9,7 @@ from numscope.compare.load.wrappers import normalise
 from numscope.store.reader import Run
 
 ALL_RANKS = -1  # in place of a rank: the step of the whole job
+_COLUMNS = {"calls": ["order", "kind"], "slots": ["call", "slot", "tensor"], "tensors": ["tensor", "shape"]}
 _Shape = tuple[int, ...]
 _Signature = tuple[tuple[tuple[str, _Shape], ...], tuple[_Shape, ...]]
 
@@ -26,11 +27,14 @@ def differs(runs: tuple[Run, Run]) -> bool:
     common = sorted(set(target.steps) & set(reference.steps))
     if not common:
         return False
-    return any(
-        _signature(target, common[0], rank) != _signature(reference, common[0], rank)
-        for rank in target.ranks
-        if all(common[0] in run.rank_steps(rank) for run in runs)
-    )
+    for rank in target.ranks:
+        if all(common[0] in run.rank_steps(rank) for run in runs):
+            of_target, of_reference = (_signature(run, common[0], rank) for run in runs)
+            for run in runs:
+                run.forget(rank)
+            if of_target != of_reference:
+                return True
+    return False
 
 
 def whole_steps_of(run: Run) -> set[int]:
@@ -44,7 +48,7 @@ def _lacks_ranks(run: Run) -> bool:
 
 def _signature(run: Run, step: int, rank: int) -> _Signature:
     """Return the shapes of the parameters that a rank's optimizers update, and of the data that it is given."""
-    tables = run.step_tables(step, rank)
+    tables = run.step_tables(step, rank, _COLUMNS)
     shapes = dict(zip(tables.tensors["tensor"].to_pylist(), tables.tensors["shape"].to_pylist()))
     found: dict[str, list[tuple[str, _Shape]]] = {"optimizer": [], "data": []}
     for kind, rows in found.items():

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
 from numscope.compare.grafted import Graft, sentence
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 from numscope.core.language.chinese import language, say, translated
 from numscope.core.report import Origin, Report
 from numscope.core.untrusted import shown as safely_shown

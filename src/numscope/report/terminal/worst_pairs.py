@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from numscope.compare.comparison import Comparison
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 from numscope.store.schema import TableRow
 
 
@@ -69,15 +69,15 @@ class _Places:
     """The module and the phase of the call of each pair."""
 
     def __init__(self, calls: Rows) -> None:
-        parts = list(calls.batches(["module", "phase"]))
-        whole = pa.concat_tables(parts) if parts else pa.table({"module": [], "phase": []})
-        self._modules, self._phases = (whole[name].combine_chunks().dictionary_encode() for name in whole.column_names)
+        self._calls = calls
 
     def of(self, pairs: pa.Table) -> tuple[list[str], list[str]]:
         """Return modules and phases; an optimizer's are those of the parameters that it steps."""
-        rows = pairs["pair"].combine_chunks()
-        modules, phases = (column.take(rows).to_pylist() for column in (self._modules, self._phases))
-        slots = pairs["slot"].to_pylist()
+        rows = pairs["pair"].to_numpy()
+        begin = int(rows.min(initial=self._calls.num_rows))
+        calls = self._calls.slice(begin, int(rows.max(initial=begin - 1)) + 1 - begin, ["module", "phase"])
+        here = calls.take(pa.array(rows - begin))
+        modules, phases, slots = (column.to_pylist() for column in (here["module"], here["phase"], pairs["slot"]))
         return [module or _owner(slot) for module, slot in zip(modules, slots)], phases
 
 

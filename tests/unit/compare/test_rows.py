@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from numscope.compare.spool import Rows
+from numscope.compare.parts.rows import Rows
 
 SCHEMA = pa.schema([("number", pa.int32()), ("word", pa.string()), ("value", pa.float64())])
 
