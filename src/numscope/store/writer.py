@@ -42,7 +42,7 @@ _AHEAD = 16  # batches at most whose data is being written while the next are pr
 class _Command(Enum):
     """A command to the writer's thread."""
 
-    SETTLE = 1  # close the open segment, and begin another with the next batch
+    SETTLE = 1  # say how the rank ended, and rest
     CLOSE = 2
     NOTHING = 3  # the queue is empty
 
@@ -121,7 +121,7 @@ class RunWriter:
             self._check()
 
     def settle(self, end: str = rundir.CLOSED) -> None:
-        """Wait until everything handed over is written, its segment closed, and how it ended; more may follow."""
+        """Wait until everything handed over is written, and how it ended; more may follow, into the same segment."""
         with self._changed:
             self._check()
             self._end = end
@@ -240,7 +240,6 @@ class RunWriter:
         return self._files.begin(item if isinstance(item, Batch) else item())
 
     def _settle(self) -> None:
-        self._files.next_segment()
         if self._error is None:
             self._files.write_end(self._end)
 

@@ -250,18 +250,21 @@ def test_an_empty_run_opens(tmp_path: Path) -> None:
     assert (run.calls.num_rows, run.tensors.num_rows) == (0, 0)
 
 
-def test_settled_means_closed_segments_and_a_step_may_go_on_after_it(tmp_path: Path) -> None:
-    writer = RunWriter(tmp_path / "run", rank=0, manifest={})
+def test_a_settled_run_is_whole_and_a_step_may_go_on_after_it_in_the_same_segment(tmp_path: Path) -> None:
+    writer = RunWriter(tmp_path / "run", rank=0, manifest={"ends": True})
     arrays = arrays_of(0, 8)
     writer.write(batch_of(0, arrays[:4]))
     writer.end_step(0, {})
     writer.settle()
-    assert not list((tmp_path / "run").rglob("*.arrows"))
+    settled = open_run(tmp_path / "run")
+    assert settled.step_tables(0, 0).calls.num_rows == 4
+    assert settled.ends()[0] == "closed"
     later = batch_of(0, arrays[4:], first=4)
     slots = {**later.slots, "call": [0, *later.slots["call"][1:]], "tensor": [1, *later.slots["tensor"][1:]]}
     writer.write(Batch(later.calls, slots, later.tensors, {}, later.data))
     writer.end_step(0, {})
     writer.close()
+    assert [path.parent.name for path in (tmp_path / "run").rglob("calls.parquet")] == ["000000"]
     run = open_run(tmp_path / "run")
     assert run.steps == [0]
     assert run.step_tables(0, 0).calls.num_rows == 8

@@ -205,7 +205,7 @@ class RankFiles:
 
     def close(self, end: str) -> None:
         try:
-            if self._segment.bytes:  # else nothing is left to close, and the run may have been deleted
+            if self._segment.bytes and (not self._end or self._is_ours()):  # a run that has ended may be deleted
                 self._check_ours()
                 self._segment.close()
             self.write_end(end)
