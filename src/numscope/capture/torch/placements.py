@@ -1,4 +1,4 @@
-"""What libraries declare of a rank's parameters: cut over which ranks and in which dimension, or the same on all of them.
+"""Declared placement of a rank's parameters: cut over which ranks and in which dimension, or the same on all of them.
 
 Nothing is imported for it: a library's marks are on the parameters and modules, or they are not. Megatron and Transformer
 Engine mark parameters (`tensor_model_parallel`, `partition_dim`, `sequence_parallel`); DistributedDataParallel has a process

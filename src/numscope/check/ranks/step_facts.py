@@ -1,4 +1,4 @@
-"""What one rank did in one step, as far as the rules between ranks ask: its updates, calls, buffers and groups."""
+"""The facts of one rank in one step, as far as the rules between ranks ask: its updates, calls, buffers and groups."""
 
 from __future__ import annotations
 
