@@ -33,7 +33,7 @@ _AXES = {
 
 
 class Content(NamedTuple):
-    """What is known of a tensor's content."""
+    """The known content of a tensor."""
 
     bits: int | None  # its hash
     elements: int
@@ -92,7 +92,7 @@ class Group(NamedTuple):
 
 @dataclass
 class StepFacts:
-    """What one rank did in one step."""
+    """The facts of one rank in one step."""
 
     updates: list[Update] = field(default_factory=list)
     forward: list[Forward] = field(default_factory=list)

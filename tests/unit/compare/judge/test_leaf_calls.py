@@ -31,7 +31,7 @@ def test_an_error_that_follows_from_a_fault_excuses_nothing() -> None:
 
 def test_right_again() -> None:
     """A tensor made from a wrong one is right again if it is as near as plain rounding: within the call's own rounding,
-    without its cancellation, and 16 u at most (u is the unit roundoff, below)."""
+    without its cancellation, and 16 u at most (u is the [unit roundoff](rounding.md))."""
     target = chain(("Torch.tanh", off(G, 1e-3)), ("Torch.sigmoid", off(H, 1e-7)), ("Torch.exp", off(G, 1e-3, 8)))
     found = judged(target, chain(("Torch.tanh", G), ("Torch.sigmoid", H), ("Torch.exp", G)))
     assert found.verdict("Torch.sigmoid.0.forward") == "equivalent"
