@@ -394,17 +394,25 @@ def autograd_function(device: torch.device) -> Job:
     return _training(model, device, call=lambda tokens: Scaled.apply(compiled(tokens)))
 
 
+def _compiled_backward(loss: torch.Tensor) -> None:
+    from torch._dynamo import compiled_autograd
+
+    with compiled_autograd._enable(torch.compile(backend="inductor")):
+        loss.backward()
+
+
 @job
 def compiled_autograd(device: torch.device) -> Job:
-    from torch._dynamo import compiled_autograd as engine
-
     model = Llama().to(device)
+    return _training(model, device, call=torch.compile(model), backward=_compiled_backward)
 
-    def backward(loss: torch.Tensor) -> None:
-        with engine._enable(torch.compile(backend="inductor")):
-            loss.backward()
 
-    return _training(model, device, call=torch.compile(model), backward=backward)
+@job
+def compiled_autograd_eager(device: torch.device) -> Job:
+    """The forward pass is not compiled, its backward is."""
+    model = nn.Sequential(nn.Embedding(VOCABULARY, WIDTH), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.LayerNorm(WIDTH))
+    model.append(nn.Linear(WIDTH, VOCABULARY))
+    return _training(model.to(device), device, backward=_compiled_backward)
 
 
 @job

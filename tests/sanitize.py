@@ -23,6 +23,7 @@ _TESTS = (
     "tests/integration/test_api_usual.py",
     "tests/integration/test_aten_ordinary.py",
     "tests/integration/test_compiled_twins.py",
+    "tests/integration/test_compile.py",
 )
 _WATCHED = (
     "-fsanitize=address,undefined",

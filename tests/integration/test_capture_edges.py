@@ -62,6 +62,7 @@ def footprint(model):
         "versions": torch._C._autograd._unsafe_set_version_counter,
         "graphs": dict(vars(torch.cuda.CUDAGraph)),
         "switch": {name: value for name, value in vars(torch._dynamo.eval_frame).items() if "eval_frame" in name},
+        "backward": (torch.autograd._engine_run_backward, torch.autograd.graph._engine_run_backward),
         "resize": torch.UntypedStorage.resize_,
         "collectives": dict(torch.distributed.ProcessGroup.__dict__),
         "work": dict(torch.distributed.Work.__dict__),

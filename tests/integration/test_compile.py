@@ -222,3 +222,51 @@ def test_compiled_autograd_traces_no_call_of_ours(level, tmp_path):
     assert not [name for name in names if "detach" in name]
     assert [name for name in names if ".exp." in name and name.endswith("forward")]
     torch.testing.assert_close(x.grad, 2 * torch.ones(3).cos())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("twins", [True, False])
+@pytest.mark.parametrize("level", ["module", "mix", "aten"])
+def test_a_backward_of_compiled_autograd_is_recorded_at_its_ends(level, twins, tmp_path):
+    """What goes in, and what is left in parameters, is seen; what is inside is not."""
+    from torch._dynamo import compiled_autograd
+
+    torch._dynamo.reset()
+    tied = torch.nn.Linear(3, 3)
+    model = torch.nn.Sequential(tied, torch.nn.GELU(), tied, torch.nn.Linear(3, 2))
+    x, top = torch.ones(2, 3), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    with (
+        nullcontext() if twins else native.without(),
+        ns.capture(tmp_path / "run", model, level=level, keep="tensors", on_error="raise") as cap,
+    ):
+        for compiles in (True, False):
+            model.zero_grad()
+            with compiled_autograd._enable(torch.compile(backend="eager")) if compiles else nullcontext():
+                model(x).backward(top)
+            cap.step()
+    run = ns.open_run(tmp_path / "run")
+    for step in (0, 1):
+        assert (run.tensor("Module.Sequential.backward.0.input.0", step=step) == top.numpy()).all()
+        for module, number in (("0", 1), ("3", 0)):
+            for name in ("weight", "bias"):
+                grad = run.tensor(f"Module.{module}.Linear.backward.{number}.parameters_grad.{name}", step=step)
+                assert (grad == model.get_submodule(module).get_parameter(name).grad.numpy()).all()
+    rows = run.tensors.select(["step", "name"]).to_pylist()
+    seen = {row["name"] for row in rows if row["step"] == 0 and ".backward." in row["name"]}
+    assert not [name for name in seen if "GELU" in name or ("Module.0." in name and "_grad." not in name)], seen
+    assert run.skipped()["compiled region: its inside is not seen"] >= 1
+
+
+@pytest.mark.parametrize("verify", [False, True])
+@pytest.mark.parametrize("level", ["mix", "aten"])
+def test_higher_order_operators_run_under_our_modes(level, verify, tmp_path):
+    """A compiled checkpoint calls one in its backward, where the engine has our modes on."""
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+    x = torch.ones(4, 4)
+    with ns.capture(tmp_path / "run", None, level=level, verify=verify, on_error="raise"):
+        state, made = run_and_save_rng_state(torch.ops.aten.bernoulli.p, x, 0.5)
+        again = run_with_rng_state(state, torch.ops.aten.bernoulli.p, x, 0.5)
+        torch.exp(x)
+    assert torch.equal(made, again)
+    assert [name for name in ns.open_run(tmp_path / "run").calls["name"].to_pylist() if ".exp." in name]

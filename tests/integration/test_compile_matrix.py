@@ -42,6 +42,9 @@ def plain() -> Iterator[compiled.Plain]:
         ("optimizer_function", "module", False, "between"),
         ("checkpoint_outside", "api", True, "before"),
         ("checkpoint_outside", "aten", True, "after"),
+        ("compiled_autograd_eager", "mix", True, "before"),
+        ("compiled_autograd_eager", "aten", False, "between"),
+        ("compiled_autograd_eager", "module", True, "after"),
     ],
 )
 def test_a_compiled_job_does_the_same_as_without_capture(

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import numscope as ns
 from numscope.capture.recording.unwritten import UnwrittenLimit
@@ -129,6 +131,59 @@ def test_calls_of_all_kinds_are_recorded_alike(tmp_path: Path, level: str) -> No
                 capture.step()
         found.append(tables(tmp_path / name))
     assert_alike(found[1], found[2])
+
+
+class Tagged(torch.Tensor):
+    """A tensor of the job's own class."""
+
+
+def odd_job(region: Any, layer: torch.nn.Module) -> torch.Tensor:
+    """Call operators of tensors that are none of the usual ones, with a compiled region among them."""
+    x = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
+    with FakeTensorMode() as mode:
+        fake = F.gelu(torch.ones(2, 3)) @ torch.ones(3, 2)
+    (fake + 1).sum()
+    mode.from_tensor(x.detach()).exp()
+    functional = torch._to_functional_tensor(x.detach().clone())
+    torch._sync(functional)
+    repr(functional)
+    torch.func.functionalize(lambda y: y.clone().add_(1).view(3, 2).sin())(x.detach())
+    torch.func.vmap(lambda y: layer(y).tanh())(x.detach())
+    torch.func.grad(lambda y: region(y).sum())(x.detach())
+    wrapped = F.relu(TwoTensor(x.detach().clone(), x.detach().clone()) * 2)
+    tagged = layer((x * 1).as_subclass(Tagged)).as_subclass(torch.Tensor)
+    sparse = x.detach().to_sparse() * 2
+    meta = torch.ones(2, device="meta") + 1
+    complex_ = torch.view_as_complex(torch.ones(3, 2)).conj() * 2
+    with torch.inference_mode():
+        torch.ones(3).mul_(2)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged) * 2
+    del wrapped, sparse, meta, nested
+    return region(tagged * 2).sum() + region(x).sum() + complex_.real.sum()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("level", ["module", "mix", "aten"])
+def test_unusual_tensors_and_compiled_regions_are_recorded_alike(tmp_path: Path, level: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    layer = torch.nn.Linear(3, 3)
+    region = torch.compile(lambda y: layer(y).sin() * y, backend="aot_eager")
+    found, losses = [], []
+    for name, without in (("first", nullcontext), ("compiled", nullcontext), ("python", native.without)):
+        with without(), ns.capture(tmp_path / name, layer, level=level, on_error="raise") as capture:
+            for _ in range(2):
+                layer.zero_grad()
+                loss = odd_job(region, layer)
+                loss.backward()
+                losses.append((loss.item(), float(layer.weight.grad.sum())))
+                capture.step()
+        found.append(tables(tmp_path / name))
+    assert_alike(found[1], found[2])
+    layer.zero_grad()
+    loss = odd_job(region, layer)
+    loss.backward()
+    assert set(losses) == {(loss.item(), float(layer.weight.grad.sum()))}
 
 
 def test_usual_calls_do_not_come_to_pythons_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

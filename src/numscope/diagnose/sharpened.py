@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, wraps
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numscope.compare.comparison import Asked, CompareOptions, Comparison
 from numscope.compare.comparison import compare as compare_as_recorded
 from numscope.compare.comparison import merge_parts as merge_parts_as_recorded
 from numscope.compare.resolution import TYPICAL_FAULT
+from numscope.core.job_files.regions import FILE
 from numscope.core.report import Report
 from numscope.store.reader import Run
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 def compare(
     target: str | os.PathLike[str] | Run, reference: str | os.PathLike[str] | Run, **options: Unpack[CompareOptions]
 ) -> Comparison:
-    """Compare two runs, by lockstep too where what was recorded cannot decide."""
+    """Compare two runs, by lockstep too where what was recorded cannot decide, and by what compiled regions show."""
     return sharpened(compare_as_recorded(target, reference, **options))
 
 
@@ -45,8 +47,17 @@ def merge_parts(
 
 
 def sharpened(comparison: Comparison) -> Comparison:
-    """Return a comparison with what lockstep says, where it cannot tell a typical fault from rounding by itself."""
-    if not is_coarse(comparison.report) or find_spec("torch") is None:
+    """Return a comparison with what lockstep says, where it cannot tell a typical fault from rounding by itself.
+
+    Where compiled regions differ and can be looked into, what they show decides.
+    """
+    if find_spec("torch") is None:
+        return comparison
+    if comparison.verdict == "diverged" and has_regions(comparison.target):
+        from numscope.diagnose.regions.explain import with_regions
+
+        return replace(comparison, report=with_regions(comparison, comparison.report))
+    if not is_coarse(comparison.report):
         return comparison
     from numscope.diagnose.lockstep import lockstep
     from numscope.diagnose.recorded.paired_step import pair_step
@@ -56,6 +67,11 @@ def sharpened(comparison: Comparison) -> Comparison:
         return pair_step(comparison, step, rank)
 
     return replace(comparison, report=lockstep(comparison, paired))
+
+
+def has_regions(run: Run) -> bool:
+    """Tell whether a run has compiled regions that can be looked into."""
+    return any((Path(run.path) / f"rank{rank}" / FILE).exists() for rank in run.ranks)
 
 
 def is_coarse(report: Report) -> bool:

@@ -91,7 +91,7 @@ class TorchFrontend(Installed, Frontend):
         native.adopt()
         self.install(*self._parts)
         self.watch.forward_on = True
-        self.watch.on = True
+        self.watch.on = not self.regions.gave_way
 
     def stop(self) -> None:
         """Undo everything that start did; what runs from here on is not seen."""

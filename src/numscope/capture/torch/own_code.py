@@ -9,14 +9,22 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch._C._dynamo.eval_frame import get_eval_frame_callback, set_eval_frame
 
 from numscope.capture.torch.thread import ThreadState
 
 _is_disabled = torch._C._is_torch_function_all_disabled
+_dynamo: Any = getattr(torch._C._dynamo, "eval_frame", None)  # what switches Dynamo in a thread
+
+
+def _never() -> None:
+    """Stand for the switch in a torch that has none."""
+
+
+_switch: Any = getattr(_dynamo, "set_eval_frame", None)
+_switched_on: Any = _never if _switch is None else getattr(_dynamo, "get_eval_frame_callback", _never)
 
 
 class Watched(Protocol):
@@ -66,15 +74,15 @@ class OwnCode:
         self._guard = None if _is_disabled() else torch._C.DisableTorchFunction() if nested else state.guard
         if self._guard is not None:
             self._guard.__enter__()
-        self._dynamo = get_eval_frame_callback()
+        self._dynamo = _switched_on()
         if self._dynamo is not None:
-            set_eval_frame(None)
+            _switch(None)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         if self._dynamo is not None:
-            set_eval_frame(self._dynamo)
+            _switch(self._dynamo)
         if self._guard is not None:
             self._guard.__exit__(None, None, None)
         self._state.busy = self._nested

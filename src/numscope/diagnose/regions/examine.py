@@ -30,7 +30,7 @@ class Finding:
 
     region: str
     step: int
-    kind: str  # kernel, write, decomposition
+    kind: str  # kernel, write (lost), miswrite (of another value), decomposition, custom
     name: str  # the kernel's, or the operator's
     operators: tuple[str, ...]
     place: Place | None
@@ -50,6 +50,8 @@ class Finding:
             return f"the custom operator {self.name}{where} is what remains: {rest}"
         if self.kind == "write":
             return f"wrong: the in-place write {self.name}{where} is lost in the compiled graph"
+        if self.kind == "miswrite":
+            return f"wrong: the in-place write {self.name}{where} leaves another value, {self.error:.0e} off in any precision"
         assert self.judged is not None
         what = ", ".join(self.operators[:4]) or self.name
         errors = f"{self.judged.compiled:.0e} against {self.judged.eager:.0e}"
@@ -281,39 +283,59 @@ def _runnable(graph: Graph, given: Iterable[str]) -> list[str]:
 
 
 def _writes(region: Region) -> Iterator[Finding | str]:
-    """Yield the writes to inputs that the program makes and the region did not."""
+    """Yield the writes to inputs that the program makes, and the graph does not, or makes with other values."""
     traced, given = region.traced, _traced_inputs(region)
     by_name = {traced.placeholders[_number(name) or 0]: name for name in region.graph.placeholders}
+    writers: dict[str, list[NodeEntry]] = {}
     for name, node in traced.nodes.items():
-        if not _writes_in_place(node) or not traced.inputs[name]:
+        if _writes_in_place(node) and traced.inputs[name]:
+            written = _base(traced, traced.inputs[name][0])
+            if isinstance(given.get(written), torch.Tensor):
+                writers.setdefault(written, []).append(node)
+    if not writers:
+        return
+    made, left_out = _after(region.graph, region.inputs)
+    after, unknown = _after(traced, given)
+    for written, nodes in writers.items():
+        inside, before = by_name[written], given[written]
+        if written in unknown or inside in left_out:
+            yield f"{written}: what is written to it is not known"
             continue
-        written = _base(traced, traced.inputs[name][0])
-        if written not in given or not isinstance(given[written], torch.Tensor):
+        moved = relative_error(after[written], to_double(before))
+        if not moved or torch.equal(after[written].to(before.dtype), before):
             continue
-        before = given[written]
-        try:
-            after = traced.run([*_runnable(traced, given)], given, double)[written]
-        except CannotRun as why:
-            yield f"{written}: {why}"
-            return
-        now = region.after.get(by_name[written], before)
-        moved = relative_error(after, to_double(before))
-        if moved and torch.equal(now, before) and not torch.equal(after.to(before.dtype), before):
-            yield Finding(
-                region.name,
-                region.run["step"],
-                "write",
-                name,
-                (node["target"],),
-                node["place"],
-                node["module"],
-                True,
-                moved,
-            )
+        if _is_given_back(region, after[written], len(writers)):
+            continue
+        is_lost = torch.equal(region.after.get(inside, before), before)
+        error = relative_error(made[inside], after[written])
+        if is_lost or error > _SAME:
+            node = nodes[0] if is_lost else nodes[-1]
+            kind, size = ("write", moved) if is_lost else ("miswrite", error)
+            name, operators = node["name"], (node["target"],)
+            where = node["place"], node["module"]
+            yield Finding(region.name, region.run["step"], kind, name, operators, *where, True, size)
+
+
+def _after(graph: Graph, given: Mapping[str, Any]) -> tuple[Values, set[str]]:
+    """Return the values of a graph in float64 when all has run, and the inputs to which what was not made is written."""
+    names = _runnable(graph, given)
+    left = [name for name in graph.nodes if name not in names and _writes_in_place(graph.nodes[name])]
+    unknown = {_base(graph, graph.inputs[name][0]) for name in left if graph.inputs[name]}
+    return graph.run(names, given, double), unknown
+
+
+def _is_given_back(region: Region, value: torch.Tensor, most: int) -> bool:
+    """Tell whether a region gives a value to its caller, which writes it: such values are its first outputs."""
+    return any(
+        isinstance(one, torch.Tensor) and one.shape == value.shape and torch.allclose(one.to(value.dtype), value, 1e-2)
+        for one in region.outputs[:most]
+    )
 
 
 def _writes_in_place(node: NodeEntry) -> bool:
     short = node["target"].rpartition(".")[2]
+    if node["target"].startswith("ops."):
+        short = node["target"].split(".")[-2]
     return (short.endswith("_") and not short.startswith("__")) or short in ("setitem", "iadd", "imul", "isub")
 
 
@@ -327,10 +349,10 @@ def _base(graph: Graph, name: str) -> str:
 class _Made:
     """Values in float64, to be found by their content: whatever shape a graph gives them."""
 
-    def __init__(self, values: Mapping[str, Any]) -> None:
+    def __init__(self, values: Mapping[str, Any], all_dtypes: bool = False) -> None:
         self._by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, value in values.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
+            if isinstance(value, torch.Tensor) and (all_dtypes or value.is_floating_point()):
                 self._by_size.setdefault(value.numel(), []).append((name, value.detach().flatten()))
 
     def nearest(self, value: torch.Tensor) -> tuple[float, str]:
@@ -378,9 +400,12 @@ def _first_unlike(
         if name not in seen:
             value = values.get(name)
             seen[name] = 0.0
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel():
+            if isinstance(value, torch.Tensor) and value.numel():
                 mine = {one: made[one] for one in _results(graph, name) if one in made}
-                seen[name] = (_Made(mine) if mine else found).nearest(value)[0]
+                if value.is_floating_point():
+                    seen[name] = (_Made(mine) if mine else found).nearest(value)[0]
+                elif mine:  # choices and places: a graph that needs none of them has others
+                    seen[name] = _Made(mine, all_dtypes=True).nearest(value)[0]
         return seen[name]
 
     for end in ends:

@@ -24,7 +24,29 @@ _LOW = (torch.bfloat16, torch.float16)
 _REFUSED = ("aten.from_file", "aten.record_stream", "aten.set_", "aten.resize_")  # they reach out of the graph
 _NAMESPACES = ("aten", "prims")
 _RANDOM = ("rand", "seed", "bernoulli", "dropout", "multinomial", "normal_", "uniform", "exponential", "poisson")
-_CONTEXTS = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled")
+_CONTEXTS = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled", "_log_api_usage_once")  # they make no value
+# Torch's functions that make tensors of plain numbers: no mode of torch's sees them, so that torch does not list them.
+_FACTORIES = (
+    "arange",
+    "as_tensor",
+    "can_cast",
+    "empty",
+    "empty_strided",
+    "eye",
+    "full",
+    "linspace",
+    "logspace",
+    "ones",
+    "promote_types",
+    "range",
+    "result_type",
+    "scalar_tensor",
+    "tensor",
+    "tril_indices",
+    "triu_indices",
+    "zeros",
+)
+_ATTRIBUTES = ("T", "mT", "H", "mH", "real", "imag", "shape", "ndim", "dtype", "device", "requires_grad", "is_cuda")
 
 
 class CannotRun(Exception):
@@ -56,7 +78,7 @@ class _Widened(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.aten.view.dtype:
+        if func is torch.ops.aten.view.dtype and any(self._widen(one) != one for one in (args[0].dtype, args[1])):
             raise CannotRun("it looks at the bits of numbers")
         return self.widened(
             func(*tree_map(self._argument, tuple(args)), **tree_map(self._argument, dict(kwargs or {})))
@@ -269,14 +291,30 @@ def _operator(target: str) -> Any:
 def _functions() -> dict[str, Callable[..., Any]]:
     """Return torch's functions of tensors by name, and Python's operators: nothing else is ever called."""
     found = {overrides.resolve_name(function) or "": function for function in overrides.get_testing_overrides()}
+    found |= {f"torch.{name}": getattr(torch, name) for name in _FACTORIES}
+    found |= {
+        f"torch._C._nn.{name}": value
+        for name, value in vars(torch._C._nn).items()
+        if not name.startswith("__") and hasattr(torch.ops.aten, name)
+    }
+    found["builtins.getattr"] = _attribute
     return found | {f"operator.{name}": getattr(operator, name) for name in dir(operator) if not name.startswith("__")}
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """Return an attribute of a tensor that is a view of it, or a plain fact."""
+    if not isinstance(value, torch.Tensor) or name not in _ATTRIBUTES:
+        raise CannotRun(f"the attribute {name} is not read here")
+    return getattr(value, name)
 
 
 def _function(node: NodeEntry) -> Callable[..., Any]:
     """Return what a node calls: an operator of torch's or a registered one, a function or a method of tensors."""
     target = node["target"]
     if node["op"] == "call_method":
-        method = _functions().get(f"torch.Tensor.{target}")
+        method = _functions().get(f"torch.Tensor.{target}") if f"aten.{target}" not in _REFUSED else None
+        if method is None and hasattr(torch.ops.aten, target) and f"aten.{target}" not in _REFUSED:
+            method = getattr(torch.Tensor, target, None)  # which torch does not list: it has no override
         if method is None:
             raise CannotRun(f"{target} is no method of tensors")
         return method

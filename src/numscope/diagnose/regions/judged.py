@@ -72,8 +72,10 @@ def judge(recorded: torch.Tensor, run: Run) -> Judged:
 def runner(graph: Graph, name: str, known: Mapping[str, Any]) -> Run:
     """Return what makes the value of a node from known ones."""
     names = graph.needed(name, known)
-    read = {one for node in names for one in graph.inputs[node]}
-    given = {one: value for one, value in known.items() if one in read and one != name}
+    read = {one for node in names for one in graph.inputs[node]} - {name}
+    if graph.nodes[name]["op"] in ("placeholder", "get_attr"):  # a copy of an input
+        read.add(name)
+    given = {one: value for one, value in known.items() if one in read}
 
     def run(widen: Widen, generator: torch.Generator | None) -> torch.Tensor:
         value = graph.run(names, given, widen, generator)[name]

@@ -98,7 +98,7 @@ class TorchGuard(Installed):
             parts.append(Functions(job.watch, lambda watch, *call: watch_call(job, *call)))
         self.install(*parts)
         job.recorder.begin_step(job.tracker.step)
-        self.watch.on = True
+        self.watch.on = not self.regions.gave_way
 
     def stop(self) -> None:
         """Undo everything that start did."""

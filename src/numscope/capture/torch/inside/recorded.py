@@ -10,9 +10,10 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,6 +43,13 @@ _LOWERING, _RUNNING, _TRACING = "torch._inductor.graph", "torch._inductor.output
 _COMMUNICATES = ("_c10d_functional", "c10d", "_dtensor")
 
 
+class _Framed(NamedTuple):
+    """A compiled graph, and Dynamo's number of the frame that it was compiled for."""
+
+    compiled: weakref.ref[Any]
+    frame: str
+
+
 class Inside:
     """The graphs and runs of a capture's compiled regions."""
 
@@ -53,6 +61,7 @@ class Inside:
         self._traced: dict[str, list[NodeEntry]] = {}
         self._places: dict[str, dict[int, Place]] = {}
         self._reruns: dict[str, Rerun | str] = {}
+        self._frames: dict[int, _Framed] = {}  # of each compiled graph, by its id
         self._runs: list[_Run] = []
         self._done: set[tuple[int, str]] = set()
         self._lacks: dict[str, None] = {}
@@ -68,6 +77,7 @@ class Inside:
         watched: tuple[tuple[str, str, str, Callable[..., Any]], ...] = (
             (_TRACING, "OutputGraph", "call_user_compiler", self._tracing),
             (_LOWERING, "GraphLowering", "compile_to_module", self._lowering),
+            (_RUNNING, "CompiledFxGraph", "post_compile", self._compiled),
             (_RUNNING, "CompiledFxGraph", "__call__", self._running),
         )
         for module, owner, name, around in watched:
@@ -116,18 +126,40 @@ class Inside:
         named = {node.target: getattr(lowering.module, node.target) for node in graph.nodes if node.op == "get_attr"}
         self._constants[entry["key"]] = {name: t for name, t in named.items() if isinstance(t, torch.Tensor)}
 
+    def _compiled(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def post_compile(compiled: Any, *args: object, **kwargs: object) -> Any:
+            self._frames[id(compiled)] = _Framed(weakref.ref(compiled), _frame())
+            return original(compiled, *args, **kwargs)
+
+        return post_compile
+
+    def _graph_of(self, compiled: Any) -> str:
+        """Return the key of what is known of a compiled graph; frames that are alike have the same one from the cache."""
+        key: str = compiled.cache_key
+        entry = self._graphs.get(key)
+        known = self._frames.get(id(compiled))
+        if entry is None or known is None or known.compiled() is not compiled or known.frame in ("", entry["frame"]):
+            return key
+        frame, own = known.frame, f"{key}@{known.frame}"
+        if own not in self._graphs:
+            traced = self._traced.get(frame, []) if entry["kind"] != "backward" else []
+            self._graphs[own] = GraphEntry(**{**entry, "key": own, "frame": frame, "traced": traced})
+            self._constants[own] = self._constants.get(key, {})
+        return own
+
     def _running(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(compiled: Any, inputs: Sequence[Any]) -> Any:
             run = None
-            if self._is_wanted(compiled.cache_key):
+            key = self._graph_of(compiled)
+            if self._is_wanted(key):
                 with OwnComputation(self._watch, "a region's inputs"):
-                    run = _Run(self._step(), compiled.cache_key, inputs)
+                    run = _Run(self._step(), key, inputs)
             if run is None:
                 return original(compiled, inputs)
             kept = list(inputs)  # which the region forgets as it goes
             outputs = original(compiled, inputs)
             with OwnComputation(self._watch, "a region's buffers"):
-                run.ran(compiled, kept, outputs, self._rerun(compiled))
+                run.ran(compiled, kept, outputs, self._rerun(key, compiled))
                 self._runs.append(run)
             return outputs
 
@@ -153,9 +185,8 @@ class Inside:
             return False
         return True
 
-    def _rerun(self, compiled: Any) -> Rerun | str:
+    def _rerun(self, key: str, compiled: Any) -> Rerun | str:
         """Return the code that runs a graph again, or why it is not to be run again."""
-        key = compiled.cache_key
         if key not in self._reruns:
             self._reruns[key] = self._made(compiled, self._graphs[key]["nodes"])
         return self._reruns[key]

@@ -60,6 +60,8 @@ class AtenMode(TorchDispatchMode):
         self._epoch = -1
         self._lock = threading.Lock()
 
+    supports_higher_order_operators = True  # else torch refuses them under a mode
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # the mode is off wherever dynamo is on, see `compiled.py`: nothing needs to be switched at each operator
@@ -70,8 +72,13 @@ class AtenMode(TorchDispatchMode):
         """Run an operator of any kind, and record it."""
         watch = self._watch
         state: State = watch.thread.here
-        operator = self._operators.get(id(func)) or self._know(func)
         kwargs = kwargs or {}
+        operator = self._operators.get(id(func))
+        if operator is None:
+            if isinstance(func, torch._ops.HigherOrderOperator):  # torch has taken the mode off for what it calls
+                watch.tensors.drop_all_carried_over()
+                return func(*args, **kwargs)
+            operator = self._know(func)
         if operator.silent or state.busy or not watch.on or (operator.in_group and state.collective):
             return func(*args, **kwargs)
         if is_in_compiled_backward() or is_faked():

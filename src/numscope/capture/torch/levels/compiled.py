@@ -12,10 +12,10 @@ Dynamo is not loaded for this: where it is not yet, its import is watched.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
+import warnings
 from collections.abc import Callable
+from functools import wraps
 from types import CodeType, FrameType, FunctionType, SimpleNamespace
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 from torch.optim import Optimizer
 
 from numscope.capture.torch import patching
+from numscope.capture.torch.autograd.compiled_autograd import CompiledAutograd
 from numscope.capture.torch.levels.step_hooks import region_begins, region_ends
 from numscope.capture.torch.own_code import mark_own_functions
 from numscope.capture.torch.thread import Undo
@@ -30,13 +31,13 @@ from numscope.capture.torch.watch import Watch
 
 _DYNAMO = "torch._dynamo"
 _SWITCH = f"{_DYNAMO}.eval_frame"  # the module whose function switches Dynamo on and off in a thread
-_AUTOGRAD = f"{_DYNAMO}.compiled_autograd"
 _SWITCHES = ("set_eval_frame", "_maybe_set_eval_frame")
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # A torch that has no flag is asked each time.
 flags: Any = (
     torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(_is_compiling_flag=True)
 )
+_UNKNOWN = "this torch does not tell when a compiled region runs: nothing is recorded where something is compiled"
 _BACKWARD = "CompiledFunctionBackward"  # the node of a compiled region; the engine's threads have our modes on
 _task = torch._C._current_graph_task_id
 _node = torch._C._current_autograd_node
@@ -92,12 +93,13 @@ class CompiledRegions:
         self._users = 0  # the capture, and what counts its steps: that also sees the steps that are not recorded
         self._undo: list[Undo] = []
         self._between: set[CodeType] = set()  # functions of Dynamo's between the frame of a region and the switch
+        self.gave_way = False  # nothing is recorded any more
 
     def install(self) -> Undo:
         """Watch Dynamo, now or when it is loaded; return what ends that."""
         self._users += 1
         if self._users == 1 and _SWITCH in sys.modules:
-            self._watch_dynamo()
+            self._watch_dynamo(is_loaded=True)
         elif self._users == 1:
             self._undo.append(patching.when_imported(_DYNAMO, self._watch_dynamo))
         return patching.together([self._end])
@@ -108,10 +110,12 @@ class CompiledRegions:
             patching.together(self._undo)()
             self._undo.clear()
 
-    def _watch_dynamo(self) -> None:
+    def _watch_dynamo(self, is_loaded: bool = False) -> None:
         module: Any = sys.modules.get(_SWITCH)
         original = getattr(module, "set_eval_frame", None)
+        handler: Any = getattr(sys.modules.get(f"{_DYNAMO}.callback"), "callback_handler", None)
         if original is None:
+            self._give_way_to_compile(is_loaded)
             return
         mark_own_functions()
         switched, sys_frame = self._switched, sys._getframe
@@ -129,40 +133,49 @@ class CompiledRegions:
         optimized: Any = getattr(module, "OptimizedModule", None)
         if "_initialize" in vars(optimized or object):
             self._undo.append(_set_aside_in(optimized, "_initialize"))
-        self._leave_compiled_autograd()
-        handler: Any = getattr(sys.modules.get(f"{_DYNAMO}.callback"), "callback_handler", None)
+        self._undo += CompiledAutograd(self._watch, self._leave, self._enter).install()
+        self._handler = handler
         if handler is not None:
-            self._handler = handler
             self._undo.append(self._forget_compilations)
 
-    def _leave_compiled_autograd(self) -> None:
-        """Have our mode off while compiled autograd traces a backward: its tensors are fake there, and no mode says so."""
-        if importlib.util.find_spec(_AUTOGRAD) is None:
+    def _give_way_to_compile(self, is_loaded: bool) -> None:
+        """In a torch that does not tell when a region runs, record nothing once something is compiled, or may be."""
+        here: FrameType | None = sys._getframe()
+        while here is not None and here.f_code is not torch.compile.__code__:
+            here = here.f_back
+        if is_loaded or here is not None:
+            self._give_way()
             return
-        tracer: Any = getattr(importlib.import_module(_AUTOGRAD), "AutogradCompilerInstance", None)
-        if not {"begin_capture", "end_capture"} <= vars(tracer or object).keys():
-            return
-        here, leave, enter = self._watch.thread, self._leave, self._enter
-        begin_capture, end_capture = tracer.begin_capture, tracer.end_capture
+        original = torch.compile
 
-        def begin(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            instance._numscope_was_on = here.here.entered
-            leave()
-            return begin_capture(instance, *args, **kwargs)
+        @wraps(original)
+        def compile_(*args: Any, **kwargs: Any) -> Any:
+            if not self.gave_way:
+                self._give_way()
+            return original(*args, **kwargs)
 
-        def end(instance: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                run, *rest = end_capture(instance, *args, **kwargs)
-            finally:
-                if getattr(instance, "_numscope_was_on", False) and self._watch.on:
-                    enter()
-            return (_without_our_hooks(run), *rest)
+        self._undo.append(patching.keep(torch, "compile", compile_))
 
-        self._undo += [patching.keep(tracer, "begin_capture", begin), patching.keep(tracer, "end_capture", end)]
+    def _give_way(self) -> None:
+        self._leave()
+        if not self._is_aside:
+            patching.set_aside()
+            self._is_aside = True
+            self._undo.append(self._put_back)
+        self._watch.on = False
+        if not self.gave_way:
+            self.gave_way = True
+            self._watch.recorder.skip(_UNKNOWN, fault=True)
+            warnings.warn(f"numscope: {_UNKNOWN}; training goes on", stacklevel=2)
+
+    def _put_back(self) -> None:
+        self._is_aside = False
+        patching.put_back()
 
     # Compilations -------------------------------------------------------------------------------------------------
 
     _handler: Any = None
+    _is_aside = False  # all that we have replaced in torch: for good, or while a region runs
 
     def _watch_compilations(self) -> None:
         """Have torch's own functions in their places while Dynamo traces and compiles. A reset of Dynamo forgets that."""
@@ -211,12 +224,16 @@ class CompiledRegions:
             here.region = None
             if region.begun:
                 region_ends(frame, region.stepping)
+                if self._handler is None:
+                    patching.put_back()
             if region.entered and self._watch.on:
                 self._enter()
 
     def _begin(self, region: Region) -> None:
         region.begun = True
         region.stepping = region_begins(region.frame)
+        if self._handler is None:  # it does not tell when it compiles
+            patching.set_aside()
         self._watch_compilations()
         self._unseen()
         if self._watch.on:
@@ -232,24 +249,6 @@ def _compilation_begins(*_: object) -> None:
 
 def _compilation_ends(*_: object) -> None:
     patching.put_back()
-
-
-def _nothing(*_: object) -> None:
-    """Stand in for a hook of ours."""
-
-
-def _without_our_hooks(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Give what runs a compiled backward no hook of ours: Dynamo would compile it, or break the graph there."""
-
-    def run_backward(compiled: Any, inputs: Any, sizes: Any, scalars: Any, hooks: Any, *rest: Any) -> Any:
-        return run(compiled, inputs, sizes, scalars, [_nothing if _is_ours(hook) else hook for hook in hooks], *rest)
-
-    return run_backward
-
-
-def _is_ours(hook: object) -> bool:
-    owner = hook if hasattr(hook, "__code__") else type(getattr(hook, "__self__", hook))
-    return str(getattr(owner, "__module__", "")).startswith("numscope.")
 
 
 def _set_aside_in(owner: type, name: str) -> Undo:

@@ -249,7 +249,15 @@ def _try_out(native: Any) -> None:
         if native.facts(tensor) != told:
             raise RuntimeError("the compiled functions see another tensor than torch does")
     odd = [torch.ones(2, device="meta"), torch.ones(2, dtype=torch.complex64).conj(), torch.eye(2).to_sparse()]
+    odd += [torch.ones(2).as_subclass(type("Tagged", (torch.Tensor,), {})), torch._to_functional_tensor(torch.ones(2))]
     with torch.inference_mode():
         odd.append(torch.ones(2))
-    if any(native.facts(tensor) is not None for tensor in odd):
+    with importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode():
+        odd.append(torch.ones(2))
+
+    def is_usual(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(native.facts(tensor) is not None)
+
+    odd_inside = torch.func.vmap(is_usual)(torch.ones(2, 2))
+    if odd_inside.any() or any(native.facts(tensor) is not None for tensor in odd):
         raise RuntimeError("the compiled functions take an unusual tensor for a usual one")

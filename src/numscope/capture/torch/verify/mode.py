@@ -89,6 +89,8 @@ class VerifyMode(TorchDispatchMode):
         self._place = 0
         self._optimizer = -1  # order of the optimizer's step that runs
 
+    supports_higher_order_operators = True  # else torch refuses them under a mode
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
@@ -99,6 +101,8 @@ class VerifyMode(TorchDispatchMode):
         """Run an operator, and compute a sample of what it makes again."""
         watch = self._watch
         kwargs = kwargs or {}
+        if isinstance(func, torch._ops.HigherOrderOperator):  # torch has taken the mode off for what it calls
+            return func(*args, **kwargs)
         if watch.thread.here.busy or not watch.on:
             return run(func, args, kwargs)
         if types and not OUR_TYPES.issuperset(types):
