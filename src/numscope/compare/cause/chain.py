@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from numscope.compare.align.arguments import Difference, differences
-from numscope.compare.cause.changes import changes
+from numscope.compare.cause.changes import changes, class_of_call
 from numscope.compare.cause.recorded import Frame, RecordedCall, RecordedRun
 from numscope.compare.cause.sources import ProgramSources
 from numscope.compare.cause.values import conditions_followed, followed, module_followed, value_text
@@ -41,7 +41,7 @@ def chain_of(origin: Origin, target: RecordedRun, reference: RecordedRun) -> Cha
     if not target.sources.definitions:
         return Chain()
     orders = origin.details.get("target_order"), origin.details.get("reference_order")
-    call, other = target.call(origin.step, orders[0]), reference.call(origin.step, orders[1])
+    call, other = (run.call(origin.step, order) for run, order in zip((target, reference), orders, strict=True))
     if origin.kind == "parameter":  # it shows in a module's slot; of interest is the call that filled it
         slot = origin.details.get("slot")
         call, other = (
@@ -109,9 +109,9 @@ def _optimizer(
 ) -> Iterator[str]:
     """Yield the place of the optimizer's own step: the user's line only calls it."""
     for one, sources, of in ((call, target, ""), (other, reference, " in the reference")):
-        name = one.name.split(".")[1] if one is not None else ""
+        name = class_of_call(one.name) if one is not None else ""
         step = next((method for method in sources.methods(name) if method.node.name == "step"), None)
-        if step is not None and (not of or call is None or name != call.name.split(".")[1]):
+        if step is not None and (not of or call is None or name != class_of_call(call.name)):
             yield f"{name}.step, {step.place()}{of}"
 
 

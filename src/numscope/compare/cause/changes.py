@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from numscope.compare.cause.recorded import RecordedCall
-from numscope.compare.cause.sources import Definition, Place, ProgramSources
+from numscope.compare.cause.sources import Definition, NamesOfBoth, Place, ProgramSources
 from numscope.compare.cause.statements import Statement, feeding, statements
 from numscope.core.report import Origin
 
@@ -50,11 +50,12 @@ def changes(
             definition = both.target if both.is_own else both.reference
             found.append(change_of(both.target, both.reference, RunningLine(definition, both.line, both.is_own)))
     if not any(found):
-        kinds = (target.class_of(origin.module),) * 2
+        kind = target.class_of(origin.module)
+        kinds = NamesOfBoth(kind, kind)
         if is_optimizer:
-            kinds = origin.call.split(".")[1], (other.name if other is not None else origin.call).split(".")[1]
+            kinds = NamesOfBoth(class_of_call(origin.call), class_of_call(other.name if other else origin.call))
         found += _of_methods(kinds, target, reference, ("step",) if is_optimizer else ("__init__",))
-        if is_optimizer and kinds[0] == kinds[1]:
+        if is_optimizer and kinds.target == kinds.reference:
             found += _of_methods(kinds, target, reference, ())
             for both in _on_the_stacks(call, other, target, reference):
                 found.append(change_of(both.target, both.reference, None))
@@ -62,16 +63,21 @@ def changes(
     return sorted(distinct.values(), key=lambda one: not one.feeds)
 
 
+def class_of_call(name: str) -> str:
+    """Return the class, or the function, in a call's name: `Optimizer.AdamW.step` is AdamW's."""
+    return name.split(".")[1]
+
+
 def _of_methods(
-    kinds: tuple[str, str], target: ProgramSources, reference: ProgramSources, names: Sequence[str]
+    kinds: NamesOfBoth, target: ProgramSources, reference: ProgramSources, names: Sequence[str]
 ) -> Iterator[Change | None]:
     """Yield how the methods of a class differ, those of these names, or all; of two classes, their own."""
-    others_of = {method.name: method for method in reference.methods(kinds[1])}
-    for method in target.methods(kinds[0]):
+    others_of = {method.name: method for method in reference.methods(kinds.reference)}
+    for method in target.methods(kinds.target):
         if names and method.node.name not in names:
             continue
         holder = method.name.rpartition(".")[0]
-        others = others_of.get(f"{kinds[1]}.{method.node.name}" if holder == kinds[0] else method.name)
+        others = others_of.get(f"{kinds.reference}.{method.node.name}" if holder == kinds.target else method.name)
         if others is not None:
             yield change_of(method, others, None)
 
@@ -89,20 +95,20 @@ def _on_the_stacks(
     call: RecordedCall | None, other: RecordedCall | None, target: ProgramSources, reference: ProgramSources
 ) -> Iterator[_Both]:
     """Yield the functions of a call's stack from the inside, each with the other run's of the same name."""
-    stacks = [one.frames[::-1] if one is not None else () for one in (call, other)]
+    stack, stack_r = (one.frames[::-1] if one is not None else () for one in (call, other))
     told = set[str]()
-    for depth, frame in enumerate(stacks[0] or stacks[1]):
-        own, theirs = (target, reference) if stacks[0] else (reference, target)
+    for depth, frame in enumerate(stack or stack_r):
+        own, theirs = (target, reference) if stack else (reference, target)
         mine = own.around(frame.place)
         if mine is None or mine.name in told:
             continue
         told.add(mine.name)
         others = theirs.like(mine)
-        if others is None and stacks[0] and depth < len(stacks[1]) and stacks[1][depth].function == frame.function:
-            others = theirs.around(stacks[1][depth].place)
+        if others is None and stack and depth < len(stack_r) and stack_r[depth].function == frame.function:
+            others = theirs.around(stack_r[depth].place)
         if others is not None:
-            pair = (mine, others) if stacks[0] else (others, mine)
-            yield _Both(*pair, frame.place.line, bool(stacks[0]))
+            pair = (mine, others) if stack else (others, mine)
+            yield _Both(*pair, frame.place.line, bool(stack))
 
 
 class _Hunk(NamedTuple):
@@ -138,8 +144,8 @@ def change_of(target: Definition, reference: Definition, runs: RunningLine | Non
         both = after[k:m], before[i:j]
         feeds = distance = 0
         if runs is not None:
-            own = both[0] if runs.is_target else both[1]
-            side, place = (after, k) if runs.is_target else (before, i)
+            side, place, stop = (after, k, m) if runs.is_target else (before, i, j)
+            own = side[place:stop]
             begin = own[0].line if own else side[min(place, len(side) - 1)].line
             end = own[-1].last if own else begin
             distance = max(begin - runs.line, runs.line - end, 0)

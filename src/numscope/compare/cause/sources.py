@@ -60,6 +60,20 @@ class Definition:
         return ["" if line.lstrip().startswith("#") else line for line in lines]
 
 
+class NamesOfBoth(NamedTuple):
+    """A name in each run: the path of a module, or its class."""
+
+    target: str
+    reference: str
+
+
+class Constant(NamedTuple):
+    """A number that a file names at its top."""
+
+    value: object
+    place: Place
+
+
 class ProgramSources:
     """The recorded program of one rank of a run; empty where none was recorded."""
 
@@ -161,9 +175,9 @@ class ProgramSources:
         return found
 
     @cached_property
-    def constants(self) -> dict[tuple[str, str], tuple[object, Place]]:
+    def constants(self) -> dict[tuple[str, str], Constant]:
         """The numbers that files name at their top, by file and name."""
-        found: dict[tuple[str, str], tuple[object, Place]] = {}
+        found: dict[tuple[str, str], Constant] = {}
         for part in self._program["sources"] if self._program else ():
             tree = _parsed(part["text"])
             for node in tree.body if tree else ():
@@ -171,7 +185,7 @@ class ProgramSources:
                     for name in node.targets:
                         if isinstance(name, ast.Name):
                             place = Place(part["file"], part["line"] + node.lineno - 1)
-                            found[part["file"], name.id] = (node.value.value, place)
+                            found[part["file"], name.id] = Constant(node.value.value, place)
         return found
 
 

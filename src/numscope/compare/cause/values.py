@@ -25,7 +25,7 @@ from numscope.compare.cause.expressions import (
     worth,
 )
 from numscope.compare.cause.recorded import Frame, RecordedCall
-from numscope.compare.cause.sources import UNKNOWN, Definition, Function, Place, ProgramSources
+from numscope.compare.cause.sources import UNKNOWN, Definition, Function, NamesOfBoth, Place, ProgramSources
 from numscope.compare.cause.statements import conditions_around
 
 _DEEPEST = 12  # links that are followed
@@ -48,8 +48,8 @@ def conditions_followed(target: ProgramSources, reference: ProgramSources, lone:
 def module_followed(target: ProgramSources, reference: ProgramSources, modules: Sequence[str]) -> list[str]:
     """Return the links of the first module, of some paths, that is of another class: who made it, and from what."""
     for path in modules:
-        kinds = target.class_of(path), reference.class_of(path)
-        if path and all(kinds) and kinds[0] != kinds[1]:
+        kinds = NamesOfBoth(target.class_of(path), reference.class_of(path))
+        if path and all(kinds) and kinds.target != kinds.reference:
             empty = RecordedCall("", None, (), tuple(modules))
             return _Follow(target, reference, empty, empty).links_of_module(path, kinds)
     return []
@@ -82,7 +82,7 @@ class _Scope:
     depth: int  # frames from the innermost one; -1 in a constructor, which is on no stack
     target: Definition
     reference: Definition | None
-    modules: tuple[str, str]  # the paths of `self`, on both sides
+    modules: NamesOfBoth  # the paths of `self`
 
 
 class _Follow:
@@ -115,32 +115,30 @@ class _Follow:
             scope = self._scope(depth)
             if scope is None or scope.reference is None:
                 continue
-            lines = self.call.frames[-1 - depth].place.line, self.other.frames[-1 - depth].place.line
-            for definition, line in ((scope.target, lines[0]), (scope.reference, lines[1])):
-                for test in conditions_around(definition, line):
+            places = (one.frames[-1 - depth].place for one in (self.call, self.other))
+            for definition, place in zip((scope.target, scope.reference), places):
+                for test in conditions_around(definition, place.line):
                     if found := self._explore(test, scope):
                         return [f"{definition.place(test)} `{definition.code(test)}`", *found]
         return []
 
-    def links_of_module(self, path: str, kinds: tuple[str, str]) -> list[str]:
+    def links_of_module(self, path: str, kinds: NamesOfBoth) -> list[str]:
         """Return the links from a module that is of another class to what the constructor around it was given."""
-        link = f"{path} is a {kinds[0]} (a {kinds[1]} in the reference)"
+        link = f"{path} is a {kinds.target} (a {kinds.reference} in the reference)"
         around, _, name = path.rpartition(".")
         while name.isdigit():  # of a list or a sequence: that is what the attribute names
             around, _, name = around.rpartition(".")
-        made = [
-            _making(sources, around, name, kind)
-            for sources, kind in zip((self.target, self.reference), kinds, strict=True)
-        ]
-        own, other = made
+        own = _making(self.target, around, name, kinds.target)
+        other = _making(self.reference, around, name, kinds.reference)
         if own is None:
             return [link]
         method, statement, right = own
         told = f"{method.place(statement)} `{method.code(statement)}`"
-        if other is not None and other[0].code(other[1]) != method.code(statement):
-            told += f" (`{other[0].code(other[1])}`, {other[0].place(other[1])}, in the reference)"
-        scope = _Scope(-1, method, other[0] if other is not None else None, (around, around))
-        classes = self.target.class_of(around), self.reference.class_of(around)
+        if other is not None and other.method.code(other.statement) != method.code(statement):
+            there = other.method.place(other.statement)
+            told += f" (`{other.method.code(other.statement)}`, {there}, in the reference)"
+        scope = _Scope(-1, method, other.method if other is not None else None, NamesOfBoth(around, around))
+        classes = NamesOfBoth(self.target.class_of(around), self.reference.class_of(around))
         tests = conditions_around(method, method.place(statement).line)
         further = next((found for one in (right, *tests) if (found := self._of_constructor(one, scope, classes))), [])
         return [link, told, *further]
@@ -156,7 +154,7 @@ class _Follow:
         # At the use itself the reference may run another function; further out, only the same one says the same.
         same = depth < len(others) and (depth == 0 or others[-1 - depth].function == frames[-1 - depth].function)
         theirs = self.reference.around(others[-1 - depth].place) if same else None
-        modules = (self._module_of(self.call, depth), self._module_of(self.other, depth))
+        modules = NamesOfBoth(self._module_of(self.call, depth), self._module_of(self.other, depth))
         return _Scope(depth, own, theirs, modules)
 
     @staticmethod
@@ -194,8 +192,8 @@ class _Follow:
         return self._configured(name, scope) if len(name) == 2 else None
 
     def _attribute(self, names: tuple[str, ...], scope: _Scope) -> list[str] | None:
-        own = self.target.value(scope.modules[0], names)
-        other = self.reference.value(scope.modules[1], names)
+        own = self.target.value(scope.modules.target, names)
+        other = self.reference.value(scope.modules.reference, names)
         if own is UNKNOWN or other is UNKNOWN or _equal(own, other):
             return None
         text = ".".join(("self", *names))
@@ -203,8 +201,8 @@ class _Follow:
         return [link, *self._written(names[0], own, scope.modules)] if len(names) == 1 else [link]
 
     def _configured(self, name: tuple[str, ...], scope: _Scope) -> list[str] | None:
-        own = self.target.configured(scope.modules[0], name[-1])
-        other = self.reference.configured(scope.modules[1], name[-1])
+        own = self.target.configured(scope.modules.target, name[-1])
+        other = self.reference.configured(scope.modules.reference, name[-1])
         if own is UNKNOWN or other is UNKNOWN or _equal(own, other):
             return None
         return [f"{'.'.join(name)}={value_text(own)} ({value_text(other)} in the reference)"]
@@ -212,9 +210,9 @@ class _Follow:
     def _constant(self, name: str, scope: _Scope) -> list[str] | None:
         own = self.target.constants.get((scope.target.file, name))
         other = self.reference.constants.get((scope.reference.file, name)) if scope.reference is not None else None
-        if own is None or other is None or _equal(own[0], other[0]):
+        if own is None or other is None or _equal(own.value, other.value):
             return None
-        return [f"{name}={value_text(own[0])} ({value_text(other[0])} in the reference), {own[1]}"]
+        return [f"{name}={value_text(own.value)} ({value_text(other.value)} in the reference), {own.place}"]
 
     # Parameters of functions on the stack ---------------------------------------------------------------------------------
 
@@ -243,36 +241,38 @@ class _Follow:
             passes, fails = (other, own) if own.value is None else (own, other)
             side = "" if own.value is None else " of the reference"
             return [f"{fails.place} `{fails.code}`{side} does not pass {name}; {passes.place} `{passes.code}` does"]
-        values = [worth(own.value, lambda _: UNKNOWN), worth(other.value, lambda _: UNKNOWN)]
-        if UNKNOWN not in values:
-            if _equal(*values):
+        value, value_r = worth(own.value, lambda _: UNKNOWN), worth(other.value, lambda _: UNKNOWN)
+        if value is not UNKNOWN and value_r is not UNKNOWN:
+            if _equal(value, value_r):
                 return None
             return [
-                f"{name}={value_text(values[0])} ({value_text(values[1])} in the reference)",
+                f"{name}={value_text(value)} ({value_text(value_r)} in the reference)",
                 f"{own.place} `{own.code}`",
             ]
-        texts = [ast.unparse(one) for one in (own.value, other.value)]
-        if texts[0] == texts[1] and not self.unresolved:
+        text, text_r = ast.unparse(own.value), ast.unparse(other.value)
+        if text == text_r and not self.unresolved:
             self.unresolved = [f"{own.place} `{own.code}`"]
         further = self._explore(own.value, outer) if outer is not None else None
         if further:
             return [f"{own.place} `{own.code}`", *further]
-        return [f"{name}={texts[0]} ({texts[1]} in the reference), {own.place}"] if texts[0] != texts[1] else None
+        return [f"{name}={text} ({text_r} in the reference), {own.place}"] if text != text_r else None
 
     # Attributes: who wrote them -------------------------------------------------------------------------------------------
 
-    def _written(self, name: str, value: object, modules: tuple[str, str]) -> list[str]:
-        kinds = self.target.class_of(modules[0]), self.reference.class_of(modules[1])
+    def _written(self, name: str, value: object, modules: NamesOfBoth) -> list[str]:
+        kinds = NamesOfBoth(self.target.class_of(modules.target), self.reference.class_of(modules.reference))
 
         def lookup(names: tuple[str, ...]) -> object:
             if names[0] == "self":
-                return self.target.value(modules[0], names[1:])
-            return self.target.configured(modules[0], names[-1]) if len(names) == 2 else UNKNOWN
+                return self.target.value(modules.target, names[1:])
+            return self.target.configured(modules.target, names[-1]) if len(names) == 2 else UNKNOWN
 
-        others = {method.name.rpartition(".")[2]: method for method in list(self.reference.methods(kinds[1]))[::-1]}
+        others = {
+            method.name.rpartition(".")[2]: method for method in list(self.reference.methods(kinds.reference))[::-1]
+        }
         writers = [
             _Writer(method, others.get(method.node.name), statement, right, worth(right, lookup))
-            for method in self.target.methods(kinds[0])
+            for method in self.target.methods(kinds.target)
             for statement, right in _assignments(method.node, ("self", name))
         ]
         writers = [one for one in writers if one.value is UNKNOWN or _holds(value, one.value)]
@@ -290,7 +290,7 @@ class _Follow:
                     return [f"{function.place(statement)} `{function.code(statement)}`"]
         return []
 
-    def _of_constructor(self, right: ast.expr, scope: _Scope, kinds: tuple[str, str]) -> list[str]:
+    def _of_constructor(self, right: ast.expr, scope: _Scope, kinds: NamesOfBoth) -> list[str]:
         """Return the links from an expression in a constructor to what the constructor was given."""
         for name in names_in(right):
             key = (-2, name, scope.target.node.name)
@@ -311,26 +311,24 @@ class _Follow:
                         return found
         return []
 
-    def _constructed(self, name: str, scope: _Scope, kinds: tuple[str, str]) -> list[str] | None:
+    def _constructed(self, name: str, scope: _Scope, kinds: NamesOfBoth) -> list[str] | None:
         """Return the links from a constructor's parameter to the call that made the module."""
         if scope.reference is None or len(self.followed) > _MOST_NAMES:
             return None
         self.followed.add((-1, (name,), ".".join(kinds)))
-        own = _constructing(self.target, kinds[0], scope.modules[0])
-        other = _constructing(self.reference, kinds[1], scope.modules[1])
+        own = _constructing(self.target, kinds.target, scope.modules.target)
+        other = _constructing(self.reference, kinds.reference, scope.modules.reference)
         if own is None or other is None:
             return _defaults(name, scope)
-        given = tuple(
-            _Given.of(one.definition, one.call, init, name)
-            for one, init in ((own, scope.target), (other, scope.reference))
-        )
-        outer = _Scope(-1, own.definition, other.definition, (own.module, other.module))
-        found = self._bound(name, scope, (given[0], given[1]), None)
-        if found is not None or given[0].value is None:
+        given = _Given.of(own.definition, own.call, scope.target, name)
+        given_r = _Given.of(other.definition, other.call, scope.reference, name)
+        outer = _Scope(-1, own.definition, other.definition, NamesOfBoth(own.module, other.module))
+        found = self._bound(name, scope, (given, given_r), None)
+        if found is not None or given.value is None:
             return found
-        around = self.target.class_of(own.module), self.reference.class_of(other.module)
-        further = self._of_constructor(given[0].value, outer, around)
-        return [f"{given[0].place} `{given[0].code}`", *further] if further else None
+        around = NamesOfBoth(self.target.class_of(own.module), self.reference.class_of(other.module))
+        further = self._of_constructor(given.value, outer, around)
+        return [f"{given.place} `{given.code}`", *further] if further else None
 
 
 @dataclass(frozen=True)
@@ -370,17 +368,20 @@ def _given(caller: Definition, line: int, callee: Definition, name: str) -> _Giv
 
 def _defaults(name: str, scope: _Scope) -> list[str] | None:
     """Return the link of a parameter that nobody passes, where its two defaults differ."""
-    values = []
-    for one in (scope.target, scope.reference):
-        default = default_of(one.node, name) if one is not None and isinstance(one.node, Function) else None
-        values.append(worth(default, lambda _: UNKNOWN) if default is not None else UNKNOWN)
-    if scope.reference is None or UNKNOWN in values or _equal(*values):
-        return None
     own, other = scope.target, scope.reference
+    value, value_r = _default(own, name), _default(other, name)
+    if other is None or value is UNKNOWN or value_r is UNKNOWN or _equal(value, value_r):
+        return None
     return [
-        f"{name}={value_text(values[0])}, the default of {own.node.name}, {own.place()} "
-        f"({value_text(values[1])} of {other.node.name}, {other.place()}, in the reference)"
+        f"{name}={value_text(value)}, the default of {own.node.name}, {own.place()} "
+        f"({value_text(value_r)} of {other.node.name}, {other.place()}, in the reference)"
     ]
+
+
+def _default(definition: Definition | None, name: str) -> object:
+    """Return the value of a parameter's default, where it has one that can be told."""
+    found = default_of(definition.node, name) if definition and isinstance(definition.node, Function) else None
+    return worth(found, lambda _: UNKNOWN) if found is not None else UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -392,16 +393,22 @@ class _Constructing:
     module: str
 
 
-def _making(
-    sources: ProgramSources, around: str, attribute: str, kind: str
-) -> tuple[Definition, ast.stmt, ast.expr] | None:
+class _Assignment(NamedTuple):
+    """An assignment to an attribute, in a method."""
+
+    method: Definition
+    statement: ast.stmt
+    value: ast.expr
+
+
+def _making(sources: ProgramSources, around: str, attribute: str, kind: str) -> _Assignment | None:
     """Return the assignment that gave a module to the one around it: one that names its class, or the last."""
     every = [
-        (method, statement, right)
+        _Assignment(method, statement, right)
         for method in sources.methods(sources.class_of(around))
         for statement, right in _assignments(method.node, ("self", attribute))
     ]
-    named = [one for one in every if next(calls_in(one[2], kind), None) is not None]
+    named = [one for one in every if next(calls_in(one.value, kind), None) is not None]
     return named[-1] if named else every[-1] if every else None
 
 
