@@ -44,7 +44,7 @@ def test_the_grid_shows_every_step_of_every_rank_the_worst_first(go: Any, job: J
     until(page, "() => document.querySelector('[data-testid=ranks] [role=rowheader]').innerText === 'rank 0'")
     assert page.locator("[data-testid=ranks] a.v-origin").count() == 1
     page.click(".segments >> text=error")
-    until(page, "() => document.querySelectorAll('[data-testid=ranks] a.error').length === 48")
+    until(page, "() => document.querySelectorAll('[data-testid=ranks] a.by-error').length === 48")
 
 
 def test_the_grid_is_walked_by_the_keyboard_and_a_cell_opens_its_calls(go: Any, job: Job) -> None:

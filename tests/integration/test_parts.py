@@ -124,6 +124,13 @@ def test_parts_that_do_not_belong_together_are_refused_in_one_line(pairs: dict[s
         merge_parts(*runs, [first, second])
     with pytest.raises(RunError, match="is no part of a comparison"):
         merge_parts(*runs, [tmp_path / "nothing"])
+    one, other = (compare_part(*runs, Share(n, 2), tmp_path / "0", steps=[0]).path for n in (1, 2))
+    with pytest.raises(RunError, match="a part of another comparison"):
+        merge_parts(*runs, [one, other])
+    shutil.copytree(pair.target, tmp_path / "longer")
+    shutil.rmtree(tmp_path / "longer" / "rank4")
+    with pytest.raises(RunError, match="not of what the runs hold now"):
+        merge_parts(tmp_path / "longer", pair.reference, [compare_part(*runs, Share(1, 1), tmp_path / "1").path])
     second = compare_part(*runs, Share(2, 2), tmp_path).path
     with pytest.raises(RunError, match="given twice"):
         merge_parts(*runs, [first, second, second / ".." / second.name])

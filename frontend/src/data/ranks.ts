@@ -23,7 +23,7 @@ export function arranged(heat: Heat, order: Order): number[] {
 
 export type OnRank = Record<string, Cell>;
 
-const SHOWN = ['pair', 'rank', 'verdict', 'relative_l2', 'target_l2', 'reference_l2', 'target_mean', 'reference_mean'];
+const SHOWN = ['pair', 'rank', 'verdict', 'relative_l2', 'target_l2', 'reference_l2'];
 const OF_ONE = ['pair', 'rank', 'verdict', 'target_l2', 'target_mean'];
 const MOST = 2000;
 

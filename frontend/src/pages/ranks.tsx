@@ -27,7 +27,7 @@ export function Ranks() {
   return (
     <Main>
       <div class="title-row">
-        <h1>{t('Ranks and steps')}</h1>
+        <h1 style={{ fontFamily: 'var(--sans)' }}>{t('Ranks and steps')}</h1>
         <span class="quiet" data-testid="ranks-summary">
           {comparing.value && wrong > 0
             ? t('{0} of {1} ranks have calls that are wrong', count(wrong), count(heat.ranks.length))
@@ -112,7 +112,7 @@ function Grid({ heat, lines, colour, largest }: { heat: Heat; lines: number[]; c
                 <a
                   key={step}
                   role="gridcell"
-                  class={`${calls ? verdictClass(word) : 'lacking'} ${colour}`}
+                  class={`${calls ? verdictClass(word) : 'lacking'} by-${colour}`}
                   style={colour === 'error' ? { '--share': shareOf(error, largest) } : undefined}
                   href={calls ? link('calls', [], queryOf({ step: [String(step)], rank: [String(heat.ranks[i])], sort: 'error_out', descending: true })) : undefined}
                   tabIndex={at[0] === line && at[1] === j ? 0 : -1}

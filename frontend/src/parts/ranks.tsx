@@ -56,8 +56,6 @@ export function OnRanks({ call, slot }: { call: Record<string, Cell>; slot: Reco
                 <>
                   <th class="number">{t('target')} L2</th>
                   <th class="number">{t('reference')} L2</th>
-                  <th class="number">{t('target')} {t('mean')}</th>
-                  <th class="number">{t('reference')} {t('mean')}</th>
                 </>
               ) : (
                 <>
@@ -79,7 +77,7 @@ export function OnRanks({ call, slot }: { call: Record<string, Cell>; slot: Reco
                   </td>
                 )}
                 {two && figure(row, 'relative_l2')}
-                {(two ? ['target_l2', 'reference_l2', 'target_mean', 'reference_mean'] : ['target_l2', 'target_mean']).map((column) => figure(row, column))}
+                {(two ? ['target_l2', 'reference_l2'] : ['target_l2', 'target_mean']).map((column) => figure(row, column))}
               </tr>
             ))}
           </tbody>

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numscope.compare.answer import nothing, report
 from numscope.compare.parts.results import Results
 from numscope.compare.parts.rows import Rows
-from numscope.compare.parts.shares import PartWritten, Share, complete, share
+from numscope.compare.parts.shares import PartWritten, Share, complete
 from numscope.compare.places import Chosen, Common, common_places
 from numscope.compare.steps import Place
 from numscope.compare.thresholds import Thresholds
@@ -187,8 +187,8 @@ def compare_part(
     A rank is not divided: what its earlier steps show enters the verdicts of its later ones. Runs that are cut over
     their ranks in two ways are compared as a whole: the first part has all of it.
     """
-    asked = _Asked.of(target, reference, noise, map, steps, ranks, thresholds)
-    own = share(asked.common.both, part)
+    asked = _Asked.of(target, reference, noise, map, steps, ranks, thresholds, part)
+    own = asked.common.both
     path = Path(folder) / f"part-{part.number:05d}-of-{part.of:05d}"
     try:
         shutil.rmtree(path, ignore_errors=True)
@@ -219,6 +219,11 @@ def merge_parts(
     results = Results()
     for folder, facts in complete([Path(part) for part in parts], asked.facts()):
         results.attach(folder, facts)
+    if not results.covers(asked.common.both):
+        raise RunError(
+            "the parts are not of what the runs hold now: they were still being written, or are cut over their ranks in two "
+            "ways; compare again, in the second case without --part"
+        )
     return _answer(asked, results, allow_incomplete)
 
 
@@ -231,7 +236,7 @@ class _Asked:
     mapping: Map | None
     thresholds: Thresholds
     common: Common
-    map_text: str
+    chosen: JsonObject  # what the user chose
 
     @classmethod
     def of(
@@ -243,6 +248,7 @@ class _Asked:
         steps: Chosen,
         ranks: Chosen,
         thresholds: Thresholds | None,
+        part: Share | None = None,
     ) -> _Asked:
         """Open the runs, and find what they have in common."""
         runs = (_run(target), _run(reference))
@@ -252,9 +258,13 @@ class _Asked:
             from numscope.compare.align.map_file import load_map
 
             mapping = load_map(map)
-        text = Path(map).read_text(encoding="utf-8") if map is not None else ""
-        common = common_places(runs, steps, ranks)
-        return cls(runs, [_run(run) for run in given], mapping, thresholds or Thresholds(), common, text)
+        common = common_places(runs, steps, ranks, part)
+        chosen = {
+            "map": Path(map).read_text(encoding="utf-8") if map is not None else "",
+            "steps": sorted(common.steps) if common.steps is not None else None,
+            "ranks": sorted(common.ranks) if common.ranks is not None else None,
+        }
+        return cls(runs, [_run(run) for run in given], mapping, thresholds or Thresholds(), common, chosen)
 
     def compare(self, engine: Engine, places: Sequence[Place], progress: Progress | None, results: Results) -> None:
         """Compare some places."""
@@ -267,10 +277,7 @@ class _Asked:
             "reference": self.runs[1].manifest.get("id"),
             "noise": [run.manifest.get("id") for run in self.noise],
             "thresholds": asdict(self.thresholds),
-            "map": self.map_text,
-            "places": len(self.common.both),
-            "steps": sorted({place.step for place in self.common.both}),
-            "ranks": len({place.rank for place in self.common.both}),
+            **self.chosen,
         }
 
 

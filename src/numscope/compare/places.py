@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numscope.compare.layouts.other_layout import ALL_RANKS, differs, whole_steps_of
+from numscope.compare.parts.shares import Share
 from numscope.compare.steps import Place
 from numscope.store.reader import Run
 
@@ -28,12 +29,19 @@ def _chosen(wanted: Chosen) -> set[int] | None:
     return {wanted} if isinstance(wanted, int) else set(wanted)
 
 
-def common_places(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen) -> Common:
-    """Return the steps and ranks that both runs have, steps first; the others are counted."""
+def common_places(runs: tuple[Run, Run], steps: Chosen, ranks: Chosen, part: Share | None = None) -> Common:
+    """Return the steps and ranks that both runs have, steps first; the others are counted.
+
+    Of a part, those of its share of the ranks alone: nothing is read of the others.
+    """
     only_steps, only_ranks = _chosen(steps), _chosen(ranks)
-    if only_ranks is None and differs(runs):
-        return _of_all_ranks(runs, only_steps)
-    in_target, in_reference = (_places(run, only_steps, only_ranks) for run in runs)
+    target, reference = runs
+    shared = sorted({rank for rank in target.ranks if rank in reference.ranks} & (only_ranks or set(target.ranks)))
+    wanted = only_ranks if part is None else set(part.of_all(shared))
+    if only_ranks is None and differs(runs, wanted):
+        whole = _of_all_ranks(runs, only_steps)
+        return whole if part is None or part.number == 1 else replace(whole, both=[])
+    in_target, in_reference = (_places(run, only_steps, wanted) for run in runs)
     skipped = {}
     for label, own, others in (("target", in_target, in_reference), ("reference", in_reference, in_target)):
         if alone := len(own - others):
@@ -61,6 +69,6 @@ def _of_all_ranks(runs: tuple[Run, Run], chosen: set[int] | None) -> Common:
 
 def _places(run: Run, steps: set[int] | None, ranks: set[int] | None) -> set[Place]:
     """Return the chosen steps and ranks that a run has, those that were not completed included."""
-    there = {Place(step, rank) for rank in run.ranks for step in run.rank_steps(rank)}
-    there |= {Place(step, rank) for rank, step in run.incomplete}
-    return {one for one in there if (steps is None or one.step in steps) and (ranks is None or one.rank in ranks)}
+    chosen = [rank for rank in run.ranks if ranks is None or rank in ranks]
+    there = {Place(step, rank) for rank in chosen for step in run.written_steps(rank)}
+    return {one for one in there if steps is None or one.step in steps}

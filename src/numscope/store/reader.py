@@ -59,6 +59,7 @@ class Run:
         checked = str(self.manifest.get("id")) if self.manifest.get("checksums") is True else None
         self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}
+        self._unfinished: dict[int, list[int]] = {}
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}: {len(self.steps)} steps, {len(self.ranks)} ranks>"
@@ -84,13 +85,17 @@ class Run:
     @cached_property
     def incomplete(self) -> list[tuple[int, int]]:
         """(rank, step) of the steps whose writing was cut off, or is still going on."""
-        unfinished = []
-        for rank, tables in self._ranks.items():
+        return [(rank, step) for rank in self._ranks for step in self.unfinished(rank)]
+
+    def unfinished(self, rank: int) -> list[int]:
+        """Return the steps of a rank whose writing was cut off, or is still going on."""
+        if rank not in self._unfinished:
+            tables = self._rank(rank)
             steps = {step for table in ("calls", "slots", "tensors") for step in _unique(tables.tail(table)["step"])}
-            unfinished += [(rank, step) for step in sorted(steps)]
+            self._unfinished[rank] = sorted(steps)
             if len(self._ranks) > 1:
                 tables.close()
-        return unfinished
+        return self._unfinished[rank]
 
     def forget(self, rank: int) -> None:
         """Close the files of a rank, if it has one of that number: they are opened again when they are asked for."""
@@ -136,7 +141,7 @@ class Run:
 
     def written_steps(self, rank: int) -> list[int]:
         """Return the steps that this rank began to write, those that were cut off included."""
-        return sorted({*self.rank_steps(rank), *(step for other, step in self.incomplete if other == rank)})
+        return sorted({*self.rank_steps(rank), *self.unfinished(rank)})
 
     def step_tables(self, step: int, rank: int, columns: Mapping[str, list[str]] | None = None) -> StepTables:
         """Return the tables of one step of one rank as they are on disk; of the named tables these columns only."""

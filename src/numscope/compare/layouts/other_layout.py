@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,9 +16,10 @@ _Shape = tuple[int, ...]
 _Signature = tuple[tuple[tuple[str, _Shape], ...], tuple[_Shape, ...]]
 
 
-def differs(runs: tuple[Run, Run]) -> bool:
+def differs(runs: tuple[Run, Run], among: Collection[int] | None = None) -> bool:
     """Tell whether two runs have other numbers of ranks, or ranks that hold other parts of the parameters or data.
 
+    `among`: the ranks that are looked at, if not all.
     A run of which a rank was not recorded cannot be made whole: its ranks are compared as they are.
     """
     if all(len(run.ranks) < 2 for run in runs) or any(_lacks_ranks(run) for run in runs):
@@ -27,7 +30,7 @@ def differs(runs: tuple[Run, Run]) -> bool:
     common = sorted(set(target.steps) & set(reference.steps))
     if not common:
         return False
-    for rank in target.ranks:
+    for rank in target.ranks if among is None else sorted(among):
         if all(common[0] in run.rank_steps(rank) for run in runs):
             of_target, of_reference = (_signature(run, common[0], rank) for run in runs)
             for run in runs:

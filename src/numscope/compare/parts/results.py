@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -79,6 +79,10 @@ class Results:
         self.pairs.end(shifts, to_files=to_files)
         self.findings.end(to_files=to_files)
         self._places.end(to_files=to_files)
+
+    def covers(self, places: Iterable[tuple[int, int]]) -> bool:
+        """Tell whether these are the results of those steps of ranks, each once."""
+        return sorted(part.key for part in self._places.parts) == sorted(Key(*place) for place in places)
 
     def summaries(self) -> Iterator[StepSummary]:
         """Give the summary of each step of each rank, in order."""

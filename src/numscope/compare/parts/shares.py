@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from numscope.compare.parts.results import INDEX, read_facts
-from numscope.compare.steps import Place
 from numscope.core.errors import RunError, SettingsError
 from numscope.core.json_value import JsonObject
 
@@ -20,6 +19,10 @@ class Share(NamedTuple):
 
     number: int
     of: int
+
+    def of_all(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Return the ranks of this part: they are dealt out one by one."""
+        return ranks[self.number - 1 :: self.of]
 
 
 class PartWritten(NamedTuple):
@@ -45,13 +48,6 @@ def parse_share(text: str) -> Share:
             f"--part {text}: give I/N, the part's number from 1 to N, and how many there are: --part 3/8"
         )
     return Share(int(found[1]), int(found[2]))
-
-
-def share(places: Sequence[Place], part: Share) -> list[Place]:
-    """Return the places of one part: whole ranks, dealt out one by one."""
-    ranks = sorted({place.rank for place in places})
-    own = set(ranks[part.number - 1 :: part.of])
-    return [place for place in places if place.rank in own]
 
 
 def complete(given: Sequence[Path], asked: JsonObject) -> list[FoundPart]:
