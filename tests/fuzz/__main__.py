@@ -17,7 +17,8 @@ from pathlib import Path
 
 from numscope.core.errors import NumscopeError
 from tests.fuzz.mutate import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
 
 FOUND = Path("fuzz-found")
 _SLOW = 20.0  # seconds in which a file of a few KB must have been read

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import numscope as ns
@@ -20,57 +16,10 @@ from numscope.compat.hooktools import options as hooktools_options
 from numscope.compat.msprobe import options as msprobe_options
 from numscope.core.settings import CaptureSettings, bytes_of, from_text, numbers, read_file
 from numscope.store.formats import torch_file
-from numscope.store.formats.detect import open_dump
-from numscope.store.formats.foreign import write_run
 from numscope.store.shards import Shard
-
-
-@dataclass(frozen=True)
-class Target:
-    """Reads bytes; `folder` is empty and its own."""
-
-    name: str
-    good: Callable[[Path], list[bytes]]
-    read: Callable[[bytes, Path], object]
-
-
-def written(folder: Path, name: str, content: bytes) -> Path:
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
-    return path
-
-
-def dumped(name: str, form: str) -> Callable[[bytes, Path], object]:
-    """Return what imports a dump that has this one file."""
-
-    def read(content: bytes, folder: Path) -> object:
-        written(folder / "dump", name, content)
-        return write_run(folder / "run", open_dump(folder / "dump", form))
-
-    return read
-
-
-def torch_files(folder: Path) -> list[bytes]:
-    value = {"a": torch.ones(3, 4), "b": [torch.arange(5), {"c": torch.zeros(2, dtype=torch.bfloat16)}], "d": "text"}
-    files = []
-    for new in (True, False):
-        stream = io.BytesIO()
-        torch.save(value, stream, _use_new_zipfile_serialization=new)
-        files.append(stream.getvalue())
-    return files
-
-
-def arrays(folder: Path) -> list[bytes]:
-    stream, archive = io.BytesIO(), io.BytesIO()
-    np.save(stream, np.arange(12, dtype=np.float32).reshape(3, 4))
-    return [stream.getvalue()] if archive else []
-
-
-def archives(folder: Path) -> list[bytes]:
-    stream = io.BytesIO()
-    np.savez(stream, a=np.ones(3), b=np.arange(4))
-    return [stream.getvalue()]
+from tests.fuzz.dumps import DUMPS, torch_files
+from tests.fuzz.target import Target, texts, written
+from tests.fuzz.weight_files import WEIGHT_FILES
 
 
 @lru_cache(maxsize=1)
@@ -108,45 +57,6 @@ def file_of_a_run(name: str) -> Target:
     return Target(f"run/{name}", good, read)
 
 
-def texts(*contents: str) -> Callable[[Path], list[bytes]]:
-    return lambda folder: [content.encode() for content in contents]
-
-
-MSPROBE = {
-    "task": "tensor",
-    "level": "L1",
-    "framework": "pytorch",
-    "dump_data_dir": None,
-    "data": {
-        "Functional.linear.0.forward": {
-            "input_args": [
-                {
-                    "type": "torch.Tensor",
-                    "dtype": "torch.float32",
-                    "shape": [2, 3],
-                    "Max": 1.0,
-                    "Min": 0.0,
-                    "Mean": 0.5,
-                    "Norm": 2.0,
-                    "requires_grad": False,
-                },
-                {"type": "int", "value": 3},
-            ],
-            "input_kwargs": {},
-            "output": [
-                {
-                    "type": "torch.Tensor",
-                    "dtype": "torch.float32",
-                    "shape": [2, 3],
-                    "Max": 1.0,
-                    "Min": 0.0,
-                    "Mean": 0.5,
-                    "Norm": 2.0,
-                }
-            ],
-        }
-    },
-}
 MAP = '[[call]]\ntarget = "a.*"\nreference = "b.*"\n[[module]]\ntarget = "x"\nreference = "y"\n[[layout]]\ntarget = "w"\nreference = "v"\ntranspose = [1, 0]\n'
 SETTINGS = '[capture]\nlevel = "mix"\nsteps = "4-10:2"\ntensors = ["a*"]\nmax_bytes = "20GB"\nsample = [1, 2, 3]\nbackward = true\n'
 HOOKTOOLS = "task: tracer\nlevel: 1\nsteps: [1, 2]\nmodules:\n  - a\n  - b\n"
@@ -164,10 +74,9 @@ def settings_file(content: bytes, folder: Path) -> object:
 
 
 TARGETS = [
+    *DUMPS,
+    *WEIGHT_FILES,
     Target("torch file", torch_files, lambda content, folder: torch_file.load(written(folder, "a.pt", content))),
-    Target("plain .pt", torch_files, dumped("a.pt", "plain")),
-    Target("plain .npy", arrays, dumped("a.npy", "plain")),
-    Target("plain .npz", archives, dumped("a.npz", "plain")),
     Target(
         "shard",
         lambda folder: [(next((a_run(folder) / "rank0").glob("*.safetensors"))).read_bytes()],
@@ -177,7 +86,6 @@ TARGETS = [
             for key in shard.entries
         ],
     ),
-    Target("msprobe", texts(json.dumps(MSPROBE)), dumped("dump.json", "msprobe")),
     Target("map", texts(MAP), lambda content, folder: load_map(written(folder, "map.toml", content))),
     Target(
         "thresholds",

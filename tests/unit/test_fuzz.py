@@ -5,18 +5,23 @@ from __future__ import annotations
 import io
 import random
 import zipfile
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from numscope.core.errors import NumscopeError, RunError
+from numscope.core.errors import NumscopeError, RunError, SettingsError
+from numscope.core.settings import CaptureSettings, GuardSettings, from_text
 from numscope.store.formats.detect import open_dump
 from numscope.store.formats.foreign import load_npy
 from numscope.store.shards import Shard
 from tests.fuzz.__main__ import tried
 from tests.fuzz.mutate import mutated
-from tests.fuzz.targets import TARGETS, Target
+from tests.fuzz.target import Target
+from tests.fuzz.targets import TARGETS
 
 _FEW = 25
 
@@ -29,6 +34,35 @@ def test_what_is_nearly_good_is_read_or_refused(target: Target, tmp_path: Path) 
         for _ in range(_FEW):
             damaged = mutated(content, rng)
             assert tried(target, damaged, tmp_path) == "", damaged[:300]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_anything_at_all_is_read_or_refused(target: Target, tmp_path: Path) -> None:
+    good = target.good(tmp_path / "runs")
+
+    # The start of a good file leads further than chance would.
+    @settings(max_examples=10, deadline=None, database=None, derandomize=True)
+    @given(st.integers(0, 40), st.binary(max_size=200))
+    def try_one(kept: int, rest: bytes) -> None:
+        assert tried(target, good[0][:kept] + rest, tmp_path) == ""
+
+    try_one()
+
+
+NAMES = sorted(field.name for kind in (CaptureSettings, GuardSettings) for field in fields(kind))
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(st.sampled_from(NAMES), st.text() | st.from_regex(r"[-0-9.,:*/a-zA-Z ]{0,20}", fullmatch=True))
+def test_any_text_is_a_setting_or_refused_in_one_line(name: str, text: str) -> None:
+    for kind in (CaptureSettings, GuardSettings):
+        if name in {field.name for field in fields(kind)}:
+            lines = ["valid"]
+            try:
+                kind.of(**{name: from_text(name, text) if kind is CaptureSettings else text})
+            except NumscopeError as refused:
+                lines = str(refused).splitlines()
+            assert len(lines) == 1
 
 
 def dump_of(folder: Path, name: str, content: bytes, form: str) -> None:
@@ -89,3 +123,17 @@ def test_an_array_that_was_cut_off_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-8])
     with pytest.raises(RunError, match=r"a\.npy cannot be read"):
         load_npy(tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize("text", ["²", "9" * 5000, "9" * 400 + " GB", "1-²", f"1-{'9' * 5000}", "1,²,3"])
+@pytest.mark.parametrize("name", ["max_tensors", "max_bytes", "steps", "sample", "keep_last"])
+def test_digits_that_are_no_number_are_refused(name: str, text: str) -> None:
+    with pytest.raises(SettingsError):
+        CaptureSettings.of(**{name: from_text(name, text)})
+
+
+@pytest.mark.parametrize("content", ["max_tensors = 'x'", "keep_last = 1.5", "stacks = []", "backward = 'maybe'"])
+def test_a_settings_file_with_a_value_of_another_kind_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(content)
+    with pytest.raises(SettingsError, match="give"):
+        CaptureSettings.of(config=tmp_path / "settings.toml")

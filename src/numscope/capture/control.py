@@ -46,4 +46,4 @@ class ControlFile:
                 text = file.read(32).strip()
         except (OSError, UnicodeDecodeError):
             return 1
-        return int(text) if text.isascii() and text.isdigit() else 1
+        return int(text) if text.isascii() and text.isdecimal() else 1

@@ -36,7 +36,7 @@ def _told() -> tuple[int, int] | None:
     except (RuntimeError, ValueError):
         pass
     for rank, world in (("RANK", "WORLD_SIZE"), ("PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM")):
-        if os.environ.get(rank, "").isdigit():
+        if os.environ.get(rank, "").isdecimal():
             return int(os.environ[rank]), int(os.environ.get(world, "1") or 1)
     return None
 

@@ -189,7 +189,7 @@ def _places(coarse: list[Coarsest]) -> str:
     run: list[tuple[str, int]] = []
     for name in [*names, ""]:
         stem, _, last = name.rpartition(".")
-        number = int(last) if last.isdigit() else -1
+        number = int(last) if last.isdecimal() else -1
         if run and (number < 0 or run[-1] != (stem, number - 1)):
             (first_stem, first), (_, end) = run[0], run[-1]
             head = f"{first_stem}." if first_stem else ""

@@ -85,7 +85,7 @@ class LiveCall:
 
 
 def _by_number(tail: str) -> list[tuple[int, int, str]]:
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in tail.split(".")]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in tail.split(".")]
 
 
 class Listener(Protocol):

@@ -65,4 +65,4 @@ def label_of(slot: str) -> str:
 def natural_key(text: str) -> list[tuple[int, int, str]]:
     """Return a key by which texts sort with the numbers in them as numbers: step2 before step10."""
     parts = re.split(r"(\d+)", text)
-    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part]

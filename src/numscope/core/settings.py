@@ -20,7 +20,9 @@ from numscope.core.json_value import Json
 from numscope.core.toml import read_toml
 from numscope.core.words import Keep, Level
 
-_SIZE = re.compile(r"\s*(?P<number>\d+(\.\d+)?)\s*(?P<unit>[kmgt]?)i?b?\s*", re.IGNORECASE)
+# Digits of which int makes a number: neither superscripts nor thousands of them.
+_DIGITS = "[0-9]{1,18}"
+_SIZE = re.compile(rf"\s*(?P<number>{_DIGITS}(\.{_DIGITS})?)\s*(?P<unit>[kmgt]?)i?b?\s*", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 Numbers = Callable[[int], bool]
 Keywords: TypeAlias = dict[str, Any]  # settings as keyword arguments: CaptureSettings.of checks names and values
@@ -77,6 +79,7 @@ class CaptureSettings:
     overwrite: bool = field(default=False, metadata={"help": "replace a run that is there"})
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _one_of("level", self.level, get_args(Level))
         _one_of("keep", self.keep, get_args(Keep))
         _one_of("on_error", self.on_error, ("warn", "raise"))
@@ -136,6 +139,7 @@ class GuardSettings:
     scaled: bool = False  # a loss scale of the user's own: gradients count when an optimizer takes them
 
     def __post_init__(self) -> None:
+        _check_types(self)
         if self.action not in ("raise", "warn", "stop"):
             raise InvalidSetting("action", self.action, " is not valid: one of raise, warn, stop")
         if self.level not in ("module", "api", "mix"):
@@ -143,6 +147,9 @@ class GuardSettings:
         _check_verify(self.verify)
         if self.max_hits < 1 or self.calls < 1:
             raise SettingsError("max_hits and calls must be 1 or more")
+        for name, number in (("latency", self.latency), ("memory", self.memory)):
+            if number is not None and not hasattr(number, "__index__"):
+                raise InvalidSetting(name, number, ": give a whole number")
         if self.latency is not None and self.latency < 0:
             raise InvalidSetting("latency", self.latency, ": give a number of calls, 0 or more, or None")
 
@@ -170,6 +177,16 @@ def read_file(path: str | os.PathLike[str]) -> dict[str, object]:
     return dict(chosen)
 
 
+def _check_types(settings: CaptureSettings | GuardSettings) -> None:
+    """Raise where a number or a flag is none: a settings file may say anything."""
+    for item in fields(settings):
+        value = getattr(settings, item.name)
+        if item.type == "int" and not hasattr(value, "__index__"):
+            raise InvalidSetting(item.name, value, ": give a whole number")
+        if item.type == "bool" and not hasattr(value, "__index__"):
+            raise InvalidSetting(item.name, value, ": give true or false")
+
+
 def from_environment(environment: Mapping[str, str]) -> dict[str, object]:
     """Return the settings among environment variables: NUMSCOPE_LEVEL, NUMSCOPE_STEPS, NUMSCOPE_BACKWARD …"""
     by_name = {f"NUMSCOPE_{item.name.upper()}": item for item in fields(CaptureSettings)}
@@ -195,7 +212,7 @@ def from_text(name: str, text: str) -> object:
     if name == "max_bytes":
         return _most_bytes(text)
     if isinstance(default, int):
-        if not text.isdigit():
+        if not re.fullmatch(_DIGITS, text):
             raise InvalidSetting(name, text, ": give a number")
         return int(text)
     if name in {"tensors", "exclude", "scope"}:
@@ -227,7 +244,7 @@ def numbers(spec: object, what: str) -> Numbers:
 
 
 def _range(text: str, what: str) -> Numbers:
-    match = re.fullmatch(r"\s*(\d+)(?:\s*-\s*(\d+)?(?:\s*:\s*(\d+))?)?\s*", text)
+    match = re.fullmatch(rf"\s*({_DIGITS})(?:\s*-\s*({_DIGITS})?(?:\s*:\s*({_DIGITS}))?)?\s*", text)
     if not match:
         raise InvalidSetting(what, text, ": give a number, or a range such as '4-10' or '4-10:2'")
     first, last, step = match.groups()
@@ -271,7 +288,7 @@ def _share(text: str) -> bool | float | str:
 
 def _sample(value: object) -> tuple[int, int, int]:
     if isinstance(value, str):
-        numbers = [int(part) if part.strip().isdigit() else -1 for part in value.split(",")]
+        numbers = [int(part) if re.fullmatch(_DIGITS, part.strip()) else -1 for part in value.split(",")]
         value = numbers[0] if len(numbers) == 1 else numbers
     if isinstance(value, int):
         return 256, value, 256

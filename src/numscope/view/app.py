@@ -254,7 +254,7 @@ class Api:
         return _json(tensor.histogram(self._pair(request)[0], request.query_params.get("scale", "linear")))
 
     def tensor_plane(self, request: Request) -> Response:
-        fixed = [int(word) for word in request.query_params.get("fixed", "").split(",") if word.isdigit()]
+        fixed = [int(word) for word in request.query_params.get("fixed", "").split(",") if word.isdecimal()]
         what = request.query_params.get("what", "difference")
         pair = self._pair(request)[0]
         return _frame(tensor.plane(pair, what, _int(request, "rows"), _int(request, "columns", 1), fixed))

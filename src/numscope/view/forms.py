@@ -87,7 +87,7 @@ def in_range(text: str) -> Callable[[int], bool]:
     text = text.strip().translate(_FULL_WIDTH)
     if not text or text == "-1":
         return lambda number: True
-    if text.lstrip("-").isdigit():
+    if text.lstrip("-").isdecimal():
         only = int(text)
         return lambda number: number == only
     if not (match := _RANGE.match(text)):

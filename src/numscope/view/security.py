@@ -63,7 +63,7 @@ class Access:
     def knows(self, host: str) -> bool:
         """Tell whether a Host header is one of ours."""
         name, _, port = host.rpartition(":")
-        if not port.isdigit() or int(port) != self.port:
+        if not port.isdecimal() or int(port) != self.port:
             return False
         if name in _LOOPBACK or name.strip("[]") == self.host:
             return True

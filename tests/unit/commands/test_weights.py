@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from numscope.__main__ import main
@@ -46,6 +47,9 @@ def test_json_and_csv(pair: tuple[str, str], tmp_path: Path, capsys: pytest.Capt
 def test_fingerprints(pair: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(tmp_path / "b.weights")
     assert main(["weights", pair[1], "--out", file]) == 0
+    with safe_open(file, "numpy") as opened:  # as the format's own library reads it
+        names = opened.keys()
+        assert {opened.get_tensor(name).ndim for name in names} <= {1, 2}
     assert main(["weights", pair[1], file]) == 0
     assert main(["weights", pair[0], file]) == 1
     capsys.readouterr()

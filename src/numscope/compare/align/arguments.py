@@ -61,7 +61,7 @@ class Difference:
     telling: bool  # both sides pass a number, a flag or a word, and the two can lead to other values
 
     def __str__(self) -> str:
-        colon = ":" * self.name[-1:].isdigit()  # a position: its number must not run into the value's
+        colon = ":" * self.name[-1:].isdecimal()  # a position: its number must not run into the value's
         return f"{self.name}{colon} {_text(self.target)} against {_text(self.reference)}"
 
 

@@ -52,7 +52,7 @@ def _lists(side: Side, positions: range, rows: Ints) -> dict[str, list[int]]:
     lists: dict[str, list[int]] = {}
     for position in positions:
         name, _, number = side.book.words[side.slots.slot[rows[position]]].rpartition(".")
-        if number.isdigit() and (name == "output" or name.startswith(("input.", "kwargs."))):
+        if number.isdecimal() and (name == "output" or name.startswith(("input.", "kwargs."))):
             lists.setdefault(name, []).append(position)
     return lists
 

@@ -94,7 +94,7 @@ def _asked(call: RecordedCall | None, other: RecordedCall | None) -> Iterator[st
     found: list[Difference] = differences(call.arguments, other.arguments, canonical(call.operator))
     telling = [one for one in found if one.telling] or [one for one in found if not _is_default(one)]
     for one in telling[:2]:
-        name = f"argument {one.name}" if one.name[-1:].isdigit() else one.name
+        name = f"argument {one.name}" if one.name[-1:].isdecimal() else one.name
         target, reference = (value_text(value) for value in (one.target, one.reference))
         yield f"{name}={target} ({reference} in the reference)"
 

@@ -126,7 +126,7 @@ class _Follow:
         """Return the links from a module that is of another class to what the constructor around it was given."""
         link = f"{path} is a {kinds.target} (a {kinds.reference} in the reference)"
         around, _, name = path.rpartition(".")
-        while name.isdigit():  # of a list or a sequence: that is what the attribute names
+        while name.isdecimal():  # of a list or a sequence: that is what the attribute names
             around, _, name = around.rpartition(".")
         own = _making(self.target, around, name, kinds.target)
         other = _making(self.reference, around, name, kinds.reference)

@@ -366,7 +366,7 @@ def _other_operands(finding: Finding, a: Side, b: Side) -> str:
     for slot in own:
         name, _, place = slot.rpartition(".")
         count, other = (sum(one.startswith(f"{name}.") for one in slots) for slots in (own, others))
-        if place.isdigit() and "." in name and count != other > 0:
+        if place.isdecimal() and "." in name and count != other > 0:
             return f"it is given {count} tensors as {name}, its counterpart {other}"
     mine = ", ".join(slot for slot in own if slot not in others)
     theirs = ", ".join(slot for slot in others if slot not in own)

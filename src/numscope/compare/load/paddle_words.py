@@ -63,7 +63,7 @@ def arguments(text: str | None, op: str, is_paddle: bool) -> str | None:
     names = _POSITIONS[op][is_paddle].split()
     values: dict[str, Json] = dict(_DEFAULTS.get(op, {})) if is_paddle else {}
     for position, value in (recorded.get("args") or {}).items():
-        if position.isdigit() and int(position) < len(names):
+        if position.isdecimal() and int(position) < len(names):
             values[names[int(position)]] = value
     for name, value in (recorded.get("kwargs") or {}).items():
         values[_NAMES.get(name, name) if is_paddle else name] = value

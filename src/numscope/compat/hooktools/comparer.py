@@ -198,7 +198,7 @@ def entries_of(first: Path, second: Path, metric: str, trust_pickle: bool = Fals
 
 def _number(part: str) -> int | None:
     digits = part.removeprefix("epoch").removeprefix("step")
-    return int(digits) if digits.lstrip("-").isdigit() else None
+    return int(digits) if digits.lstrip("-").isdecimal() else None
 
 
 def rank(entry: Entry) -> float:

@@ -218,12 +218,12 @@ def _nested(flat: dict[str, LiveTensor]) -> list[object] | dict[str, object]:
         first, _, rest = tail.partition(".")
         if rest:
             groups.setdefault(first, {})[rest] = tensor
-        elif first.isdigit():
+        elif first.isdecimal():
             numbered[int(first)] = tensor.numpy()
         else:
             named[first] = tensor.numpy()
     for first, inner in groups.items():
-        if first.isdigit():
+        if first.isdecimal():
             numbered[int(first)] = _nested(inner)
         else:
             named[first] = _nested(inner)

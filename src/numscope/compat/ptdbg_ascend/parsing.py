@@ -17,7 +17,7 @@ def parse(pkl_file: str, module_name_prefix: str) -> None:
         raise SettingsError(f"parse: {pkl_file} does not exist: give the .pkl file that the dump wrote")
     found = False
     for line in lines_of(path):
-        if line.name.startswith(module_name_prefix) and not line.name[len(module_name_prefix) :][:1].isdigit():
+        if line.name.startswith(module_name_prefix) and not line.name[len(module_name_prefix) :][:1].isdecimal():
             found = True
             _print(line)
     if not found:

@@ -51,7 +51,7 @@ class Scope:
         if self.mode == "api_list":
             _, _, operator = name.partition("_")
             return entry.lower() in operator.lower()
-        return name.startswith(entry) and not name[len(entry) : len(entry) + 1].isdigit()
+        return name.startswith(entry) and not name[len(entry) : len(entry) + 1].isdecimal()
 
     def unmatched(self) -> list[str]:
         """Return the entries that no call has matched so far."""
@@ -60,7 +60,7 @@ class Scope:
 
 def _number(name: str) -> int:
     number = name.partition("_")[0]
-    if not number.isdigit():
+    if not number.isdecimal():
         raise SettingsError(f"scope entry {name!r}: a range needs names with their number, such as 1000_Tensor_abs")
     return int(number)
 

@@ -169,7 +169,7 @@ def change_words(target: Invocation, change: ArgumentChange) -> str:
     if operator in _SCALES and _is_number(now) and _is_number(then):
         kind = "divisor, that is the scale factor," if operator == "div" else "scale factor"
         return f"the {kind} {spoken(float(then))} (now {spoken(float(now))}) {where}"
-    label = change.name if not change.name.isdigit() else f"argument {change.name}"
+    label = change.name if not change.name.isdecimal() else f"argument {change.name}"
     if target.call.operator == "getitem" and not holds_tensor(then):
         word = "index" if isinstance(then, int) and isinstance(now, int) else "slice"
         return f"the {word} {value_words(then)} (now {value_words(now)}) {where}"

@@ -104,7 +104,7 @@ class Invocation:
         names = tuple(self.parameters())
         if name in names[: len(self.args)]:
             index = names.index(name)
-        elif name.isdigit() and int(name) < len(self.args):
+        elif name.isdecimal() and int(name) < len(self.args):
             index = int(name)
         else:
             return Invocation(self.call, self.function, self.args, {**self.kwargs, name: value})
@@ -229,7 +229,7 @@ def _with_lists(value: object, is_mapping: bool = False) -> object:
     if not isinstance(value, dict):
         return value
     items = {key: _with_lists(item) for key, item in value.items()}
-    if not is_mapping and items and all(key.isdigit() for key in items):
+    if not is_mapping and items and all(key.isdecimal() for key in items):
         if sorted(map(int, items)) != list(range(len(items))):
             raise CannotReplay("an argument was not recorded")
         return [items[str(index)] for index in range(len(items))]

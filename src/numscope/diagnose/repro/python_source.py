@@ -88,7 +88,7 @@ def _path(slot: str, outputs: Mapping[str, int]) -> Path:
 
 
 def _key(text: str) -> int | str:
-    return int(text) if text.isdigit() else repr(text)
+    return int(text) if text.isdecimal() else repr(text)
 
 
 def _backward(

@@ -242,7 +242,7 @@ def _nested(flat: dict[str, Json]) -> list[Json]:
             groups.pop(first, None)
         elif first not in leaves:
             groups.setdefault(first, {})[rest] = value
-    if not all(key.isdigit() for key in (*leaves, *groups)):
+    if not all(key.isdecimal() for key in (*leaves, *groups)):
         return [_nested_dict(flat)]
     result: list[Json] = []
     for key in sorted((*leaves, *groups), key=int):

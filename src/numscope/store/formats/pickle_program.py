@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from numscope.core.errors import RunError
+from numscope.core.untrusted import shown
 
 Callables = Mapping[tuple[str, str], Callable[..., object]]
 
@@ -103,7 +104,7 @@ def interpret(program: bytes | IO[bytes], rules: Rules, path: Path | str) -> obj
                 return machine.stack.pop()
             machine.step(operation.name, argument)
     except Forbidden as word:
-        raise RunError(f"{path} names {word}, which is no tensor or plain value: {rules.cure}") from None
+        raise RunError(f"{path} names {shown(str(word))}, which is no tensor or plain value: {rules.cure}") from None
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from error
     raise RunError(f"{path} is cut off: copy it again from where it was made")

@@ -194,7 +194,7 @@ def _calls(lines: list[Line], tool: str, folder: Path | None = None) -> list[For
         role = line.role
         if line.phase == "backward":
             role = {"input": "output", "output": "input"}[role]
-        elif not index[0].isdigit():
+        elif not index[0].isdecimal():
             role = "kwargs"  # an argument by its name: input.weight
         call.slots.append((f"{role}.{index}", make(line)))
     return calls

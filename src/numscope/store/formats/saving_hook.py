@@ -30,7 +30,7 @@ def find(path: Path) -> list[RankFolder]:
     for kind in ("tensors", "grads"):
         for folder in sorted((path / kind).glob("rank_*")):
             rank = folder.name.removeprefix("rank_")
-            if rank.isdigit() and folder.is_dir():
+            if rank.isdecimal() and folder.is_dir():
                 folders.append(RankFolder(int(rank), folder))
     return folders
 

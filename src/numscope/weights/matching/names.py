@@ -150,6 +150,6 @@ def short(name: str) -> str:
     parts = plain(name).split(".")
     if len(parts) > 1 and parts[-1] in ("weight", "bias", "kernel"):
         parts = parts[:-1]
-    last = [at for at, part in enumerate(parts) if part.isdigit() and parts[at - 1].endswith("experts")]
-    words = ".".join(parts[last[-1] - 1 :] if last else parts[-2:] if parts[-1].isdigit() else parts[-1:])
+    last = [at for at, part in enumerate(parts) if part.isdecimal() and parts[at - 1].endswith("experts")]
+    words = ".".join(parts[last[-1] - 1 :] if last else parts[-2:] if parts[-1].isdecimal() else parts[-1:])
     return f"{prefix}{colon}{words}"

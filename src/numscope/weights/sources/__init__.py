@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import struct
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from numscope.core.errors import NumscopeError, RunError
+from numscope.core.errors import RunError
 from numscope.store.reader import Run
 from numscope.store.remote.copies import file_system, is_url
-from numscope.weights.sources.files import Place
+from numscope.weights.sources.files import Place, decoding
 from numscope.weights.tensor import Tensor, unique
 
 _ZIP = b"PK\x03\x04"
@@ -147,20 +144,8 @@ def _read(path: Path) -> Iterator[Tensor]:
 
 def _checked(path: Place, tensors: Iterator[Tensor]) -> Iterator[Tensor]:
     """Yield tensors; an error of the libraries that decode a damaged file names the file."""
-    try:
+    with decoding(path):
         yield from tensors
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        struct.error,
-        EOFError,
-        NotImplementedError,
-        ValueError,
-        OverflowError,
-    ) as error:
-        if isinstance(error, NumscopeError):
-            raise
-        raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from None
 
 
 def _reader(path: Path) -> Reader:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from numscope.core.dtypes import AnyArray, AnyDtype
-from numscope.core.errors import RunError
+from numscope.core.errors import NumscopeError, RunError
+from numscope.core.untrusted import shown
 from numscope.store.dtypes import numpy_dtype
 from numscope.store.remote.copies import file_system
 from numscope.weights.tensor import Read
@@ -23,6 +26,20 @@ _LARGEST = 1 << 62  # elements that a shape may say: its product is a number of 
 
 
 Place = Path | str  # a path, or the address of a file
+
+
+@contextmanager
+def decoding(path: Place) -> Iterator[None]:
+    """Name the file where decoding it fails: the libraries that do it raise what they like of a damaged file."""
+    try:
+        yield
+    except NumscopeError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.filename:
+            raise  # says itself what is wrong
+        said = shown(" ".join(str(error).split()))[:200] or type(error).__name__
+        raise RunError(f"{path} is damaged ({said}): copy it again from where it was made") from None
 
 
 class File:
@@ -69,7 +86,7 @@ class File:
 
     def damaged(self, why: str) -> RunError:
         """Return the error of a file that is not what it says."""
-        return RunError(f"{self.path} is damaged ({why}): copy it again from where it was made")
+        return RunError(f"{self.path} is damaged ({shown(why)}): copy it again from where it was made")
 
     def reader(self, offset: int, dtype: str, shape: tuple[int, ...]) -> Read:
         """Return what reads rows of a tensor that lies at an offset in row-major order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from numscope.core.dtypes import AnyArray
 from numscope.core.errors import RunError
 from numscope.core.json_value import JsonObject, members
 from numscope.core.report import plain
-from numscope.store.dtypes import numpy_dtype
+from numscope.store.dtypes import SAFETENSORS, numpy_dtype
 from numscope.weights.sources import safetensors_file
 from numscope.weights.sources.files import File, Place, check_shape
 from numscope.weights.summary import SUMS, summarise
@@ -29,8 +29,6 @@ _KEY = "numscope"
 
 def write(path: str | os.PathLike[str], tensors: Iterable[Tensor], progress: Callable[[Tensor], None]) -> None:
     """Measure tensors, and write their fingerprints."""
-    from safetensors.numpy import save_file
-
     entries: list[JsonObject] = []
     lines: list[Lines] = []
     kept: dict[str, AnyArray] = {}
@@ -58,7 +56,27 @@ def write(path: str | os.PathLike[str], tensors: Iterable[Tensor], progress: Cal
         kept["sums"] = np.concatenate([part.sums for part in lines])
         kept["norm"] = np.concatenate([part.norm for part in lines])
     text = json.dumps({"format": FORMAT, "tensors": entries}, ensure_ascii=False)
-    save_file(kept or {"none": np.zeros(1, np.uint8)}, path, {_KEY: text})
+    _save(path, kept or {"none": np.zeros(1, np.uint8)}, text)
+
+
+def _save(path: str | os.PathLike[str], arrays: Mapping[str, AnyArray], text: str) -> None:
+    """Write a safetensors file: those of the longest elements first, so that all are aligned."""
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
+    header: JsonObject = {"__metadata__": {_KEY: text}}
+    end = 0
+    for name, array in ordered:
+        start, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": SAFETENSORS[array.dtype.name],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+    content = json.dumps(header, ensure_ascii=False).encode()
+    content += b" " * (-len(content) % 8)
+    with open(path, "wb") as file:
+        file.write(len(content).to_bytes(8, "little") + content)
+        for _, array in ordered:
+            file.write(np.ascontiguousarray(array).data)
 
 
 def read(path: Place) -> Iterator[Tensor]:

@@ -60,6 +60,6 @@ def shards(index: Path) -> list[Path]:
     if not names:
         raise RunError(f"{index} has no weight_map: name the folder, or a file of tensors")
     for name in names:
-        if Path(check_name(name, index)).name != name:
+        if Path(check_name(name, index)).name != name or not (index.parent / name).is_file():
             raise RunError(f"{index} names {name!r}, which is not in its folder: put all files into one")
     return [index.parent / name for name in names]

@@ -22,7 +22,7 @@ from numscope.core.errors import RunError
 from numscope.core.untrusted import check_size
 from numscope.store.formats.pickle_program import Callables, Name, Record, Rules, interpret
 from numscope.store.formats.torch_file import STORAGES, is_storage_or_dtype
-from numscope.weights.sources.files import File, check_shape, contiguous_strides, dtype_of, rows_of, strided
+from numscope.weights.sources.files import File, check_shape, contiguous_strides, decoding, dtype_of, rows_of, strided
 from numscope.weights.tensor import Read, Tensor, check_name
 
 CURE = "save it as safetensors where you trust it"
@@ -301,6 +301,10 @@ def _joined(folder: Path, files: dict[str, File], chunks: list[_Chunk], dtype: s
         return readers[chunk]
 
     def read(start: int, stop: int) -> AnyArray:
+        with decoding(folder):
+            return joined(start, stop)
+
+    def joined(start: int, stop: int) -> AnyArray:
         if len(shape) < 2:
             first, last = 0, shape[0] if shape else 1
         else:
