@@ -135,6 +135,10 @@ def summarise(tensor: Tensor, lines: bool = True) -> Summary:
             measure.take(raw)
         measure.finish()
     mean = measure.mean()
+    zero, non_finite = measure.zero, measure.nan + measure.posinf + measure.neginf
+    if parts == 2:  # elements, not their parts
+        counts = [(np.count_nonzero(block == 0), np.count_nonzero(~np.isfinite(block))) for _, block in tensor.blocks()]
+        zero, non_finite = map(int, np.array(counts, np.int64).reshape(-1, 2).sum(0))
     is_matrix = lines and not tensor.is_vector and parts == 1
     return Summary(
         measure.hash,
@@ -142,8 +146,8 @@ def summarise(tensor: Tensor, lines: bool = True) -> Summary:
         float("nan") if mean != mean else measure.max,
         mean,
         measure.l2,
-        measure.zero,
-        measure.nan + measure.posinf + measure.neginf,
+        zero,
+        non_finite,
         np.asarray(measure.sketch, np.float64).copy(),
         rows_of(tensor, dtype) if is_matrix else None,
         columns_of(tensor, dtype) if is_matrix else None,
