@@ -9,7 +9,6 @@ with ns.capture("runs/gpu", model, level="mix", keep="stats") as cap:
 from __future__ import annotations
 
 import atexit
-import json
 import os
 import sys
 import warnings
@@ -31,8 +30,6 @@ from numscope.core.job_files.modules import FILE as MODULES
 from numscope.core.job_files.program import FILE as PROGRAM
 from numscope.core.settings import CaptureSettings, numbers
 from numscope.store import manifest, rundir
-from numscope.store.checksums import sealed
-from numscope.store.files import place
 from numscope.store.rundir import CLOSED
 from numscope.store.writer import QUEUE_BYTES, Limits, RunWriter
 
@@ -307,7 +304,7 @@ class Capture:
         }
         for name, document in documents.items():
             if document is not None:
-                place(folder / name, json.dumps(sealed(document)).encode(), replace=True)
+                rundir.write_document(folder, name, document)
 
     def _folder(self) -> Path:
         """Return the rank's folder, which is there once the writer is open."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +23,8 @@ from numscope.core.errors import NotKeptError, RunError
 from numscope.core.names import parse_call
 from numscope.core.untrusted import check_folder
 from numscope.store.joins import joined_calls, joined_tensors
-from numscope.store.remote.copies import fetch_shard, is_url, local_copy
-from numscope.store.rundir import rank_directories, read_manifest, read_rank
+from numscope.store.remote.copies import fetch_shard, is_copy, is_url, local_copy
+from numscope.store.rundir import documents_of, rank_directories, read_document, read_manifest, read_rank
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables, StepLine
@@ -56,7 +56,8 @@ class Run:
         self.manifest = read_manifest(path)
         for folder in (path, *rank_directories(path).values()):
             check_folder(folder, path)
-        checked = str(self.manifest.get("id")) if self.manifest.get("checksums") is True else None
+        ids = {str(self.manifest.get(name)) for name in ("id", "replaces")}
+        checked = ids if self.manifest.get("checksums") is True else None
         self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}
         self._unfinished: dict[int, list[int]] = {}
@@ -195,6 +196,22 @@ class Run:
             return {}
         return {rank: str(read_rank(tables.directory).get("end", "")) for rank, tables in self._ranks.items()}
 
+    def damaged(self, rank: int) -> list[str]:
+        """Return what is wrong with files of a rank beside its tables: a sentence each.
+
+        Kept tensors are not read: that their bytes are what was stored is verified when they are.
+        """
+        directory = self._rank(rank).directory
+        named = {
+            name for _, rows in self.scan("tensors", ["shard"], rank) for name in pc.unique(rows["shard"]).to_pylist()
+        }
+        shards = [directory / name for name in sorted(named - {None}) if Path(name).name == name]
+        checks: list[Callable[[], object]] = [
+            partial(read_document, directory, name) for name in documents_of(directory)
+        ]
+        checks += [partial(_check_shard, path) for path in shards if path.exists() or not is_copy(self.path)]
+        return [sentence for check in checks if (sentence := _wrong(check))]
+
     def step_seconds(self, step: int, rank: int) -> float | None:
         """Return how long a complete step took in the job, capture included."""
         lines = [line for line in self._rank(rank).lines if line.step == step]
@@ -295,3 +312,15 @@ def _pattern(call: str) -> str:
     if name.prefix in ("Module", "Optimizer"):
         return f"{name.prefix}.{name.path + '.' if name.path else ''}{name.op}*"
     return f"{name.prefix}.{name.op}.{name.index}*"
+
+
+def _check_shard(path: Path) -> None:
+    Shard(path).check_end()
+
+
+def _wrong(check: Callable[[], object]) -> str:
+    try:
+        check()
+    except RunError as error:
+        return str(error)
+    return ""

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,9 +113,13 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields
             written_now = manifest.get("job") and job_of(entry) == manifest["job"]
             if stale >= int(manifest.get("world_size") or 1) and not written_now:
                 shutil.rmtree(entry, ignore_errors=True)
-    document = sealed({"format": FORMAT, **manifest, "id": secrets.token_hex(8), "checksums": True})
+    replaces = (overwrite and rank == 0) or taken_over
+    facts = {"format": FORMAT, **manifest, "id": secrets.token_hex(8), "checksums": True}
+    if replaces and (before := _run_id(path)):  # another rank of this job may have ended already
+        facts["replaces"] = before
+    document = sealed(facts)
     content = json.dumps(document, indent=1, ensure_ascii=False).encode()
-    ours = place(path / MANIFEST, content, replace=(overwrite and rank == 0) or taken_over)
+    ours = place(path / MANIFEST, content, replace=replaces)
     directory.mkdir()
     facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
     facts |= {"yields": yields, "id": secrets.token_hex(8)}
@@ -126,8 +131,18 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields
 
 def write_end(directory: Path, end: str, steps: int) -> None:
     """Write down how a rank ended, CLOSED, the class of an exception, or "" while it goes on, after how many steps."""
-    content = sealed({**json.loads((directory / RANK).read_bytes()), "end": end, "steps": steps})
+    facts = {"end": end, "steps": steps, "documents": documents_of(directory)}
+    if run := _run_id(directory.parent):  # by now the manifest is that of all ranks
+        facts["run"] = run
+    content = sealed({**json.loads((directory / RANK).read_bytes()), **facts})
     place(directory / RANK, json.dumps(content).encode(), replace=True)
+
+
+def _run_id(path: Path) -> str:
+    try:
+        return str(json.loads((path / MANIFEST).read_bytes())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def read_rank(directory: Path) -> JsonObject:
@@ -144,6 +159,34 @@ def read_rank(directory: Path) -> JsonObject:
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{path} is damaged ({error}): {CURE}") from error
     raise RunError(f"{path} is damaged (its checksum is another): {CURE}")
+
+
+def write_document(directory: Path, name: str, document: Mapping[str, object]) -> None:
+    """Write a document about the job beside a rank's tables, with its checksum."""
+    place(directory / name, json.dumps(sealed(document, id_of(directory))).encode(), replace=True)
+
+
+def read_document(directory: Path, name: str) -> JsonObject | None:
+    """Return a document about the job, None where the rank has none; raise where it is damaged, missing, or another's."""
+    path, facts = directory / name, read_rank(directory)
+    try:
+        document: JsonObject = json.loads(path.read_bytes())
+        intact = isinstance(document, dict) and is_intact(document, str(facts.get("id", "")), needed="id" in facts)
+    except FileNotFoundError:
+        if name in facts.get("documents", ()):
+            raise RunError(f"{path} is missing: {CURE}") from None
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path} is damaged ({error}): {CURE}") from error
+    if not intact:
+        raise RunError(f"{path} is damaged, or another run's (its checksum is another): {CURE}")
+    return document
+
+
+def documents_of(directory: Path) -> list[str]:
+    """Return the names of the documents about the job that a rank has, or should have."""
+    there = {entry.name for entry in directory.glob("*.json")} - {RANK}
+    return sorted(there | {str(name) for name in read_rank(directory).get("documents", ())})
 
 
 def id_of(directory: Path) -> str:

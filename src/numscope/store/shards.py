@@ -142,6 +142,12 @@ class Shard:
             raise self._damaged(f"entry {key} is not what was stored")
         self._verified.add(key)
 
+    def check_end(self) -> None:
+        """Raise where the file ends before what its header names."""
+        ends = [entry["data_offsets"][1] for entry in self.entries.values() if _is_whole(entry)]
+        if ends and self._start + max(ends) > len(self._data):
+            raise self._damaged(f"{self._start + max(ends) - len(self._data)} bytes are cut off its end")
+
     def keys(self) -> list[str]:
         """Return the keys of the entries."""
         return [key for key in self.entries if key != "__metadata__"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import mmap
 import zlib
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from numscope.store.checksums import CURE, MEMBER, Checked, footer_crc, is_intac
 from numscope.store.rundir import STEPS, read_rank
 from numscope.store.schema import TABLES
 from numscope.store.segments import CHECKSUMS, checksums_path, parquet_path, stream_path
+from numscope.store.table_sizes import check_parquet, is_packed
 
 _REMEMBERED = 4  # row groups, at most, that are kept in memory for the next read
 _UNREADABLE = (OSError, ValueError, KeyError, pa.ArrowException)
@@ -47,14 +49,14 @@ class StepLine:
 class RankTables:
     """The tables of one rank, read when asked for; its steps are those that were complete when it was opened.
 
-    `run` is the id of the run that it should belong to; a run of 0.1.0 has none, and no checksums either.
+    `runs` are the ids of the run that it should belong to; a run of 0.1.0 has none, and no checksums either.
     """
 
-    def __init__(self, directory: Path, run: str | None = None) -> None:
+    def __init__(self, directory: Path, runs: Set[str] | None = None) -> None:
         self.directory = directory
         self.facts = read_rank(directory)
-        self._id = str(self.facts.get("id", "")) if run is not None else None
-        if self.facts.get("run", run) != run:
+        self._id = str(self.facts.get("id", "")) if runs is not None else None
+        if runs is not None and self.facts.get("run") not in {None, *runs}:
             raise RunError(f"{directory} belongs to another run than {directory.parent / 'manifest.json'}: {CURE}")
         # Segments before lines: a segment that begins in between is then known from the lines of its complete steps.
         segments = _list_segments(directory)
@@ -215,6 +217,7 @@ class _Parquet:
                 raise ValueError("its size or the checksum of its footer is another")
             self._file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             _conform(self._file.schema_arrow.empty_table(), path.stem)
+            check_parquet(self._file, path)
             counts = [self._file.metadata.row_group(i).num_rows for i in range(self._file.metadata.num_row_groups)]
         except _UNREADABLE as error:
             raise self._damaged(error) from error
@@ -265,6 +268,8 @@ class _Stream:
             if size < checked.size or zlib.crc32(content) != checked.crc:
                 what = f"{checked.size - size} bytes are cut off" if size < checked.size else "its checksum is another"
                 raise RunError(f"{path} is damaged ({what}): {CURE}")
+        if is_packed(content):
+            raise RunError(f"{path} is compressed, which numscope never does: read only runs that you trust")
         try:
             reader = pa.ipc.open_stream(pa.py_buffer(content))
             schema = reader.schema

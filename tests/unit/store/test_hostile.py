@@ -6,12 +6,15 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from numscope.__main__ import main
@@ -19,6 +22,7 @@ from numscope.core.errors import RunError
 from numscope.core.untrusted import check_size, is_own, shown
 from numscope.store.formats import plain_folder, torch_file
 from numscope.store.reader import open_run
+from numscope.store.schema import TABLES
 from tests.unit.store.batches import write_run
 
 HUGE = 25_000_000_000  # float32 elements: 100 GB
@@ -191,3 +195,60 @@ def test_a_good_folder_still_reads(tmp_path: Path) -> None:
     torch_file.save(tmp_path / "c.pt", {"w": np.ones((2, 3), np.float32)})
     dump = plain_folder.read(tmp_path)
     assert sum(len(step.calls) for step in dump.steps) == 3
+
+
+def without_checksums(run: Path) -> None:
+    """Leave out what a deceiver would write anew."""
+    for path in (run / "manifest.json", run / "rank0" / "rank.json"):
+        facts = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in facts.items() if k not in ("checksums", "checksum", "id", "run")}))
+
+
+def of_rows(count: int, **texts: pa.Array) -> pa.Table:
+    schema = TABLES["calls"]
+    columns = [
+        texts[field.name]
+        if field.name in texts
+        else pa.array(np.zeros(count, np.int32)).cast(field.type)
+        if pa.types.is_integer(field.type)
+        else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, names=schema.names)
+
+
+@pytest.mark.parametrize("what", ["many rows", "a long text in each row"])
+def test_a_table_of_a_few_kilobytes_that_says_it_is_huge_is_not_read(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "run")
+    without_checksums(tmp_path / "run")
+    path = tmp_path / "run/rank0/000000/calls.parquet"
+    count = 1 << 20
+    if what == "many rows":
+        rows = of_rows(count)
+        monkeypatch.setattr("numscope.core.untrusted._memory", lambda: 1 << 24)
+    else:  # 1 TB
+        text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array(["x" * count]))
+        rows = of_rows(count, name=text)
+    pq.write_table(rows, path, compression="ZSTD", store_schema=False)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(RunError, match=r"calls.parquet says that it holds \d+ GB, more than this machine's memory"):
+        _ = open_run(tmp_path / "run").calls
+
+
+def test_a_compressed_stream_is_not_unpacked(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    without_checksums(tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/rank0/000000")
+    for compression in (None, "zstd", "lz4"):
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        path = tmp_path / "run/rank0/000000.calls.arrows"
+        with path.open("wb") as file, pa.ipc.new_stream(file, TABLES["calls"], options=options) as stream:
+            stream.write_table(of_rows(1000).cast(TABLES["calls"]))
+        if compression is None:
+            with pytest.raises(RunError, match=r"slots\.arrows is missing"):
+                _ = open_run(tmp_path / "run").tensors
+        else:
+            with pytest.raises(RunError, match=r"calls\.arrows is compressed"):
+                _ = open_run(tmp_path / "run").tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,23 @@ def test_a_run_behind_an_address_reads_like_one_that_is_here(there: Path) -> Non
     kept = here.tensors.filter(here.tensors["kept"])["name"][0].as_py()
     assert np.array_equal(away.tensor(kept), here.tensor(kept))
     assert shards(away.path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_cache_on_a_file_system_without_locks_has_the_run(
+    there: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    write_run(there, steps=2)
+    kept = open_run(there).tensors.filter(open_run(there).tensors["kept"])["name"][0].as_py()
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(open_run, [URL] * 4))
+    for run in runs:
+        assert run.calls.equals(open_run(there).calls)
+        assert np.array_equal(run.tensor(kept), open_run(there).tensor(kept))
 
 
 def test_opening_it_again_brings_what_is_new(there: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from numscope.core.job_files.program import FILE, FORMAT, Program, SourceText, Value
 from numscope.store.reader import Run
+from numscope.store.rundir import read_document
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 UNKNOWN = object()
@@ -84,12 +84,9 @@ class ProgramSources:
     @staticmethod
     def of(run: Run, rank: int) -> ProgramSources:
         """Return the program that a run recorded."""
-        path = run.path / f"rank{rank}" / FILE
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return ProgramSources(None)
-        return ProgramSources(document if document.get("format") == FORMAT else None)
+        document = read_document(run.path / f"rank{rank}", FILE)
+        known = document is not None and document.get("format") == FORMAT
+        return ProgramSources(cast(Program, document) if known else None)
 
     # Values -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +11,8 @@ from numscope.core.errors import RunError
 from numscope.core.job_files.regions import FILE, FOLDER, FORMAT, GraphEntry, Regions, RunEntry, TensorEntry
 from numscope.diagnose.recorded.step_graph import to_torch
 from numscope.diagnose.regions.graph import Graph
-from numscope.store.checksums import CURE, is_intact
 from numscope.store.reader import Run
+from numscope.store.rundir import read_document
 from numscope.store.shards import Shard
 
 
@@ -44,18 +43,14 @@ class RecordedRegions:
     def __init__(self, run: Run, rank: int) -> None:
         self._folder = Path(run.path) / f"rank{rank}"
         self._shards: dict[str, Shard] = {}
-        path = self._folder / FILE
-        if not path.exists():
+        document = read_document(self._folder, FILE)
+        if document is None:
             self.found: Regions | None = None
             return
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged ({error}): {CURE}") from error
-        if not is_intact(document, needed=True):
-            raise RunError(f"{path} is damaged (its checksum is another): {CURE}")
         if document.get("format") != FORMAT:
-            raise RunError(f"{path} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
+            raise RunError(
+                f"{self._folder / FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}"
+            )
         self.found = cast(Regions, document)
 
     def regions(self) -> list[Region]:

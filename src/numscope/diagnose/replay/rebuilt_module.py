@@ -8,20 +8,20 @@ recorded output.
 from __future__ import annotations
 
 import enum
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import torch
 
+from numscope.core.errors import RunError
 from numscope.core.job_files.modules import FILE, FORMAT, ModuleEntry, ObjectEntry
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.replay.calls import operator_errors
 from numscope.diagnose.replay.job_code import CodeOrigin, JobCode
-from numscope.store.checksums import is_intact
 from numscope.store.reader import Run
+from numscope.store.rundir import read_document
 
 T = TypeVar("T")
 
@@ -38,11 +38,11 @@ class RecordedModules:
 
     def __init__(self, run: Run, rank: int) -> None:
         try:
-            document = json.loads((Path(run.path) / f"rank{rank}" / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CannotReplay("the run does not say what its modules are made of") from error
-        if not is_intact(document):
-            raise CannotReplay(f"{FILE} is damaged: its checksum is another")
+            document = read_document(Path(run.path) / f"rank{rank}", FILE)
+        except RunError as error:
+            raise CannotReplay(str(error)) from error
+        if document is None:
+            raise CannotReplay("the run does not say what its modules are made of")
         if document.get("format") != FORMAT:
             raise CannotReplay(f"{FILE} has the format {document.get('format')!r}: this numscope reads {FORMAT}")
         self.modules: dict[str, ModuleEntry] = document["modules"]

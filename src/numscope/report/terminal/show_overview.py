@@ -73,6 +73,7 @@ def overview(run: Run, chosen: Sequence[int] | None = None) -> TableRow:
         "kept": kept,
         "nonfinite": _nonfinite(run, ranks),
         "skipped": _skipped(run, ranks),
+        "damaged": [sentence for number in ranks for sentence in run.damaged(number)],
         "bytes": sum(path.stat().st_size for path in files),
         "files": len(files),
     }
@@ -127,6 +128,8 @@ def lines(facts: TableRow) -> list[Line]:
     skipped: Counter[str] = Counter(facts["skipped"])
     for reason, count in skipped.most_common():
         fact("skipped", f"{number(count)}   {reason}", "yellow")
+    for sentence in facts["damaged"]:
+        fact("damaged", sentence, "red")
     fact("on disk", f"{size(facts['bytes'])} in {facts['files']} files")
     fact("most called", ", ".join(f"{name} ×{count}" for name, count in list(facts["apis"].items())[:6]))
     width = max(len(label) for label, _, _ in shown)

@@ -82,10 +82,15 @@ def refresh(url: str, files: FileSystem, root: str, entry: Path) -> Path:
     return copy
 
 
+def is_copy(run: Path) -> bool:
+    """Tell whether a run is a copy in the cache, whose shards are copied when they are asked for."""
+    return run.absolute().parent.parent.parent == cache.root()
+
+
 def fetch_shard(run: Path, file: Path) -> None:
     """Copy a shard from the run's address, if `run` is a copy in the cache and the shard is missing."""
     entry = run.absolute().parent.parent
-    if file.exists() or entry.parent != cache.root():  # an `origin` beside any other run is not ours
+    if file.exists() or not is_copy(run):  # an `origin` beside any other run is not ours
         return
     url = (entry / "origin").read_text(encoding="utf-8")
     files, root = file_system(url)

@@ -8,7 +8,6 @@ recorded: what goes in, what comes out, and, from a second run of the same kerne
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +34,7 @@ from numscope.core.job_files.regions import (
     RunEntry,
     TensorEntry,
 )
-from numscope.store.checksums import sealed
-from numscope.store.files import place
+from numscope.store.rundir import write_document
 from numscope.store.writing.shard_writer import Kept, ShardWriter
 
 _LOWERING, _RUNNING, _TRACING = "torch._inductor.graph", "torch._inductor.output_code", "torch._dynamo.output_graph"
@@ -224,7 +222,7 @@ class Inside:
             "runs": self._written,
             "lacks": list(self._lacks),
         }
-        place(folder / FILE, json.dumps(sealed(document)).encode(), replace=True)
+        write_document(folder, FILE, document)
 
     def close(self) -> None:
         """Close the files."""

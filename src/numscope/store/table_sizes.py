@@ -1,0 +1,93 @@
+"""The memory that a stranger's table takes, told before it is read: a file of a few KB can say that it holds 100 GB.
+
+Parquet repeats a value at no cost, and a batch of an Arrow stream can be compressed, which numscope's never are.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from numscope.core.untrusted import check_size, is_too_large
+
+# Fields of the tables of Arrow's flatbuffers, and kinds of messages.
+_KIND_OF_MESSAGE, _HEADER_OF_MESSAGE, _COMPRESSION_OF_BATCH = 1, 2, 3
+_SCHEMA, _BATCH = 1, 3
+
+
+def check_parquet(file: pq.ParquetFile, path: Path) -> None:
+    """Raise where the rows of a Parquet file would not fit into the memory."""
+    metadata = file.metadata
+    check_size(metadata.num_rows * sum(map(_least_bytes, file.schema_arrow.types)), path)
+    doubtful = set()
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for chunk in map(group.column, range(group.num_columns)):
+            # Each row may be the whole of what the chunk holds, if that is one text.
+            if chunk.physical_type == "BYTE_ARRAY" and is_too_large(group.num_rows * chunk.total_uncompressed_size):
+                doubtful.add(chunk.path_in_schema)
+    for column in sorted(doubtful):
+        check_size(_text_bytes(path, column), path)
+
+
+def _text_bytes(path: Path, column: str) -> int:
+    """Return the bytes of all texts of a column, which is read as its distinct texts and their numbers."""
+    values = pq.ParquetFile(path, read_dictionary=[column], memory_map=True).read(columns=[column]).column(0)
+    total = 0
+    for chunk in values.chunks:
+        while not pa.types.is_dictionary(chunk.type):
+            if not isinstance(chunk, (pa.ListArray, pa.StructArray)):
+                return 0  # not coded: each text lies in the file
+            chunk = chunk.values if isinstance(chunk, pa.ListArray) else chunk.field(0)
+        lengths = pc.fill_null(pc.binary_length(chunk.dictionary), 0).to_pylist()
+        total += sum(
+            pair["counts"] * lengths[pair["values"]] for pair in pc.value_counts(chunk.indices.drop_null()).to_pylist()
+        )
+    return total
+
+
+def _least_bytes(kind: pa.DataType) -> int:
+    """Return what a value takes at the least."""
+    if pa.types.is_fixed_size_list(kind):
+        return int(kind.list_size) * _least_bytes(kind.value_type)
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:  # of any length: an offset
+        return 4
+
+
+def is_packed(content: memoryview) -> bool:
+    """Tell whether an Arrow stream has compressed batches or dictionaries, as far as it can be read."""
+    try:
+        return any(map(_is_packed, pa.ipc.MessageReader.open_stream(pa.py_buffer(content))))
+    except (OSError, pa.ArrowException, struct.error):  # cut off
+        return False
+
+
+def _is_packed(message: pa.ipc.Message) -> bool:
+    metadata = bytes(message.metadata)
+    root = _number(metadata, 0)
+    kind, header = (_place(metadata, root, field) for field in (_KIND_OF_MESSAGE, _HEADER_OF_MESSAGE))
+    if metadata[kind] == _SCHEMA:
+        return False
+    batch = header + _number(metadata, header)
+    return metadata[kind] != _BATCH or bool(_place(metadata, batch, _COMPRESSION_OF_BATCH))
+
+
+def _place(buffer: bytes, table: int, field: int) -> int:
+    """Return where a field of a flatbuffer's table lies, 0 where the table has none."""
+    (back,) = struct.unpack_from("<i", buffer, table)
+    size, *_ = struct.unpack_from("<H", buffer, table - back)
+    entry = 4 + 2 * field
+    if entry + 2 > size:
+        return 0
+    (offset,) = struct.unpack_from("<H", buffer, table - back + entry)
+    return table + offset if offset else 0
+
+
+def _number(buffer: bytes, at: int) -> int:
+    (number,) = struct.unpack_from("<I", buffer, at)
+    return int(number)
