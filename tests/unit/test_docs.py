@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text()
 SOURCE = ROOT / "src" / "numscope"
 PAGES = [
     *ROOT.glob("*.md"),
@@ -98,6 +99,23 @@ def test_files_of_ours_that_are_named_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "explanation").glob("*.md")), ids=lambda page: page.name)
 def test_an_explanation_is_read_in_minutes(page: Path) -> None:
     assert len(prose(page.read_text()).split()) <= MOST_WORDS_OF_AN_EXPLANATION
+
+
+def test_each_promise_of_reliability_has_a_test() -> None:
+    text = (ROOT / "docs" / "explanation" / "reliability.md").read_text()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    promises = [row for row in rows if row[-1] != "test" and not row[-1].startswith("---")]
+    assert len(promises) > 30
+    last = ""
+    for fault, promise, test in promises:
+        last = last if test == "the same" else test
+        assert fault, promise
+        assert promise, fault
+        named = CODE.findall(last)
+        assert named, fault
+        for name in named:
+            target = name.removeprefix("make ")
+            assert f"\n{target}:" in MAKEFILE if name != target else (ROOT / name).exists(), name
 
 
 def test_architecture_is_one_page() -> None:
