@@ -1,6 +1,8 @@
 # make demo    two runs of a small model, one with a real bug: captured, compared, explained
 # make test    every test
 # make crash   200 jobs killed at random moments, and what they leave
+# make damage  200 damaged runs, and what the commands say of them
+# make matrix  the versions of Python and torch: an environment each, an hour or two (MATRIX_ARGS: see tests/matrix.py)
 # make long    what takes long: steps of a million calls, jobs of thousands of steps
 # make fuzz    ten minutes of damaged files for every reader, importer and settings parser
 # make sanitize  the compiled functions under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -29,6 +31,7 @@ hash = $(shell cat $(1) 2>/dev/null | sha256sum | cut -c1-12)
 CORE_FILES  := pyproject.toml requirements/torch.txt requirements/core.txt
 CORE        := $(VENV)/.stamp-core-$(call hash,$(CORE_FILES))
 CHECK_TOOLS := $(VENV)/.stamp-check-$(call hash,$(CORE_FILES) requirements/check.txt)
+MATRIX_TOOLS := $(VENV)/.stamp-matrix-$(call hash,requirements/matrix.txt)
 DOCS_TOOLS  := $(VENV)/.stamp-docs-$(call hash,requirements/docs.txt)
 DIST_TOOLS  := $(VENV)/.stamp-dist-$(call hash,requirements/dist.txt)
 TEST_TOOLS  := $(VENV)/.stamp-test-$(call hash,$(CORE_FILES) requirements/test.txt)
@@ -42,7 +45,7 @@ NODE_MODULES := $(FRONTEND)/node_modules/.stamp-$(call hash,$(FRONTEND)/package.
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs dist test compiled real crash long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend
+.PHONY: help demo docs dist test compiled real crash damage matrix long fuzz sanitize check check-python check-frontend test-frontend fix bench clean browser compiler frontend
 
 help:
 	@sed -n 's/^# \(make \)/\1/p' Makefile
@@ -69,6 +72,13 @@ dist: $(CORE) $(DIST_TOOLS)
 
 crash: $(CORE) $(TEST_TOOLS)
 	@CRASH_KILLS=200 CRASH_OLDER=1 $(PY) -m pytest tests/integration/test_crash.py --timeout=3600 -q
+
+damage: $(CORE) $(TEST_TOOLS)
+	@$(PY) -m tests.damage 200
+
+MATRIX_ARGS ?=
+matrix: $(CORE) $(TEST_TOOLS) $(MATRIX_TOOLS)
+	@$(PY) -m tests.matrix $(MATRIX_ARGS)
 
 verified: $(CORE) $(TEST_TOOLS)
 	@VERIFY_JOBS=all $(PY) -m pytest tests/integration/test_verify.py --timeout=3600 -q
@@ -180,6 +190,11 @@ $(VENV)/.stamp-docs-%: | $(CORE)
 	@echo "installing the site's tools into $(VENV) (once)" >&2
 	@$(PIP) -c requirements/torch.txt -r requirements/docs.txt
 	@rm -f $(VENV)/.stamp-docs-* && touch $@
+
+$(VENV)/.stamp-matrix-%: | $(CORE)
+	@echo "installing uv into $(VENV) (once)" >&2
+	@$(PIP) -c requirements/torch.txt -r requirements/matrix.txt
+	@rm -f $(VENV)/.stamp-matrix-* && touch $@
 
 $(VENV)/.stamp-dist-%: | $(CORE)
 	@echo "installing what builds and checks packages into $(VENV) (once)" >&2

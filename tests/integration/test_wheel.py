@@ -43,6 +43,8 @@ def needed(names: list[str]) -> set[str]:
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the `numscope` of a fresh environment: the built wheel, and the packages of its default install."""
+    if there := os.environ.get("MATRIX_PROGRAM"):  # of an environment that is there: `make matrix`
+        return Path(there)
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)

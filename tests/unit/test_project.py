@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAKEFILE = (ROOT / "Makefile").read_text()
 
-CORE = {"numpy", "pyarrow", "ml_dtypes", "safetensors", "rich", "tomli", "starlette", "uvicorn", "xlsxwriter"}
+CORE = {"numpy", "pyarrow", "ml_dtypes", "rich", "tomli", "starlette", "uvicorn", "xlsxwriter"}
 EXTRAS = {
     "view": set(),  # in the default install; the names of 0.1.0 still install
     "xlsx": set(),

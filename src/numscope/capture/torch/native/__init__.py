@@ -115,7 +115,11 @@ def without() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def load() -> Any:
     """Return the compiled functions, or None where they can't be had; the answer is the same for the whole process."""
-    if not is_wanted() or sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if not is_wanted() or sys.implementation.name != "cpython":
+        return None
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # they rely on Python's lock
+        if sys.stderr is not None:
+            print("numscope: free-threaded Python: capture costs about twice as much as with the lock", file=sys.stderr)
         return None
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return None
