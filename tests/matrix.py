@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -239,9 +240,11 @@ def pytest(cell: Cell, python: Path | str, environment: dict[str, str], log: IO[
     results = PLACE / f"{cell.name}.xml"
     results.unlink(missing_ok=True)
     # Others' warnings, which differ from version to version, are none of ours.
-    options = ["-o", "filterwarnings=", "-q", "--timeout=600", f"--junitxml={results}", f"--basetemp={PLACE / 'tmp'}"]
-    command = [python, "-m", "pytest", *options, *tests]
-    subprocess.run(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
+    options = ["-o", "filterwarnings=", "-q", "--timeout=600", f"--junitxml={results}"]
+    # Not in this folder: tests that run pytest themselves would find its settings.
+    with tempfile.TemporaryDirectory() as folder:
+        command = [python, "-m", "pytest", *options, f"--basetemp={folder}/tmp", *tests]
+        subprocess.run(command, env=environment, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT)
     read_results(cell, results)
 
 
