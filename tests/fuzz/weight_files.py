@@ -6,6 +6,7 @@ import io
 import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -109,7 +110,9 @@ def by_index(content: bytes, folder: Path) -> object:
 
 @lru_cache(maxsize=1)
 def distributed(folder: Path) -> Path:
-    state_dict_saver.save(state(), checkpoint_id=folder / "distributed", no_dist=True)
+    with warnings.catch_warnings():  # it says that there is one process
+        warnings.simplefilter("ignore")
+        state_dict_saver.save(state(), checkpoint_id=folder / "distributed", no_dist=True)
     return folder / "distributed"
 
 

@@ -92,8 +92,8 @@ class Run:
         """Return the steps of a rank whose writing was cut off, or is still going on."""
         if rank not in self._unfinished:
             tables = self._rank(rank)
-            steps = {step for table in ("calls", "slots", "tensors") for step in _unique(tables.tail(table)["step"])}
-            self._unfinished[rank] = sorted(steps)
+            # A step of which no call has been written yet has nothing that could be read.
+            self._unfinished[rank] = sorted(_unique(tables.tail("calls")["step"]))
             if len(self._ranks) > 1:
                 tables.close()
         return self._unfinished[rank]

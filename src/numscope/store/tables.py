@@ -137,7 +137,10 @@ class RankTables:
         if segment not in self._open:
             # All tables at once, and slots before the calls and tensors that they refer to: while a job goes on
             # writing, every slot that is read then has its call and its tensor.
-            sources = {name: self._find(segment, name) for name in ("checks", "slots", "calls", "tensors", "stacks")}
+            # And all of one state: the bytes of each stream that the same line of checksums counts.
+            checked = None if self._id is None else self._checked(segment)
+            names = ("checks", "slots", "calls", "tensors", "stacks")
+            sources = {name: self._find(segment, name, checked) for name in names}
             self._open[segment] = {name: source for name, source in sources.items() if source is not None}
             self._forget(segment)
         return self._open[segment].get(table)
@@ -148,10 +151,9 @@ class RankTables:
             if all(isinstance(source, _Parquet) for source in self._open[other].values()):
                 del self._open[other]
 
-    def _find(self, segment: int, table: str) -> _Parquet | _Stream | None:
+    def _find(self, segment: int, table: str, checked: dict[str, Checked] | None) -> _Parquet | _Stream | None:
         closed, stream = parquet_path(self.directory, segment, table), stream_path(self.directory, segment, table)
         if not closed.parent.exists():
-            checked = None if self._id is None else self._checked(segment)
             try:
                 return _Stream(stream, None if checked is None else checked.get(table, Checked(0, 0)))
             except FileNotFoundError:  # not begun, or closed since the check above
