@@ -11,8 +11,10 @@ import { Ranks } from './pages/ranks';
 import { Start } from './pages/start';
 import { Story } from './pages/story';
 import { Tensor } from './pages/tensor';
+import { Verified } from './pages/verified';
+import { Weights } from './pages/weights';
 import { go, link, route } from './route';
-import { comparing, help, source, summary, theme, toggleTheme } from './state';
+import { answer, comparing, help, source, summary, theme, toggleTheme } from './state';
 
 const TITLES: Record<string, string> = { answer: 'Answer', story: 'Story', calls: 'Calls', model: 'Model', ranks: 'Ranks' };
 
@@ -48,6 +50,8 @@ export function App() {
 function Page({ page }: { page: string }) {
   if (page === 'start') return <Start />;
   if (page === 'directory' || page === 'file') return <Forms which={page} />;
+  const shown = answer.value;
+  if (shown) return shown.format === 'numscope.weights/1' ? <Weights answer={shown} /> : <Verified answer={shown} />;
   if (!summary.value || !source.value || (source.value.live && state.value !== 'ready')) return <Start />;
   switch (page) {
     case 'story':
@@ -66,7 +70,8 @@ function Page({ page }: { page: string }) {
 }
 
 function Top({ page }: { page: string }) {
-  const about = summary.value;
+  const document = answer.value;
+  const about = document ? null : summary.value;
   const live = source.value?.live;
   const current = page === 'tensor' ? 'calls' : page || 'answer';
   return (
@@ -97,6 +102,12 @@ function Top({ page }: { page: string }) {
               )}
             </span>
           )}
+          {document?.format === 'numscope.weights/1' && (
+            <span title={`${document.a} ${document.b}`}>
+              <b>{tail(document.a, 30)}</b> {t('against')} <b>{tail(document.b, 30)}</b>
+            </span>
+          )}
+          {document?.format === 'numscope.check/1' && <b title={document.run}>{tail(document.run, 40)}</b>}
         </div>
         <span>
           <button class="tool" onClick={() => setLanguage(language.value === 'zh' ? 'en' : 'zh')} aria-label={t('Language')}>

@@ -1,8 +1,9 @@
 // Opening runs on the server: what it is doing now, line by line, until there is something to show.
 import { signal } from '@preact/signals';
+import type { Document } from './data/documents';
 import { json, post, ServerSource } from './data/source';
 import type { Summary } from './data/types';
-import { source, summary } from './state';
+import { answer, source, summary } from './state';
 
 export type State = 'asking' | 'empty' | 'working' | 'failed' | 'ready';
 export const state = signal<State>('asking');
@@ -16,6 +17,7 @@ interface Answer {
   state: Exclude<State, 'asking'>;
   title: string;
   error: string | null;
+  document: boolean; // there is a command's answer in place of runs
 }
 
 export async function openServer(): Promise<void> {
@@ -27,12 +29,18 @@ export async function openServer(): Promise<void> {
   }
 }
 
-function take(answer: Answer): void {
-  title.value = answer.title;
-  problem.value = answer.error ?? '';
-  if (answer.state === 'ready') void show();
-  else state.value = answer.state;
-  if (answer.state === 'working') follow();
+function take(told: Answer): void {
+  title.value = told.title;
+  problem.value = told.error ?? '';
+  if (told.document) void showDocument();
+  else if (told.state === 'ready') void show();
+  else state.value = told.state;
+  if (told.state === 'working') follow();
+}
+
+async function showDocument(): Promise<void> {
+  answer.value = await json<Document>('document');
+  state.value = 'ready';
 }
 
 async function show(): Promise<void> {
@@ -40,6 +48,7 @@ async function show(): Promise<void> {
   const about: Summary = await from.summary();
   source.value = from;
   summary.value = about;
+  answer.value = null;
   fresh.value = false;
   state.value = 'ready';
   watch(about.version);

@@ -1,10 +1,12 @@
 // What all pages share: where the data comes from, what it is about, and how it looks.
 import { computed, effect, signal } from '@preact/signals';
+import type { Document } from './data/documents';
 import type { Source } from './data/source';
 import type { Summary } from './data/types';
 
 export const source = signal<Source | null>(null);
 export const summary = signal<Summary | null>(null);
+export const answer = signal<Document | null>(null); // of a command, shown in place of runs
 export const comparing = computed(() => summary.value?.mode === 'comparison');
 export const help = signal(false);
 

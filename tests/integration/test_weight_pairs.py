@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 import numscope as ns
 from numscope.weights.pair import Weights
+from tests.integration import packed_weights
 from tests.integration import weight_conversions as made
 
 
@@ -132,6 +133,51 @@ def test_one_wrong_scale_of_a_block_is_a_slice(reference: Path, tmp_path: Path) 
     answer = ns.weights(tmp_path / "q.safetensors", reference)
     assert [(pair.fault, pair.b) for pair in answer.wrong] == [("slice", (name,))]
     assert "rows 64–127" in answer.wrong[0].reason
+
+
+def packed_layers(pack: packed_weights.Pack) -> tuple[dict, dict]:
+    """Return the model with the matrices of its layers packed, and as it was."""
+    plain = {name: value.numpy() for name, value in made.state().items()}
+    out = {}
+    for name, value in plain.items():
+        is_matrix = value.ndim == 2 and "layers" in name
+        out |= pack(name.removesuffix(".weight"), value) if is_matrix else {name: value}
+    return out, plain
+
+
+@pytest.mark.parametrize("pack", packed_weights.PACKS.values(), ids=packed_weights.PACKS)
+def test_packed_words(pack: packed_weights.Pack, tmp_path: Path) -> None:
+    tensors, plain = packed_layers(pack)
+    answer = ns.weights(tensors, plain)
+    assert answer.verdict == "equivalent", answer.reason
+    assert relations(answer) == {"equal": 7, "quantised": 14}
+    assert not answer.extra or set(answer.extra) <= set(answer.unjudged)
+    assert all("SQNR" in pair.reason for pair in answer.pairs if pair.relation == "quantised")
+    turned = ns.weights(plain, tensors)
+    assert turned.verdict == "equivalent"
+    assert relations(turned) == relations(answer)
+
+
+@pytest.mark.parametrize("pack", packed_weights.PACKS.values(), ids=packed_weights.PACKS)
+def test_packed_words_that_are_wrong(pack: packed_weights.Pack) -> None:
+    tensors, plain = packed_layers(pack)
+    first, second = ("model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj")
+    for name in [name for name in tensors if name.startswith(first)]:
+        other = second + name.removeprefix(first)
+        tensors[name], tensors[other] = tensors[other], tensors[name]
+    third = "model.layers.0.self_attn.o_proj"
+    across = f"{third}.scales" in tensors  # a column for each output
+    scales = f"{third}.scales" if across else f"{third}.weight_scale"
+    tensors[scales] = tensors[scales].copy()
+    outputs = tensors[scales].T if across else tensors[scales]
+    half = outputs[: len(outputs) // 2]
+    half[:] = half + 1 if half.dtype == np.uint8 else half / 2  # an exponent, or a factor
+    answer = ns.weights(tensors, plain)
+    assert {pair.b[0]: pair.fault for pair in answer.wrong} == {
+        f"{first}.weight": "swapped",
+        f"{second}.weight": "swapped",
+        f"{third}.weight": "slice",
+    }
 
 
 def test_lora_merged_by_peft(reference: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     grammar.add_run(parser)
     grammar.add_json(parser)
+    grammar.add_html(parser)
     parser.add_argument("--headroom", metavar="DTYPE", help="which calls cannot be moved to fp16, bf16, fp8 …")
     parser.add_argument("--operators", action="store_true", help="count the calls by the dtype of their output")
 
@@ -41,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     from numscope.report.terminal.lines import print_lines
     from numscope.store.reader import open_run
 
-    if args.json:
-        check_output(args.json)
+    for path in (args.json, args.html):
+        if path:
+            check_output(path)
     form = headroom.format_of(args.headroom) if args.headroom else None
     opened = open_run(args.run_path)
     result = check(opened)
@@ -83,6 +85,10 @@ def run(args: argparse.Namespace) -> int:
         told += report.operator_lines(shape["operators"])
     if args.json:
         write_document(shape, args.json)
+    if args.html:
+        from numscope.report.html import write_answer
+
+        write_answer({**shape, "run": args.run_path}, args.html)
     if args.json != STDOUT:
         print_lines(told)
     return 1 if shape["found"] else 0

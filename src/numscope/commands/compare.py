@@ -61,11 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("csv", "the pairs"),
         ("parquet", "the pairs"),
         ("xlsx", "everything"),
-        ("html", "the report as one page"),
     ):
         parser.add_argument(
             f"--{name}", metavar="FILE", help=f"write {what} as {name.upper() if name != 'parquet' else 'Parquet'}"
         )
+    grammar.add_html(parser)
     parser.add_argument("--part", metavar="I/N", help="compare one of N shares of the ranks, and write it into --out")
     parser.add_argument("--out", metavar="DIR", help="where --part writes what it found")
     parser.add_argument(

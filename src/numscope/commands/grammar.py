@@ -89,6 +89,11 @@ def add_part(parser: argparse.ArgumentParser) -> None:
         )
 
 
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Declare --html."""
+    parser.add_argument("--html", metavar="FILE", help="write the answer as one HTML page")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare --json: to a file, or to standard output, where nothing else is printed then."""
     parser.add_argument(

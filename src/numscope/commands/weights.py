@@ -1,7 +1,8 @@
 """Are these the same weights? Compare two sets of weights of any format, and name what is wrong.
 
   numscope weights converted/ original/
-  numscope weights model.gguf original/ --json answer.json
+  numscope weights model.gguf original/ --json answer.json --html answer.html
+  numscope weights converted/ original/ --view
   numscope weights A --out a.weights      # fingerprints alone, to compare on another machine
   numscope weights a.weights B
 
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="pairs to show (default 10)")
     grammar.add_json(parser)
     parser.add_argument("--csv", metavar="FILE", help="write the pairs as CSV")
+    grammar.add_html(parser)
+    parser.add_argument("--view", action="store_true", help="show the answer in the browser, as the model's tree")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -47,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     from numscope.weights.pair import EXIT_STATUS
     from numscope.weights.sources.fingerprint_file import SUFFIX
 
-    for path in (args.out, args.json, args.csv):
+    for path in (args.out, args.json, args.csv, args.html):
         if path:
             check_output(path)
     if args.out is not None:
@@ -70,6 +73,14 @@ def run(args: argparse.Namespace) -> int:
         write_document(answer.to_dict(), args.json)
     if args.csv:
         write_weights_csv(answer, args.csv)
+    if args.html:
+        from numscope.report.weights import write_weights_html
+
+        write_weights_html(answer, args.html)
+    if args.view:
+        from numscope.view.server import Viewer, serve
+
+        serve(Viewer(document=answer.to_dict()))
     return EXIT_STATUS[answer.verdict]
 
 

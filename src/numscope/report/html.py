@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from numscope.compare.comparison import Comparison
+from numscope.core.json_value import JsonObject
 from numscope.core.report import plain
 from numscope.report.files import output
 from numscope.report.pages import story, summary
@@ -47,6 +48,13 @@ def render(comparison: Comparison) -> str:
         if len(text.encode()) <= LARGEST or share < 0.01:
             return text
         share /= 2
+
+
+def write_answer(answer: JsonObject, path: str | Path) -> None:
+    """Write a command's answer, as its --json has it, as one HTML file."""
+    text = page({"document": answer}, f"numscope: {answer['format']}")
+    with output(path) as file:
+        file.write_text(text, encoding="utf-8")
 
 
 def page(data: Mapping[str, object], title: str) -> str:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from numscope.core.errors import NumscopeError, SettingsError
-from numscope.core.json_value import Json, items, members
+from numscope.core.json_value import Json, JsonObject, items, members
 from numscope.core.report import plain
 from numscope.report.pages import frames, story
 from numscope.report.pages.tables import Filter, IndexedTable, RowNumbers
@@ -41,6 +41,7 @@ class Viewer:
     job: Job | None = None
     opened: Choice | None = None
     shown: Session | None = None  # stays until its successor is ready
+    document: JsonObject | None = None  # a command's answer, in place of runs
 
     @property
     def session(self) -> Session:
@@ -54,6 +55,7 @@ class Viewer:
         """Open one run, or compare two, in the background; opening the same again leaves the pages up meanwhile."""
         if self.opened != choice:
             self.shown = None
+        self.document = None
         self.opened = choice
         self.memory.add_runs(*(str(Path(path).absolute()) for path in (choice.target, choice.reference) if path))
         title = f"{choice.target} against {choice.reference}" if choice.reference else choice.target
@@ -172,6 +174,7 @@ class Api:
             "tensor/{row:int}/{slot}/plane": self.tensor_plane,
             "tensor/{row:int}/{slot}/values": self.tensor_values,
             "start": self.start,
+            "document": self.document,
         }
 
     def posts(self) -> dict[str, Callable[[Request], Response | Awaitable[Response]]]:
@@ -189,7 +192,13 @@ class Api:
     def state(self, request: Request) -> Response:
         job = self.viewer.job
         state = "empty" if job is None else "ready" if job.session else "failed" if job.error else "working"
-        return _json({"state": state, "title": job.title if job else "", "error": job.error if job else None})
+        shown = {"title": job.title if job else "", "error": job.error if job else None}
+        return _json({"state": state, **shown, "document": self.viewer.document is not None})
+
+    def document(self, request: Request) -> Response:
+        if self.viewer.document is None:
+            raise SettingsError("no answer is open")
+        return _json(self.viewer.document)
 
     def events(self, request: Request) -> Response:
         job = self.viewer.job

@@ -47,6 +47,11 @@ class PromptClients(H11Protocol):
             self.transport.close()
 
 
+def say_where(url: str) -> None:
+    """Print the address."""
+    print(f"numscope viewer: {url}\n(Ctrl-C stops it)", flush=True)
+
+
 def serve(
     viewer: Viewer,
     *,
@@ -54,7 +59,7 @@ def serve(
     port: int = 0,
     allow_remote: bool = False,
     open_browser: bool = True,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] = say_where,
 ) -> None:
     """Serve until interrupted; the address, with its token, goes to `announce`."""
     if not is_loopback(host) and not allow_remote:

@@ -105,7 +105,8 @@ class Gathered:
         self._tensors, self._axis = tensors, axis
         counts = [tensor.size // max(1, tensor.shape[-2] if axis else tensor.width) for tensor in tensors]
         self._starts = np.cumsum([0, *counts])
-        self._held: tuple[int, AnyArray] | None = None
+        self._held: AnyArray | None = None  # the whole of one tensor
+        self._held_number = -1
 
     def take(self, lines: NDArray[np.int64]) -> AnyArray:
         """Return some lines as rows."""
@@ -123,9 +124,9 @@ class Gathered:
         is_small = tensor.size * 4 <= _HELD
         if not self._axis and not (is_small and stop - start < tensor.rows_at_once() // 4):
             return tensor.elements(start, stop)
-        if self._held is None or self._held[0] != number:
-            self._held = number, tensor.elements()
-        whole = self._held[1]
+        if self._held is None or self._held_number != number:
+            self._held, self._held_number = tensor.elements(), number
+        whole = self._held
         if not self._axis:
             return whole[start:stop]
         columns = whole.reshape(-1, tensor.shape[-2], tensor.width).swapaxes(1, 2).reshape(-1, tensor.shape[-2])
@@ -156,11 +157,11 @@ def _cast(a: Tensor, b: Tensor) -> Difference | None:
                 return None
             long = block if block.dtype.itemsize >= 4 else block.astype(np.float32)
             lost = (long - short.astype(long.dtype)).reshape(-1)
-            size = float(np.dot(lost, lost)), float(np.dot(long.reshape(-1), long.reshape(-1)))
-            if not np.isfinite(size).all():
+            square, square_b = float(np.dot(lost, lost)), float(np.dot(long.reshape(-1), long.reshape(-1)))
+            if not (math.isfinite(square) and math.isfinite(square_b)):
                 return None
-            result.square += size[0]
-            result.square_b += size[1]
+            result.square += square
+            result.square_b += square_b
     result.differing = a.size if result.square else 0
     result.line_error, result.line_differs = np.zeros(0), np.zeros(0, bool)
     return result
@@ -180,23 +181,22 @@ def _ahead(a: Tensor, b: Tensor) -> Iterator[tuple[AnyArray, AnyArray]]:
         return
     with ThreadPoolExecutor(2) as pool:
 
-        def begin(start: int) -> tuple[Future[AnyArray], Future[AnyArray]]:
-            stop = min(start + step, a.rows)
-            return pool.submit(a.elements, start, stop), pool.submit(b.elements, start, stop)
+        def begin(tensor: Tensor, start: int) -> Future[AnyArray]:
+            return pool.submit(tensor.elements, start, min(start + step, a.rows))
 
-        waiting = begin(0)
+        waiting_a, waiting_b = begin(a, 0), begin(b, 0)
         for following in [*starts[1:], -1]:
-            ours, theirs = waiting[0].result(), waiting[1].result()
+            ours, theirs = waiting_a.result(), waiting_b.result()
             if following >= 0:
-                waiting = begin(following)
+                waiting_a, waiting_b = begin(a, following), begin(b, following)
             yield ours, theirs
 
 
 def placed(a: Sequence[Tensor], b: Sequence[Tensor], placement: Placement) -> Difference:
     """Measure the reference's lines against the suspect's that belong to them; those without any are left out."""
-    ours, theirs = Gathered(a, placement.axes[0]), Gathered(b, placement.axes[1])
+    ours, theirs = Gathered(a, placement.axes.a), Gathered(b, placement.axes.b)
     there = np.flatnonzero(placement.order >= 0)
-    width = b[0].shape[-2] if placement.axes[1] else b[0].width
+    width = b[0].shape[-2] if placement.axes.b else b[0].width
 
     def read_a(start: int, stop: int) -> AnyArray:
         return ours.take(placement.order[there[start:stop]])
@@ -239,10 +239,8 @@ def _add(result: Difference, start: int, a: AnyArray, b: AnyArray) -> None:
 
 def _same_bits(a: AnyArray, b: AnyArray) -> bool:
     a, b = np.ascontiguousarray(a).reshape(-1), np.ascontiguousarray(b).reshape(-1)
-    raw = a.view(np.uint8), b.view(np.uint8)
-    if raw[0].size % 8 == 0:
-        return bool(np.array_equal(raw[0].view(np.uint64), raw[1].view(np.uint64)))
-    return bool(np.array_equal(*raw))
+    word = np.uint64 if a.nbytes % 8 == 0 and b.nbytes % 8 == 0 else np.uint8
+    return bool(np.array_equal(a.view(np.uint8).view(word), b.view(np.uint8).view(word)))
 
 
 def _words(array: AnyArray) -> AnyArray:
@@ -292,7 +290,8 @@ def _add_sums(result: Difference, start: int, a: AnyArray, b: AnyArray, differs:
         result.column_differs |= differs.any(axis=0)
         _add_relations(result, start, a, b, x, y, differs)
     peak = np.abs(y).max(axis=1, initial=0.0)
-    rms = np.sqrt(square_y / max(1, x.shape[1]))
+    _, width = x.shape
+    rms = np.sqrt(square_y / max(1, width))
     result.crest[rows] = np.divide(peak, rms, out=np.ones_like(peak), where=rms > 0)
 
 

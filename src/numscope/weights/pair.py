@@ -33,6 +33,19 @@ EXIT_STATUS: dict[PairVerdict, int] = {"identical": 0, "equivalent": 0, "diverge
 
 
 @dataclass(frozen=True)
+class TensorFacts:
+    """One logical tensor of a pair."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def to_dict(self) -> JsonObject:
+        """Return it as JSON."""
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True)
 class Pair:
     """Tensors of both sides that are the same logical tensors, or should be."""
 
@@ -46,6 +59,8 @@ class Pair:
     explain: tuple[str, ...] = ()  # why these belong together, and what was tried
     repair: str | None = None  # what conversion makes the reference of the suspect
     details: JsonObject = field(default_factory=dict)
+    tensors_a: tuple[TensorFacts, ...] = ()
+    tensors_b: tuple[TensorFacts, ...] = ()
 
     def to_dict(self) -> JsonObject:
         """Return the pair as JSON."""
@@ -59,6 +74,9 @@ class Pair:
             "fault": self.fault,
             "repair": self.repair,
             "explain": list(self.explain),
+            "tensors": {
+                side: [one.to_dict() for one in held] for side, held in (("a", self.tensors_a), ("b", self.tensors_b))
+            },
             **({"details": plain(self.details)} if self.details else {}),
         }
 

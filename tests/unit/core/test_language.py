@@ -71,7 +71,7 @@ SPOKEN = [
     *ROOT.glob("*.py"),
     *(
         path
-        for folder in ("check", "commands", "compare", "core", "diagnose", "nonfinite", "report", "view")
+        for folder in ("check", "commands", "compare", "core", "diagnose", "nonfinite", "report", "view", "weights")
         for path in (ROOT / folder).rglob("*.py")
     ),
     *(path for folder in ("store", "store/remote", "store/writing") for path in (ROOT / folder).glob("*.py")),

@@ -10,7 +10,7 @@ from numscope.weights.judge.structure import Relation, Structure
 from numscope.weights.matching.components import Component
 from numscope.weights.matching.lines import Placement
 from numscope.weights.measure import Difference
-from numscope.weights.pair import FaultName, Pair, PairVerdict
+from numscope.weights.pair import FaultName, Pair, PairVerdict, TensorFacts
 from numscope.weights.tensor import Tensor
 
 
@@ -75,4 +75,5 @@ class Case:
             explain,
             self.repair,
             self.details,
+            *(tuple(TensorFacts(one.name, one.dtype, one.shape) for one in side) for side in (self.a, self.b)),
         )

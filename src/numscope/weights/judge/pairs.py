@@ -13,8 +13,10 @@ from numscope.weights.matching.values import by_value, tied
 from numscope.weights.pair import Weights
 from numscope.weights.tensor import Tensor
 
-# What each model makes anew: its absence says nothing.
+# What each model makes anew, or measures of its activations: its absence says nothing.
 _MADE_ANEW = (
+    ".input_scale",
+    ".input_global_scale",
     "inv_freq",
     "rope_freqs",
     "masked_bias",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from numscope.weights.judge.case import Case
 from numscope.weights.matching.names import read
@@ -11,6 +12,18 @@ from numscope.weights.pair import FaultName
 
 _NOT_LINEAR = ("emb", "head.weight", "positions.weight")  # tables, and the head, which may be tied to one
 _CLEAR = 1e-3  # of factors that are the same
+
+
+class _Folded(NamedTuple):
+    """What was folded into a tensor."""
+
+    factor: float
+    offset: float
+
+    def is_near(self, other: _Folded) -> bool:
+        """Tell whether another tensor has the same."""
+        is_factor = abs(other.factor - self.factor) <= _CLEAR * abs(self.factor)
+        return is_factor and abs(other.offset - self.offset) <= _CLEAR
 
 
 def judge(cases: Sequence[Case]) -> None:
@@ -106,9 +119,10 @@ def _factors(cases: Sequence[Case]) -> None:
         ]
         if len(scaled) < len(peers) or any(case.component.has_same_name for case in scaled):
             continue
-        values = [(case.finding.factor or 1.0, case.finding.offset or 0.0) for case in scaled if case.finding]
-        first = values[0]
-        if all(abs(v[0] - first[0]) <= _CLEAR * abs(first[0]) and abs(v[1] - first[1]) <= _CLEAR for v in values):
+        first, *others = (
+            _Folded(one.finding.factor or 1.0, one.finding.offset or 0.0) for one in scaled if one.finding
+        )
+        if all(first.is_near(other) for other in others):
             for case in scaled:
                 case.verdict, case.fault, case.repair = "equivalent", None, None
                 case.reason = f"{case.reason}, as in all {len(scaled)} of its kind: folded in by the conversion"

@@ -147,7 +147,8 @@ class Looker:
 
     def _moved(self, case: Case) -> Case:
         """Find the lines of the one side on the other: of other shapes, or of several tensors."""
-        best: tuple[Placement, Component] | None = None
+        best: Placement | None = None
+        view = case.component  # under which it was found
         for component in self._views(case.component):
             if len(component.a) == len(component.b) == 1 and component.a[0].shape == component.b[0].shape:
                 a, b = component.a[0], component.b[0]
@@ -158,24 +159,20 @@ class Looker:
             placement = place(self._book, component.a, component.b)
             if component.is_turned and placement is not None and not placement.is_identity:
                 continue  # its lines happen to be elsewhere under axes that are not the right ones
-            if placement is not None and (best is None or placement.found > best[0].found):
-                best = placement, component
-            if best is not None and best[0].found > 0.999:
+            if placement is not None and (best is None or placement.found > best.found):
+                best, view = placement, component
+            if best is not None and best.found > 0.999:
                 break
         if best is None and any(_is_bare(tensor) for tensor in (*case.a, *case.b)):
             reason = "its lines cannot be told from the fingerprints of a run: keep its tensors, or give the weights"
             return case.settle("none", "incomplete", reason, None)
-        if best is None or best[0].found < ALIKE:
-            shapes = (
-                " and ".join(str(list(t.shape)) for t in case.a[:4]),
-                " and ".join(str(list(t.shape)) for t in case.b[:4]),
-            )
-            case.settle("none", "diverged", f"no relation holds between {shapes[0]} of A and {shapes[1]} of B", None)
+        if best is None or best.found < ALIKE:
+            ours, theirs = (" and ".join(str(list(t.shape)) for t in side[:4]) for side in (case.a, case.b))
+            case.settle("none", "diverged", f"no relation holds between {ours} of A and {theirs} of B", None)
             case.fault = "shape"
             return case
-        placement, component = best
-        whole = Case(component, explain=case.explain)
-        self._placed(whole, placement)
+        whole = Case(view, explain=case.explain)
+        self._placed(whole, best)
         whole.component = replace(case.component, a=case.a, b=case.b)
         return whole
 
@@ -189,8 +186,8 @@ class Looker:
             return
         if len(component.a) == len(component.b) == 1:
             yield from _axes(component)
-        flat = [_flattened(side) for side in (component.a, component.b)]
-        for a, b in ((flat[0], component.b), (component.a, flat[1]), (flat[0], flat[1])):
+        flat_a, flat_b = _flattened(component.a), _flattened(component.b)
+        for a, b in ((flat_a, component.b), (component.a, flat_b), (flat_a, flat_b)):
             yield replace(component, a=list(a), b=list(b))
 
     def _placed(self, case: Case, placement: Placement) -> Case:
@@ -257,7 +254,7 @@ class Looker:
         """Name the lines that differ, and the tensors that they are of."""
         found = case.structure
         assert found is not None
-        line = "columns" if placement.axes[1] else "rows"
+        line = "columns" if placement.axes.b else "rows"
         case.settle(found.relation, "diverged", f"{found.words}; {line} {content.spans(wrong)} differ", relative)
         case.fault = "slice" if wrong.mean() < 0.999 else "values"
         starts = np.cumsum([0, *placement.counts_a])

@@ -55,8 +55,8 @@ class _Segment:
 
 def read(placement: Placement, a: Sequence[Tensor], b: Sequence[Tensor]) -> Structure:
     """Return how the suspect's lines make the reference's."""
-    turned = placement.axes in ((1, 0), (0, 1))
-    line = "column" if placement.axes[1] else "row"
+    turned = placement.axes.is_turned
+    line = "column" if placement.axes.b else "row"
     if len(a) == 1 and len(b) == 1:
         found = _one(placement, line)
     else:

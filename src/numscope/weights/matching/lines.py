@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +19,24 @@ from numscope.weights import summary
 from numscope.weights.tensor import Lines, Tensor
 
 Order = NDArray[np.int64]
-Axes = tuple[int, int]  # of the suspect's, of the reference's tensors: 0 rows, 1 columns
-_MODES: tuple[Axes, ...] = ((0, 0), (1, 0), (0, 1), (1, 1))
 _OPEN = -2  # a line of which several are alike, and it is not known yet which is meant
 _DEEPEST = 64  # parts that a regular order interleaves at most: heads, groups
 ALIKE = 0.5  # relative: lines nearer than this are the same in another precision; unrelated lines are √2 apart
+
+
+class Axes(NamedTuple):
+    """The lines of either side: 0 rows, 1 columns."""
+
+    a: int
+    b: int
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether the rows of one side are the columns of the other."""
+        return self.a != self.b
+
+
+_MODES = (Axes(0, 0), Axes(1, 0), Axes(0, 1), Axes(1, 1))
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,7 @@ class Placement:
     @property
     def is_identity(self) -> bool:
         """Whether all lines are where they were."""
-        is_untouched = self.axes in ((0, 0), (1, 1)) and len(self.order) == sum(self.counts_a)
+        is_untouched = not self.axes.is_turned and len(self.order) == sum(self.counts_a)
         return bool(is_untouched and np.array_equal(self.order, np.arange(len(self.order))))
 
 
@@ -98,13 +112,13 @@ def place(book: Book, a: Sequence[Tensor], b: Sequence[Tensor]) -> Placement | N
     for axes in _MODES:
         if any(axis and tensor.is_vector for axis, side in zip(axes, (a, b)) for tensor in side):
             continue
-        ours, theirs = _widths(a, axes[0]), _widths(b, axes[1])
+        ours, theirs = _widths(a, axes.a), _widths(b, axes.b)
         if len(ours) != 1 or ours != theirs:
             continue
-        la, lb = book.all(a, axes[0], dtype), book.all(b, axes[1], dtype)
+        la, lb = book.all(a, axes.a, dtype), book.all(b, axes.b, dtype)
         if la is None or lb is None:
             continue
-        placement = _placed(axes, la, lb, _counts(a, axes[0]), _counts(b, axes[1]))
+        placement = _placed(axes, la, lb, _counts(a, axes.a), _counts(b, axes.b))
         if best is None or placement.score > best.score:
             best = placement
         if best.found > 0.999:

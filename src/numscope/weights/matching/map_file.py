@@ -39,16 +39,14 @@ class Map:
         found = []
         for rule in self.rules:
             for stars in _stars(rule.a[0], ours):
-                names = [[_filled(pattern, stars) for pattern in side] for side in (rule.a, rule.b)]
-                missing = [name for name in names[0] if name not in ours] + [n for n in names[1] if n not in theirs]
+                here, there = ([_filled(pattern, stars) for pattern in side] for side in (rule.a, rule.b))
+                missing = [name for name in here if name not in ours] + [name for name in there if name not in theirs]
                 if missing:
                     raise SettingsError(
                         f"{self.path}: there is no tensor {missing[0]}; a rule names tensors of both sides"
                     )
                 found.append(
-                    Component(
-                        [ours.pop(n) for n in names[0]], [theirs.pop(n) for n in names[1]], f"{self.path} says so"
-                    )
+                    Component([ours.pop(n) for n in here], [theirs.pop(n) for n in there], f"{self.path} says so")
                 )
         return found + by_name(list(ours.values()), list(theirs.values()))
 

@@ -37,8 +37,8 @@ _WRAPPERS = re.compile(
     r"|params|gpt_neox|backbone|llm|state_dict|text_model|decoder(?=\.(layers|final|block))|encoder(?=\.(layers|block)))\."
 )
 _INNER = re.compile(r"\.(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|base_layer|parametrizations)(?=\.)")
-_LAYER = re.compile(r"(^|\.)(layers?|h|blocks?|blk|resblocks)[._](\d+)\.")
-_EXPERT = re.compile(r"\.(experts\.)?(?:local_experts|experts)\.(\d+)\.")
+_LAYER = re.compile(r"(^|\.)(layers?|h|blocks?|blk|resblocks)[._](?P<number>\d+)\.")
+_EXPERT = re.compile(r"\.(experts\.)?(?:local_experts|experts)\.(?P<number>\d+)\.")
 _SUFFIXES = {"kernel": "weight", "scale": "weight", "embedding": "weight", "gamma": "weight", "beta": "bias"}
 
 _ATTENTION = r"(self_attn|attn|attention|self_attention|attention\.self|attention\.attention|mixer|self_attn\.attn)[._]"
@@ -99,20 +99,20 @@ def read(name: str) -> Key:
     numbers: list[int] = []
     layer = _LAYER.search(f"{stem}.")
     if layer is not None:
-        numbers.append(int(layer[3]))
+        numbers.append(int(layer["number"]))
         stem = f"{stem}."[layer.end() :].removesuffix(".")
     elif stem.startswith(("layers.", "h.", "blocks.")):  # all layers in one tensor
-        stem = stem.partition(".")[2]
+        _, _, stem = stem.partition(".")
     expert = _EXPERT.search(f".{stem}.")
     if expert is not None:
-        numbers.append(int(expert[2]))
+        numbers.append(int(expert["number"]))
         stem = f".{stem}.".replace(expert[0], ".experts.", 1).strip(".")
     elif not suffix.startswith(("weight", "bias")) and ".experts." in f".{stem}." and dot:
         stem, suffix = f"{stem}.{suffix}", "weight"  # experts stacked in a parameter without a module
-    grouped = re.fullmatch(r"(weight|bias)(\d+)", suffix)
+    grouped = re.fullmatch(r"(?P<kind>weight|bias)(?P<number>\d+)", suffix)
     if grouped is not None:  # Transformer Engine's grouped linear numbers its experts so
-        suffix = grouped[1]
-        numbers.append(int(grouped[2]))
+        suffix = grouped["kind"]
+        numbers.append(int(grouped["number"]))
     suffix = _SUFFIXES.get(suffix, suffix)
     for pattern, role in _COMPILED:
         if pattern.fullmatch(stem):
@@ -126,7 +126,8 @@ def read(name: str) -> Key:
 
 def plain(name: str) -> str:
     """Return a name without what wraps a model, a file's or a rank's name before it, and the slashes of JAX."""
-    text = name.rpartition(":")[2].replace("/", ".")
+    _, _, text = name.rpartition(":")
+    text = text.replace("/", ".")
     text = re.sub(r"(?<!\d)_(?=\d+\.)", ".", text) if text.startswith(("layers_", "h_", "blocks_")) else text
     text = _INNER.sub("", text)
     text = re.sub(r"\blinear_(qkv|fc1)\.layer_norm_", r"linear_\1.layer_norm_", text)

@@ -1,7 +1,7 @@
 """Joins what a quantised tensor is stored as: codes and their scales become one tensor of the numbers that they stand for.
 
-Known are float8 and int8 with a scale for all, for each row, or for each block; MXFP4 as blocks and scales; and LoRA's
-factors, which stay as they are.
+Known are float8 and int8 with a scale for all, for each row, or for each block; MXFP4 as blocks and scales; what
+`packed.py` reads; and LoRA's factors, which stay as they are.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from numscope.core.dtypes import FLOATS, AnyArray
+from numscope.weights.matching.packed import packed
 from numscope.weights.sources.gguf_blocks import E2M1
 from numscope.weights.tensor import Encoding, Tensor, grid_tolerance
 
@@ -27,7 +28,7 @@ def logical(tensors: Sequence[Tensor]) -> list[Tensor]:
     used: set[str] = set()
     joined: dict[str, Tensor] = {}
     for tensor in tensors:
-        found = _scaled(tensor, by_name) or _mxfp4(tensor, by_name)
+        found = packed(tensor, by_name) or _mxfp4(tensor, by_name) or _scaled(tensor, by_name)
         if found is not None:
             joined[tensor.name] = found
             used.update(found.stored)
@@ -74,10 +75,11 @@ def _grid(tensor: Tensor, factors: AnyArray) -> tuple[int, int, AnyArray] | None
         return 1, tensor.width, factors.reshape(-1, 1)
     if factors.ndim != 2 or len(tensor.shape) != 2:
         return None
-    rows, columns = -(-tensor.rows // factors.shape[0]), -(-tensor.width // factors.shape[1])
+    down, across = factors.shape
+    rows, columns = -(-tensor.rows // down), -(-tensor.width // across)
     # A block is a power of two; the last one may be cut.
     rows, columns = (1 << (n - 1).bit_length() if n > 1 else 1 for n in (rows, columns))
-    fits = -(-tensor.rows // rows) == factors.shape[0] and -(-tensor.width // columns) == factors.shape[1]
+    fits = -(-tensor.rows // rows) == down and -(-tensor.width // columns) == across
     return (rows, columns, factors) if fits else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from numscope.weights.matching.components import Component
-from numscope.weights.matching.lines import ALIKE, Book, coarser, distance, exact_order
+from numscope.weights.matching.lines import ALIKE, Axes, Book, coarser, distance, exact_order
 from numscope.weights.tensor import Lines, Tensor
 
 
@@ -41,15 +41,15 @@ def nearest(book: Book, tensor: Tensor, others: Sequence[Tensor]) -> Tensor | No
 def apart(book: Book, a: Tensor, b: Tensor) -> float | None:
     """Return about how far two tensors are apart, the one turned if need be; None where their shapes do not fit."""
     if a.shape == b.shape:
-        axes = (0, 0)
+        axes = Axes(0, 0)
     elif len(a.shape) > 1 and (*a.shape[:-2], a.shape[-1], a.shape[-2]) == b.shape:
-        axes = (1, 0)
+        axes = Axes(1, 0)
     else:
         return None
     dtype = coarser([a, b])
     if dtype.kind == "c" or not a.size:
         return None
-    la, lb = book.lines(a, axes[0], dtype), book.lines(b, axes[1], dtype)
+    la, lb = book.lines(a, axes.a, dtype), book.lines(b, axes.b, dtype)
     if la is None or lb is None or len(la) != len(lb):
         return _by_summary(a, b)
     if np.array_equal(la.hash, lb.hash):

@@ -88,7 +88,7 @@ def _of_address(address: str) -> Iterator[Tensor]:
         ".gguf": gguf_file.read,
         fingerprint_file.SUFFIX: fingerprint_file.read,
     }
-    suffix = os.path.splitext(urlsplit(address).path)[1]
+    _, suffix = os.path.splitext(urlsplit(address).path)
     if suffix in readers:
         return _checked(address, readers[suffix](address))
     if suffix in _FILES:

@@ -104,18 +104,18 @@ def _tensors(content: JsonObject, stored: dict[str, Tensor]) -> Iterator[Tensor]
     at = 0
     for number, entry in enumerate(content["tensors"]):
         shape = check_shape(tuple(entry["shape"]), entry["name"])
-        parts: list[Lines | None] = [None, None]
+        rows: Lines | None = None
+        columns: Lines | None = None
         if entry.get("lines") and lines is not None:
-            for which, count in enumerate(entry["lines"]):
-                width = shape[-1] if which == 0 else shape[-2]
-                part = slice(at, at + int(count))
-                if part.stop > len(lines):
-                    raise ValueError("lines are missing")
-                parts[which] = Lines(width, lines.hash[part], lines.sums[part], lines.norm[part])
-                at = part.stop
+            of_rows, of_columns = map(int, entry["lines"])
+            if at + of_rows + of_columns > len(lines):
+                raise ValueError("lines are missing")
+            rows = _some(lines, at, of_rows, shape[-1])
+            columns = _some(lines, at + of_rows, of_columns, shape[-2])
+            at += of_rows + of_columns
         low, high, mean, l2 = (float(value) if value is not None else np.nan for value in entry["statistics"])
         zero, non_finite = entry["counts"]
-        summary = Summary(int(entry["hash"]), low, high, mean, l2, zero, non_finite, None, parts[0], parts[1])
+        summary = Summary(int(entry["hash"]), low, high, mean, l2, zero, non_finite, None, rows, columns)
         encoding = Encoding(*entry["encoding"]) if entry["encoding"] else None
         read = None
         if f"whole.{number}" in stored:
@@ -123,3 +123,10 @@ def _tensors(content: JsonObject, stored: dict[str, Tensor]) -> Iterator[Tensor]
             array = stored[f"whole.{number}"].elements().reshape(-1).view(kind).reshape(shape)
             read = of_array("", array).read
         yield Tensor(entry["name"], entry["dtype"], shape, read, encoding, tuple(entry["stored"]), summary)
+
+
+def _some(lines: Lines, start: int, count: int, width: int) -> Lines:
+    if count < 0:
+        raise ValueError("a number of lines is below zero")
+    part = slice(start, start + count)
+    return Lines(width, lines.hash[part], lines.sums[part], lines.norm[part])
