@@ -50,7 +50,7 @@ def _some(tensors: list[Tensor], where: object) -> list[Tensor]:
 
 
 def _of_path(path: Path) -> Iterator[Tensor]:
-    from numscope.weights.sources import flax_file, run, safetensors_file, torch_checkpoint
+    from numscope.weights.sources import orbax_folder, run, safetensors_file, torch_checkpoint
 
     if path.is_file():
         if path.name.endswith(".index.json"):
@@ -60,8 +60,8 @@ def _of_path(path: Path) -> Iterator[Tensor]:
         return run.read(path)
     if (path / ".metadata").is_file():
         return _checked(path, torch_checkpoint.read_distributed(path))
-    if (path / "_METADATA").is_file() or (path / "_CHECKPOINT_METADATA").is_file():
-        return flax_file.read_orbax(path)
+    if orbax_folder.is_orbax(path):
+        return _checked(path, orbax_folder.read(path))
     indices = sorted(path.glob("*.index.json"), key=lambda index: "safetensors" not in index.name)
     if indices:
         return _of_files(safetensors_file.shards(indices[0]))

@@ -1,4 +1,4 @@
-"""Reads flax's msgpack files, where the package msgpack is there, and orbax folders, where orbax is."""
+"""Reads flax's msgpack files, where the package msgpack is there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from numscope.weights.tensor import Tensor
 _ARRAY, _SCALAR = 1, 3  # flax's codes of msgpack extensions
 _CHUNKED = "__msgpack_chunked_array__"
 _DEPTH = 60
+OF_THE_JOB = ("opt_state", "optimizer", "step", "rng", "rngs", "dropout_rng")  # beside the model's "params"
 
 
 def read(path: Path) -> Iterator[Tensor]:
-    """Yield the arrays of a msgpack file, named by their keys with dots between."""
-    msgpack = _package("msgpack", f"{path} is a msgpack file, which")
+    """Yield the arrays of a msgpack file, named by their keys with dots between; of a whole job's, the model's alone."""
+    msgpack = package("msgpack", f"{path} is a msgpack file, which")
     check_size(path.stat().st_size, path)
     try:
         content = msgpack.unpackb(
@@ -33,16 +34,13 @@ def read(path: Path) -> Iterator[Tensor]:
         raise
     except Exception as error:  # msgpack raises several kinds for a damaged file
         raise RunError(f"{path} is damaged ({error}): copy it again from where it was made") from None
+    if isinstance(content, dict) and "params" in content:
+        content = {key: value for key, value in content.items() if key not in OF_THE_JOB}
     yield from _tensors(content, path)
 
 
-def read_orbax(folder: Path) -> Iterator[Tensor]:
-    """Yield the arrays of an orbax folder."""
-    orbax = _package("orbax.checkpoint", f"{folder} is an orbax folder, which")
-    yield from _tensors(orbax.PyTreeCheckpointer().restore(str(folder.absolute())), folder)
-
-
-def _package(name: str, what: str) -> Any:  # a foreign module
+def package(name: str, what: str) -> Any:  # a foreign module
+    """Import a package that reads a format; raise what lacks where it is not there."""
     try:
         return importlib.import_module(name)
     except ImportError:
