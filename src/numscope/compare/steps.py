@@ -131,7 +131,7 @@ def load_side(run: Run, step: int, rank: int, book: Codebook, other: Run | None 
         place = tables.tensors.schema.get_field_index("hash")  # another tool's hash: it tells nothing about ours
         hashes = pa.nulls(tables.tensors.num_rows, pa.uint64())
         tables = StepTables(tables.calls, tables.slots, tables.tensors.set_column(place, "hash", hashes))
-    return without_workspaces(load(tables, step, rank, book))
+    return without_workspaces(load(tables, step, rank, book, run.checks(rank, step)))
 
 
 @dataclass(frozen=True)

@@ -164,9 +164,11 @@ class Run:
         for n in tables.segments():
             yield n, tables.segment(n, "calls")
 
-    def checks(self, rank: int) -> pa.Table:
+    def checks(self, rank: int, step: int | None = None) -> pa.Table:
         """Return the operators of a rank that were held against exact arithmetic; none where nothing was verified."""
         tables = self._rank(rank)
+        if step is not None:
+            return tables.step(step, "checks")
         parts = [tables.segment(n, "checks") for n in tables.segments()]
         return pa.concat_tables(parts) if parts else TABLES["checks"].empty_table()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from numscope.compare.judge.rounding.moments import Moments
 from numscope.compare.judge.rounding.precisions import Precisions
 from numscope.compare.load.side import Flags, Floats, Ints, Side, distinct
 from numscope.compare.load.unrecorded_inputs import is_source, loosened, records_inputs
+from numscope.compare.load.verified import Own
 from numscope.compare.measure.measures import Measures
 from numscope.core.dtypes import rounding_near_zero, unit_roundoff
 from numscope.core.operators import Rounding, operator, operator_of_module
@@ -37,6 +39,13 @@ from numscope.core.operators import Rounding, operator, operator_of_module
 _SAME_RESULT = 1e-5  # relative: two tensors this near are the same intermediate result
 _ENOUGH_ELEMENTS = 256  # for a correlation with the result to mean anything
 _NOISE_RUNS = 4.0  # times the error that noise runs show is explained
+
+
+class WrongSide(NamedTuple):
+    """The side whose call computes wrongly, and what is wrong with it."""
+
+    who: Who
+    words: str
 
 
 @dataclass(frozen=True)
@@ -218,6 +227,33 @@ class Facts:
         differ = tuple(self.differences.get(pair, ()))
         place = (self.a.step, self.a.rank, float(target))
         return Finding(reason, pair, target, reference, *place, *sizes, differ, slot)
+
+    def computes_wrongly(self, pair: int) -> WrongSide | None:
+        """Return which side's call computes wrongly, where both were verified and one alone does."""
+        target, reference = self.calls(pair)
+        ours, theirs = self.a.calls.verified, self.b.calls.verified
+        if ours is None or theirs is None:
+            return None
+        mine, other = ours.of(target), theirs.of(reference)
+        if mine is Own.WRONG and other in (Own.SOUND, Own.RIGHT):
+            return WrongSide("target", ours.wrong[target])
+        if other is Own.WRONG and mine in (Own.SOUND, Own.RIGHT):
+            return WrongSide("reference", theirs.wrong[reference])
+        return None
+
+    def is_exact(self, pair: int) -> bool:
+        """Tell whether a forward call is, on both sides, one operator that is exact in all that it makes of what is recorded.
+
+        Backward calls also read what forward left behind: that they compute rightly does not say that it was right.
+        """
+        target, reference = self.calls(pair)
+        ours, theirs = self.a.calls.verified, self.b.calls.verified
+        if ours is None or theirs is None or self.phase(pair) != "forward" or self.hides_inputs(pair):
+            return False
+        if any(np.isnan(self.error(row)) for row in self.given(pair)):
+            return False
+        right = ours.of(target) is Own.RIGHT and theirs.of(reference) is Own.RIGHT
+        return right and ours.operator[target] == theirs.operator[reference]
 
     def finding_with_evidence(self, reason: Reason, pair: int, sizes: ErrorSizes, slot: str = "") -> Finding:
         """Return a finding about a pair of calls with all else in which they differ, for what is wrong at the pair itself."""

@@ -160,6 +160,19 @@ class OutputDiffers(CallReason):
 
 
 @dataclass(frozen=True)
+class ComputesWrongly(CallReason):
+    """A call is not what exact arithmetic gives from its own inputs, on one side alone: it was verified on both."""
+
+    mechanism: ClassVar[Mechanism | None] = "device"
+    who: Who
+    words: str
+
+    def sentence(self, finding: Finding, a: Side, b: Side) -> str:
+        of_reference = "in the reference, " if self.who == "reference" else ""
+        return f"{title(a, finding.target)}: {of_reference}{self.words}; the other side computes as exactly as its kind does"
+
+
+@dataclass(frozen=True)
 class StandsOut(CallReason):
     """A call changes the norm or the mean of what passes through it as none of its siblings does."""
 

@@ -7,7 +7,7 @@ Rows are in call order; `parent`, `forward` and a slot's `call` and `tensor` are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from numscope.compare.load.verified import Verified, verified
 from numscope.compare.load.wrappers import normalise
 from numscope.core.names import parse_call
 from numscope.core.operators import canonical, writes_in_place
@@ -90,6 +91,7 @@ class Calls:
     failed: Flags
     children: Ints  # how many calls have this one as parent
     names: pa.Array
+    verified: Verified | None = None  # what is known of their own errors
 
     def __len__(self) -> int:
         return len(self.order)
@@ -153,13 +155,15 @@ class Side:
         return marked or (arguments >= 0 and '"inplace": true' in self.book.words[arguments])
 
 
-def load(tables: Tables, step: int, rank: int, book: Codebook) -> Side:
-    """Return the tables of one step of one rank as columns."""
+def load(tables: Tables, step: int, rank: int, book: Codebook, checks: pa.Table | None = None) -> Side:
+    """Return the tables of one step of one rank as columns; `checks`: what was verified of its calls."""
     calls_table, order = tables.calls, _ints(tables.calls["order"])
     if bool((np.diff(order) < 0).any()):
         calls_table = calls_table.sort_by("order")
         order = _ints(calls_table["order"])
     calls = _calls(calls_table, order, book)
+    if checks is not None:
+        calls = replace(calls, verified=verified(calls_table, checks))
     tensor_numbers = _ints(tables.tensors["tensor"])
     slots = _slots(tables.slots, order, tensor_numbers, book)
     return Side(step, rank, calls, slots, _tensors(tables.tensors, book), book)

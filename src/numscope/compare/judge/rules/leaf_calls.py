@@ -25,6 +25,7 @@ from numscope.compare.judge.paths.region_cause import region_cause
 from numscope.compare.judge.reasons import (
     AsksForAnother,
     ChangesState,
+    ComputesWrongly,
     OutputDiffers,
     StandsOut,
     UnrecordedWork,
@@ -98,6 +99,13 @@ class LeafCalls:
         facts, state = self.facts, self.state
         came = self._came_in(pair)
         hidden = facts.hides_inputs(pair)
+        wrong = facts.computes_wrongly(pair)
+        if wrong is not None and out != 0:
+            sizes = ErrorSizes(out, float(facts.limits[pair]), came.measured)
+            cause = state.blame(ComputesWrongly(wrong.who, wrong.words), pair, sizes)
+            state.inherit(pair, cause)
+            state.set_verdict(pair, ORIGIN, cause)
+            return
         flipped = hidden and bool(facts.errors.discrete_out[pair]) and came.measured > 0
         if np.isnan(out) or flipped or self._is_explained(pair, out, came):
             for row in facts.made(pair):
@@ -288,6 +296,8 @@ class LeafCalls:
     # Rounding -------------------------------------------------------------------------------------------------------
 
     def _is_explained(self, pair: int, out: float, came: _Came) -> bool:
+        if self.facts.is_exact(pair) and not self._has_other_arguments(pair):
+            return True  # each side's result is what its own inputs give: no rule about rounding is needed
         within = out <= self._limit(pair, came)
         scaled = self._is_scaled(pair, came)
         return within and not scaled and self._off_in_list(pair) is None and self._stands_out(pair) is None
