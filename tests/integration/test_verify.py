@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import numscope as ns
 from numscope.__main__ import main
@@ -104,6 +105,37 @@ def test_a_faulty_kernel_is_found_and_what_is_no_fault_is_not(name, tmp_path):
     assert {origin.details["operator"] for origin in own_errors(run).wrong} == set(case.named)
 
 
+POOLS = {
+    "max, dilated, padded, up to the edge": lambda x: F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True),
+    "max of one dimension": lambda x: F.max_pool1d(x[0], 4, 3),
+    "max of three": lambda x: F.max_pool3d(x[:, None], (1, 2, 3), padding=(0, 1, 1)),
+    "average": lambda x: F.avg_pool2d(x, 2),
+    "average without padding, up to the edge": lambda x: F.avg_pool2d(x, (3, 2), 2, 1, True, False),
+    "average with padding, up to the edge": lambda x: F.avg_pool2d(x, 3, 2, 1, True, True),
+    "average over another number": lambda x: F.avg_pool2d(x, 3, 2, divisor_override=5),
+    "average of three dimensions": lambda x: F.avg_pool3d(x[:, None], (1, 2, 3)),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x, (5, 7)),
+    "adaptive average of three": lambda x: F.adaptive_avg_pool3d(x[:, None], (2, 3, 5)),
+    "global average": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "in bfloat16": lambda x: F.avg_pool2d(x.bfloat16(), 3, 1, 1) + F.max_pool2d(x.bfloat16(), 3, 1, 1),
+    "with NaN": lambda x: F.max_pool2d(torch.where(x > 2, torch.nan, x), 2),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pooling_is_verified_and_healthy(name, tmp_path):
+    with ns.capture(tmp_path / "run", verify=True, on_error="raise") as cap:
+        for shape in ((2, 3, 13, 17), (4, 16, 31, 30)):
+            x = torch.randn(shape, requires_grad=True)
+            POOLS[name](x).square().sum().backward()
+        cap.step()
+    errors = own_errors(ns.open_run(tmp_path / "run"))
+    assert [origin.reason for origin in errors.wrong] == []
+    pools = [row.operator for row in errors.accuracy if "pool" in row.operator]
+    assert len(pools) >= 2 or name == "global average"
+    assert not [reason for reason in errors.reasons if "pool" in reason]
+
+
 def test_check_names_the_first_call_and_which_elements_are_wrong(tmp_path, capsys):
     with device_faults.faulty("product with a wrong tile"):
         captured(tmp_path / "run", device_faults.train(steps=1))
@@ -172,6 +204,94 @@ def test_a_custom_operator_is_held_against_the_users_reference(tmp_path):
         library._destroy()
 
 
+class Square(torch.autograd.Function):
+    """x², rounded to bfloat16 on its way where it is coarse; it writes over nothing."""
+
+    coarse = False
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        made = x * x
+        return made.bfloat16().float() if Square.coarse else made
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return 2 * x * grad
+
+
+def shifted(x, *, by):
+    """Add in place: what it is given must be read before."""
+    x.add_(by * (1.001 if Square.coarse else 1.0))
+    return {"x": x, "count": 3}
+
+
+@pytest.mark.parametrize("coarse", [False, True])
+def test_functions_of_the_users_own_are_held_against_their_references(coarse, tmp_path, monkeypatch):
+    class Own(Square):
+        pass
+
+    monkeypatch.setattr(Square, "coarse", coarse)
+    assert ns.exact(Own, lambda x: x.square()) is Own
+    held = ns.exact(shifted, lambda x, *, by: {"x": x + by, "count": 3})
+    x = torch.randn(64, 40, requires_grad=True)
+    plain = Square.apply(x)
+    assert torch.equal(Own.apply(x), plain)  # where nothing is captured
+    with ns.capture(tmp_path / "run", verify=True, on_error="raise") as cap:
+        made = Own.apply(x)
+        made.sum().backward()
+        result = held(torch.ones(50), by=0.25)
+        cap.step()
+    assert torch.equal(made, plain)
+    assert torch.equal(x.grad, 2 * x.detach())
+    assert result["count"] == 3
+    errors = own_errors(ns.open_run(tmp_path / "run"))
+    named = {row.operator: row.wrong for row in errors.accuracy}
+    mine = {name.rpartition(".")[2]: wrong for name, wrong in named.items() if name.endswith(("Own", "shifted"))}
+    assert mine == {"Own": int(coarse), "shifted": int(coarse)}
+
+
+def test_a_reference_that_fails_or_makes_something_else_is_a_reason_and_no_verdict(tmp_path):
+    def broken(x):
+        raise ZeroDivisionError
+
+    held = [ns.exact(lambda x: x + 1, broken), ns.exact(lambda x: x + 1, lambda x: x[:3])]
+    with ns.capture(tmp_path / "run", verify=True, on_error="raise") as cap:
+        for function in held:
+            function(torch.ones(9))
+        cap.step()
+    errors = own_errors(ns.open_run(tmp_path / "run"))
+    assert errors.wrong == ()
+    assert any("its reference failed: ZeroDivisionError" in reason for reason in errors.reasons)
+    assert any("makes the shape [3], not [9]" in reason for reason in errors.reasons)
+
+
+def test_what_is_no_function_has_no_reference():
+    with pytest.raises(ns.SettingsError, match="is no operator"):
+        ns.exact(torch.nn.Linear, lambda x: x)
+    with pytest.raises(ns.SettingsError, match="is no operator"):
+        ns.exact("swiglu", lambda x: x)
+
+
+def test_a_guarded_script_that_is_verified_stops_at_the_call(tmp_path):
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import sys, torch\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from tests.integration import device_faults\n"
+        "with device_faults.faulty('gelu by a coarse table'):\n"
+        "    list(device_faults.train(steps=1))\n"
+        "print('went on')\n"
+    )
+    for options, status in (["--verify"], 1), ([], 0):
+        command = [sys.executable, "-m", "numscope", "run", "--guard", *options, "--", str(script)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+        assert ("went on" in done.stdout) == (not options), done.stderr
+        assert ("gelu computes wrongly" in done.stderr) == bool(options)
+        assert (done.returncode != 0) == bool(status)
+
+
 def test_a_step_made_twice_names_the_operator_that_gives_other_bits(tmp_path):
     case = verify_faults.CASES["a race that comes and goes"]
     for kernels, named in ((case.kernels, {"mm"}), ({}, set())):
@@ -201,6 +321,13 @@ def test_a_collective_that_loses_a_rank_is_named_with_the_rank(tmp_path):
     }
     assert told["dropped"][0].reason.endswith("the part of rank 1 is missing")
     assert {(origin.call, origin.rank) for origin in told["another"]} == {("Distributed.broadcast.0.forward", 1)}
+    assert {origin.call.split(".")[1] for origin in told["scattered"]} == {"reduce_scatter", "reduce_scatter_tensor"}
+    assert all("the part of rank 1 is missing" in origin.reason for origin in told["scattered"])
+    assert {origin.call.split(".")[1] for origin in told["exchanged"]} == {
+        "all_to_all",
+        "all_to_all_single",
+        "all_gather_into_tensor",
+    }
 
 
 @pytest.mark.parametrize("action", ["raise", "warn", "stop"])

@@ -322,7 +322,50 @@ def _batch_norm(step: int) -> torch.Tensor:
     return F.batch_norm(_rand(step, 4, 6, 9, 9) * 3 + 1, None, None, torch.ones(6), torch.zeros(6), True)
 
 
+def _pool_without_the_last_column() -> Kernel:
+    def pool(x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+        made, places = torch.ops.aten.max_pool3d_with_indices(x[:, :, None], (1, *kernel), (1, *(stride or kernel)))
+        made, places = made[:, :, 0].contiguous(), places[:, :, 0].contiguous()
+        made[..., -1] = made[..., 0]
+        return made, places
+
+    return pool
+
+
+def _average_that_counts_padding() -> Kernel:
+    def pool(x, kernel, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None):
+        made = torch.ops.aten.avg_pool3d(x[:, :, None], (1, *kernel), (1, *(stride or kernel)), (0, *padding))
+        return made[:, :, 0].contiguous()
+
+    return pool
+
+
+def _pool_gradients_that_overwrite() -> Kernel:
+    def backward(grad, x, kernel, stride, padding, dilation, ceil_mode, indices):
+        made = torch.zeros_like(x)
+        made.flatten(2).scatter_(2, indices.flatten(2), grad.flatten(2))
+        return made
+
+    return backward
+
+
 CASES: dict[str, Case] = {
+    "a maximum that forgets the last column": Case(
+        {"max_pool2d_with_indices": _pool_without_the_last_column},
+        lambda s: F.max_pool2d_with_indices(_rand(s, 3, 5, 12, 12), 3, 2),
+        ("max_pool2d_with_indices",),
+    ),
+    "an average that counts padding": Case(
+        {"avg_pool2d": _average_that_counts_padding},
+        lambda s: F.avg_pool2d(_rand(s, 3, 5, 12, 12) + 1, 3, 2, 1, count_include_pad=False),
+        ("avg_pool2d",),
+    ),
+    "gradients of a maximum that overwrite each other": Case(
+        {"max_pool2d_with_indices_backward": _pool_gradients_that_overwrite},
+        lambda s: F.max_pool2d(_rand(s, 3, 5, 12, 12).requires_grad_(), 3, 1).square().sum(),
+        ("max_pool2d_with_indices_backward",),
+        backward=True,
+    ),
     "one flipped bit in a large product": Case(
         {"mm": _flipped_bit}, lambda s: _rand(s, 600, 64) @ _rand(s, 64, 700), ("mm",)
     ),

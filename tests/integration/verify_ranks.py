@@ -30,7 +30,38 @@ def send_another(method):
     return broadcast
 
 
-FAULTS = {"healthy": {}, "dropped": {"allreduce": drop_a_rank}, "another": {"broadcast": send_another}}
+def drop_what_is_scattered(method):
+    def scatter(group, outputs, inputs, *args):
+        if dist.get_rank() == 1:
+            for tensor in torch.utils._pytree.tree_leaves(inputs):
+                tensor.zero_()
+        return method(group, outputs, inputs, *args)
+
+    return scatter
+
+
+def change_what_arrives(method):
+    def exchange(group, outputs, *args):
+        work = method(group, outputs, *args)
+        work.wait()
+        if dist.get_rank() == 1:
+            torch.utils._pytree.tree_leaves(outputs)[0].view(-1)[2] += 1.0
+        return work
+
+    return exchange
+
+
+FAULTS = {
+    "healthy": {},
+    "dropped": {"allreduce": drop_a_rank},
+    "another": {"broadcast": send_another},
+    "scattered": dict.fromkeys(
+        ("reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"), drop_what_is_scattered
+    ),
+    "exchanged": dict.fromkeys(
+        ("alltoall", "alltoall_base", "all_to_all_single", "_allgather_base", "all_gather_single"), change_what_arrives
+    ),
+}
 
 
 def work(rank, world, port, out):
@@ -38,8 +69,8 @@ def work(rank, world, port, out):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
     for name, fault in FAULTS.items():
-        before = {method: getattr(dist.ProcessGroup, method) for method in fault}
-        for method, make in fault.items():
+        before = {method: getattr(dist.ProcessGroup, method) for method in fault if hasattr(dist.ProcessGroup, method)}
+        for method, make in ((method, fault[method]) for method in before):
             setattr(dist.ProcessGroup, method, make(before[method]))
         torch.manual_seed(10 + rank)
         with ns.capture(os.path.join(out, name), verify=True, on_error="raise") as cap:
@@ -49,6 +80,12 @@ def work(rank, world, port, out):
                 dist.all_gather([torch.empty(40, 30) for _ in range(world)], x)
                 dist.all_reduce(x.exp_())
                 dist.all_reduce(torch.randn(5, 5).bfloat16())
+                parts = [torch.randn(12, 9) for _ in range(world)]
+                dist.reduce_scatter(torch.empty(12, 9), parts)
+                dist.reduce_scatter_tensor(torch.empty(12, 9), torch.cat(parts))
+                dist.all_to_all([torch.empty(12, 9) for _ in range(world)], parts)
+                dist.all_to_all_single(torch.empty(24, 9), torch.cat(parts))
+                dist.all_gather_into_tensor(torch.empty(24, 9), parts[0])
                 cap.step()
         for method, original in before.items():
             setattr(dist.ProcessGroup, method, original)

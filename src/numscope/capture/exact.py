@@ -1,4 +1,4 @@
-"""References of the user's own, for operators that numscope knows nothing of."""
+"""References of the user's own, for operators and functions that numscope knows nothing of."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 
-def exact(function: object, reference: Callable[..., Any]) -> None:
-    """Hold the calls of a custom operator against a reference, under `verify`.
+def exact(function: Any, reference: Callable[..., Any]) -> Any:
+    """Hold the calls of an operator or a function of your own against a reference, under `verify`; return what to call.
 
-    `function` is `torch.ops.lib.name`, what `torch.library.custom_op` returns, or "lib::name". The reference is given the
-    call's arguments, tensors as float64 of the CPU, and returns what the call should have made.
+    `function` is `torch.ops.lib.name`, what `torch.library.custom_op` returns, "lib::name", an `autograd.Function`, or a
+    function, of which the one that is returned is held. The reference is given the call's arguments, tensors as float64 of
+    the CPU, and returns what the call should have made.
     """
     from numscope.capture.torch.verify.rules.references import exact as add
 
-    add(function, reference)
+    return add(function, reference)

@@ -60,7 +60,7 @@ def _groups(run: Run) -> Iterator[list[_Member]]:
         members[row["rank"], row["step"], row["order"]] = _Member(row, row["rank"])
     tensors = run.tensors
     wanted = pc.starts_with(pc.fill_null(tensors["name"], ""), "Distributed.")
-    columns = ["rank", "step", "call", "slot", "dtype", "shape", "hash", "sketch", "l2", "nan", "inf"]
+    columns = ["rank", "step", "call", "slot", "dtype", "shape", "hash", "sketch", "l2", "mean", "nan", "inf"]
     for row in tensors.filter(wanted).select(columns).to_pylist():
         member = members.get((row["rank"], row["step"], row["call"]))
         if member is not None:
@@ -91,6 +91,16 @@ def _judge(members: Sequence[_Member]) -> Wrong | None:
     told: tuple[_Member, str, float] | None = None
     if op in ("all_reduce", "all_reduce_coalesced") and facts.get("op") in _SUMS:
         told = _sum(members, 1 / len(members) if facts["op"] == "AVG" else 1.0)
+    elif op == "reduce_scatter" and facts.get("op") in _SUMS:
+        told = _scattered(members, 1 / len(members) if facts["op"] == "AVG" else 1.0)
+    elif op == "reduce_scatter_tensor" and facts.get("op") in _SUMS:
+        told = _total(members, 1 / len(members) if facts["op"] == "AVG" else 1.0)
+    elif op == "all_to_all":
+        told = _exchanged(members)
+    elif op == "all_to_all_single":
+        told = _conserved(members, members)
+    elif op == "all_gather_into_tensor":
+        told = next((wrong for one in members if (wrong := _conserved(members, [one])) is not None), None)
     elif op == "broadcast":
         told = _broadcast(members, facts)
     elif op == "all_gather":
@@ -171,6 +181,70 @@ def _broadcast(members: Sequence[_Member], facts: Mapping[str, Any]) -> tuple[_M
             if None not in (given["hash"], got) and got != given["hash"]:
                 return member, f"rank {member.rank} has not what rank {giver.rank} sent", math.inf
     return None
+
+
+def _scattered(members: Sequence[_Member], share: float) -> tuple[_Member, str, float] | None:
+    """Hold what each rank gets against the sum of what all ranks gave for it, a tensor each."""
+    if any(len(one.given) != len(members) or len(one.made) != 1 for one in members):
+        return None
+    for place, member in enumerate(members):
+        for_it = [_Member(one.call, one.rank, [one.given[place]], member.made) for one in members]
+        wrong = _sum(for_it, share)
+        if wrong is not None:
+            _, which, error = wrong
+            return member, which, error
+    return None
+
+
+def _exchanged(members: Sequence[_Member]) -> tuple[_Member, str, float] | None:
+    """Hold what each rank gets of each other against what that one gave for it: the same bits."""
+    if any(len(one.given) != len(members) or len(one.made) != len(members) for one in members):
+        return None
+    for place, member in enumerate(members):
+        for giver, row in zip(members, member.made):
+            given = giver.given[place]
+            if None not in (row["hash"], given["hash"]) and row["hash"] != given["hash"]:
+                return member, f"rank {member.rank} has not what rank {giver.rank} sent", math.inf
+    return None
+
+
+def _total(members: Sequence[_Member], share: float) -> tuple[_Member, str, float] | None:
+    """Hold the sum of all that was made against that of all that was given, where parts have no sketch of their own."""
+    given, made = [one.given[0] for one in members if one.given], [one.made[0] for one in members if one.made]
+    if len(given) < len(members) or len(made) < len(members) or not _is_clean((*given, *made)):
+        return None
+    dtype = given[0]["dtype"]
+    if not unit_roundoff(dtype):
+        return None
+    size = share * sum(row["l2"] for row in given)
+    off = abs(sum(map(_amount, made)) - share * sum(map(_amount, given)))
+    if off <= _SAME * (len(members) * unit_roundoff(dtype) + 16 * SINGLE) * size:
+        return None
+    for member in members:
+        lacking = share * _amount(member.given[0])
+        if abs(off - abs(lacking)) < 1e-2 * abs(lacking):
+            return member, f"the part of rank {member.rank} is missing, or counts twice", off / size
+    return members[0], "it is not their sum", off / size
+
+
+def _conserved(givers: Sequence[_Member], takers: Sequence[_Member]) -> tuple[_Member, str, float] | None:
+    """Hold the sum and the square of what was moved about against those of what was given."""
+    given, made = [row for one in givers for row in one.given], [row for one in takers for row in one.made]
+    if not given or not made or not _is_clean((*given, *made)) or not unit_roundoff(given[0]["dtype"]):
+        return None
+    size = sum(row["l2"] for row in given)
+    square = sum(row["l2"] ** 2 for row in given)
+    sums = abs(sum(map(_amount, made)) - sum(map(_amount, given)))
+    squares = abs(sum(row["l2"] ** 2 for row in made) - square)
+    rounding = 16 * SINGLE
+    if sums <= _SAME * rounding * size and squares <= _SAME * rounding * square:
+        return None
+    return takers[0], "it is not what was sent", max(sums / size, math.sqrt(squares / square)) if size else math.inf
+
+
+def _amount(row: TableRow) -> float:
+    """Return the sum of a tensor's elements."""
+    return float(row["mean"]) * math.prod(row["shape"])
 
 
 def _gathered(members: Sequence[_Member]) -> tuple[_Member, str, float] | None:

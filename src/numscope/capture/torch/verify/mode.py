@@ -7,18 +7,19 @@ are read through memory, and computed with by numpy: the device whose kernels ar
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from numscope.capture.torch.levels.compiled import is_in_compiled_backward, is_tracing
 from numscope.capture.torch.levels.function_names import Function
 from numscope.capture.torch.own_code import OwnComputation, OwnOperators
 from numscope.capture.torch.slots import Arguments, Keywords
 from numscope.capture.torch.verify.judging import Found, Judge
-from numscope.capture.torch.verify.lens import Array, Read, elements, is_readable, part
+from numscope.capture.torch.verify.lens import Array, Read, all_of, elements, is_readable, part
 from numscope.capture.torch.verify.rules import (  # noqa: F401 – each registers its rules
     attention,
     convolutions,
@@ -26,11 +27,12 @@ from numscope.capture.torch.verify.rules import (  # noqa: F401 – each registe
     indexing,
     losses,
     norms,
+    pooling,
     products,
     rows,
 )
 from numscope.capture.torch.verify.rules.optimizers import foreach
-from numscope.capture.torch.verify.rules.references import reference_of
+from numscope.capture.torch.verify.rules.references import HOLDERS, Prepare, beside, check_readable, reference_of
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Registered, dtype_of, rule_of
 from numscope.capture.torch.verify.sampling import Sampling
 from numscope.capture.torch.watch import Watch
@@ -88,6 +90,7 @@ class VerifyMode(TorchDispatchMode):
         self._epoch = -1
         self._place = 0
         self._optimizer = -1  # order of the optimizer's step that runs
+        HOLDERS.add(self)
 
     supports_higher_order_operators = True  # else torch refuses them under a mode
 
@@ -119,6 +122,46 @@ class VerifyMode(TorchDispatchMode):
             with OwnOperators(watch, "verify"):
                 checked.end(result)
         return result
+
+    def hold(self, name: str, given: Sequence[torch.Tensor], prepare: Prepare) -> Callable[[object], None] | None:
+        """Read what a function with a reference is given; return what is told its result."""
+        watch = self._watch
+        if watch.thread.here.busy or not watch.on or is_tracing():
+            return None
+        where = self._where()
+        place = self._place
+        self._place += 1
+        if self._share < 1 and Sampling(watch.recorder.step, place).random.random() >= self._share:
+            return None
+        judge, exact = self._judge, None
+        with OwnComputation(watch, "verify"):
+            try:
+                check_readable(given)
+                exact = prepare(_read([all_of(one) for one in given]))
+            except NotVerifiedError as why:
+                judge.none(where.call, where.backward, place, name, f"{name}: {why}")
+            except Exception as error:  # of the user's reference
+                judge.none(
+                    where.call, where.backward, place, name, f"{name}: its reference failed: {type(error).__name__}"
+                )
+        if exact is None:
+            return None
+
+        def end(result: object) -> None:
+            with OwnComputation(watch, "verify"):
+                outs = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+                try:
+                    check_readable(outs)
+                    parts = beside(outs, _read([all_of(one) for one in outs]), exact)
+                except NotVerifiedError as why:
+                    judge.none(where.call, where.backward, place, name, f"{name}: {why}")
+                    return
+                if parts:
+                    coarsest = max((dtype_of(one) for one in given if one.dim()), key=unit_roundoff, default="")
+                    found = Found(where.call, where.backward, place, name, str(outs[0].device), tuple(parts), coarsest)
+                    judge.judge(found, None)
+
+        return end
 
     # Which operator -----------------------------------------------------------------------------------------------
 
