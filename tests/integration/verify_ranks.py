@@ -82,7 +82,7 @@ def work(rank, world, port, out):
                 dist.all_reduce(torch.randn(5, 5).bfloat16())
                 parts = [torch.randn(12, 9) for _ in range(world)]
                 dist.reduce_scatter(torch.empty(12, 9), parts)
-                dist.reduce_scatter_tensor(torch.empty(12, 9), torch.cat(parts))
+                dist.reduce_scatter_tensor(torch.empty(12, 9), torch.randn(24, 9))
                 dist.all_to_all([torch.empty(12, 9) for _ in range(world)], parts)
                 dist.all_to_all_single(torch.empty(24, 9), torch.cat(parts))
                 dist.all_gather_into_tensor(torch.empty(24, 9), parts[0])

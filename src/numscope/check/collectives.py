@@ -217,14 +217,17 @@ def _total(members: Sequence[_Member], share: float) -> tuple[_Member, str, floa
     if not unit_roundoff(dtype):
         return None
     size = share * sum(row["l2"] for row in given)
-    off = abs(sum(map(_amount, made)) - share * sum(map(_amount, given)))
-    if off <= _SAME * (len(members) * unit_roundoff(dtype) + 16 * SINGLE) * size:
+    off = sum(map(_amount, made)) - share * sum(map(_amount, given))
+    explained = _SAME * (len(members) * unit_roundoff(dtype) + 16 * SINGLE) * size
+    if abs(off) <= explained:
         return None
     for member in members:
-        lacking = share * _amount(member.given[0])
-        if abs(off - abs(lacking)) < 1e-2 * abs(lacking):
-            return member, f"the part of rank {member.rank} is missing, or counts twice", off / size
-    return members[0], "it is not their sum", off / size
+        part = share * _amount(member.given[0])
+        if abs(off + part) <= explained:
+            return member, f"the part of rank {member.rank} is missing", abs(off) / size
+        if abs(off - part) <= explained:
+            return member, f"the part of rank {member.rank} counts twice", abs(off) / size
+    return members[0], "it is not their sum", abs(off) / size
 
 
 def _conserved(givers: Sequence[_Member], takers: Sequence[_Member]) -> tuple[_Member, str, float] | None:
