@@ -135,6 +135,21 @@ def test_the_reference_is_that_of_the_code() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_badges_say_what_the_project_s_files_say() -> None:
+    script = ROOT / "docs" / "images" / "make_badges.py"
+    done = subprocess.run([sys.executable, str(script), "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_changelog_s_first_version_is_that_of_the_package_and_has_its_date() -> None:
+    version = re.search(r'"(.+)"', (SOURCE / "core" / "version.py").read_text().split("__version__")[1])
+    assert version is not None
+    first = re.search(r"^## \[(.+)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert first is not None
+    assert first[1] == version[1]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", first[2])
+
+
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_page_is_longer_than_a_sitting(page: Path) -> None:
     assert len(prose(page.read_text()).split()) <= MOST_WORDS, "divide the page, or cut it: 1,500 words are the most"
