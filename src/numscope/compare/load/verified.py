@@ -1,4 +1,4 @@
-"""What a side's calls were found to be, each held against exact arithmetic while it ran (runs captured with `verify`)."""
+"""The own errors of a side's calls, each call held against exact arithmetic while it ran (runs captured with `verify`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from numscope.store.schema import TableRow
 
 
 class Own(IntEnum):
-    """What is known of a call's own error."""
+    """The known own error of a call."""
 
     UNKNOWN = 0
     SOUND = 1  # each of its operators was looked at, and nothing was wrong
@@ -29,7 +29,7 @@ class Own(IntEnum):
 
 @dataclass(frozen=True)
 class Verified:
-    """What is known of each call of a side."""
+    """The known own errors of a side's calls."""
 
     own: NDArray[np.int64]  # by row of the calls
     operator: Mapping[int, str]  # the one operator of the calls that are right

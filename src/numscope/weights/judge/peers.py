@@ -15,7 +15,7 @@ _CLEAR = 1e-3  # of factors that are the same
 
 
 class _Folded(NamedTuple):
-    """What was folded into a tensor."""
+    """The factors that were folded into a tensor."""
 
     factor: float
     offset: float

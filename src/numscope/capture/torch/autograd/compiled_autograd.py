@@ -54,7 +54,7 @@ class _LeafHooks(NamedTuple):
 
 
 class _Boundary:
-    """What our hooks would have seen at the ends of a graph."""
+    """The tensors that our hooks would have seen at the ends of a graph."""
 
     def __init__(self) -> None:
         self.going_in: list[_End] = []

@@ -20,7 +20,7 @@ _LARGEST = 1 << 20  # elements of a plane
 
 
 class _Window(NamedTuple):
-    """What an output's places take along one dimension: from a start on, so many, so far apart."""
+    """The places that an output takes along one dimension: from a start on, so many, so far apart."""
 
     starts: Array
     stops: Array
