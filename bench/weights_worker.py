@@ -18,7 +18,22 @@ import ml_dtypes
 import numpy as np
 
 HIDDEN, WIDE, KEYS = 4096, 11008, 1024  # of a layer: 0.18 billion parameters
-CASES = ("identical", "one row differs", "fused", "cast")
+CASES = (
+    "identical",
+    "one row differs",
+    "fused",
+    "cast",
+    "sparse",
+)  # sparse: holes in place of numbers, for memory alone
+SHAPES = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN),
+    "self_attn.k_proj": (KEYS, HIDDEN),
+    "self_attn.v_proj": (KEYS, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN),
+    "mlp.gate_proj": (WIDE, HIDDEN),
+    "mlp.up_proj": (WIDE, HIDDEN),
+    "mlp.down_proj": (HIDDEN, WIDE),
+}
 _COMPARE = """
 import json, resource, sys
 import numscope as ns
@@ -32,22 +47,36 @@ _PER_LAYER = 2 * (2 * HIDDEN * HIDDEN + 2 * KEYS * HIDDEN + 3 * WIDE * HIDDEN)  
 def tensors(layers: int) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the matrices of some layers in bfloat16: views of one block of random numbers, each altered."""
     block = np.random.default_rng(0).normal(0, 0.02, (WIDE + layers * 16, HIDDEN)).astype(ml_dtypes.bfloat16)
-    shapes = {
-        "self_attn.q_proj": (HIDDEN, HIDDEN),
-        "self_attn.k_proj": (KEYS, HIDDEN),
-        "self_attn.v_proj": (KEYS, HIDDEN),
-    }
-    shapes |= {"self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (WIDE, HIDDEN), "mlp.up_proj": (WIDE, HIDDEN)}
-    shapes |= {"mlp.down_proj": (HIDDEN, WIDE)}
     for layer in range(layers):
-        for number, (name, shape) in enumerate(shapes.items()):
+        for number, (name, shape) in enumerate(SHAPES.items()):
             start = layer * 16 + number
             words = block.reshape(-1).view(np.uint16)[start * HIDDEN :][: shape[0] * shape[1]] ^ np.uint16(number + 1)
             yield f"model.layers.{layer}.{name}.weight", words.view(ml_dtypes.bfloat16).reshape(shape)
 
 
+def sparse(path: Path, layers: int) -> int:
+    """Write a side whose tensors are holes: a file as large as one likes, without a disk as large."""
+    header: dict[str, object] = {}
+    at = 0
+    for layer in range(layers):
+        for name, shape in SHAPES.items():
+            size = 2 * shape[0] * shape[1]
+            header[f"model.layers.{layer}.{name}.weight"] = {
+                "dtype": "BF16",
+                "shape": list(shape),
+                "data_offsets": [at, at + size],
+            }
+            at += size
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    os.truncate(path, 8 + len(text) + at)
+    return at
+
+
 def write(path: Path, layers: int, case: str, is_suspect: bool) -> int:
     """Write a side of the pair, a tensor at a time; return its bytes."""
+    if case == "sparse":
+        return sparse(path, layers)
     made: dict[str, tuple[str, list[int], int]] = {}
     data = path.with_suffix(".data")
     total = 0

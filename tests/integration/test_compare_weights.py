@@ -72,3 +72,12 @@ def test_the_first_line_says_how_the_weights_differ(
     assert says in origin.reason
     assert origin.details["weights"]["fault"] == fault
     assert origin.repair
+
+
+@pytest.mark.parametrize("keep", ["stats", "tensors"])
+def test_diagnose_says_it_too_with_what_would_repair_it(keep: str, tmp_path: Path) -> None:
+    origin = ns.diagnose(run(tmp_path / "a", keep, swap), run(tmp_path / "b", keep)).origin
+    assert origin.kind == "parameter"
+    assert "swapped with blocks.1.weight" in origin.reason
+    assert origin.repair == "equal to the reference with blocks.0.weight in its place (now it holds blocks.1.weight)"
+    assert origin.details["weights"]["fault"] == "swapped"
