@@ -182,7 +182,6 @@ def test_the_makers_file_passes_where_the_device_is_right_and_fails_where_it_is_
             test()
 
 
-@pytest.mark.xfail(reason="the mechanism in bisect's report is unknown since lockstep decides there", strict=False)
 def test_bisect_proves_a_devices_fault_by_itself(tmp_path: Path) -> None:
     job = Path(__file__).parent / "device_job.py"
     root = str(job.parents[2])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -94,6 +94,13 @@ class ShardKey(NamedTuple):
     key: str
 
 
+class ParameterGradient(NamedTuple):
+    """The tensors of a parameter and of its gradient, as numbers."""
+
+    parameter: int
+    gradient: int
+
+
 @dataclass(frozen=True)
 class RecordedTensor:
     """One recorded tensor."""
@@ -140,9 +147,22 @@ class StepGraph:
             is_whole = row["shard"] is not None and not row["sampled"]
             stored = ShardKey(row["shard"], row["key"]) if is_whole else None
             self.tensors[number] = RecordedTensor(number, dtype, tuple(row["shape"]), device, row["hash"], stored)
+        self._share_data()
         self._data: dict[int, torch.Tensor] = {}
         self._held = 0
         self._join_remeasured()
+
+    def _share_data(self) -> None:
+        """Let a tensor whose data was not kept have that of one with the same bits.
+
+        A tensor that is asked for under its second name may have been measured, and got its number, under its first.
+        """
+        kept = {
+            one.content: one.stored for one in self.tensors.values() if one.stored is not None and one.hash is not None
+        }
+        for number, one in self.tensors.items():
+            if one.stored is None and one.hash is not None and (stored := kept.get(one.content)) is not None:
+                self.tensors[number] = replace(one, stored=stored)
 
     def _join_remeasured(self) -> None:
         """Give a tensor that no call made the number of an equal one that a call made.
@@ -227,6 +247,20 @@ class StepGraph:
     def parameters_holding(self, content: Content) -> list[str]:
         """Return the names of the parameters and buffers that have this content."""
         return [name for number, name in self._parameter_names.items() if self.tensors[number].content == content]
+
+    @cached_property
+    def gradients_of_parameters(self) -> dict[str, ParameterGradient]:
+        """Return the parameters with a recorded gradient, by name: that of their module's backward, else the optimizer's."""
+        numbers = {name: number for number, name in reversed(self._parameter_names.items())}  # as they were first
+        found: dict[str, ParameterGradient] = {}
+        kinds = ("module", "optimizer")
+        for call in sorted(self.calls.values(), key=lambda call: kinds.index(call.kind) if call.kind in kinds else 2):
+            home = f"{call.module}." if call.kind == "module" and call.module else ""
+            for slot, gradient in self.slots(call.order, "parameters_grad").items():
+                name = home + slot.removeprefix("parameters_grad.")
+                if gradient is not None and name in numbers:
+                    found.setdefault(name, ParameterGradient(numbers[name], gradient))
+        return found
 
     def replayable_calls(self) -> Iterator[RecordedCall]:
         """Yield the calls that a replay makes: no modules, and for a thin wrapper the wrapper alone."""
