@@ -11,6 +11,7 @@ import numpy as np
 from numscope.compare.load.side import Flags, Floats, Ints, Side
 from numscope.compare.measure.exact import Exact, measure_arrays
 from numscope.compare.measure.mapped_layouts import LaidOut, Loader, Rows, lay_out
+from numscope.compare.measure.masked import look_through_masks
 from numscope.core.dtypes import AnyArray, unit_roundoff
 
 Layouts = dict[int, LaidOut]  # by row of the target's tensors
@@ -86,7 +87,8 @@ def measure(a: Side, b: Side, t: Ints, r: Ints, load: Loader | None = None, layo
     # A mask of bools and a mask of numbers to add may mean the same: their distance means nothing.
     flags = np.array([word == "bool" for word in a.book.words] + [False])
     error = np.where((flags[ta.dtype[t]] != flags[tb.dtype[r]]) & (error != 0), np.nan, error)
-    _look_through_masks(a, b, t, r, error, bitwise | estimated, load)
+    masked = np.flatnonzero((error != 0) & ~_unlike(a, b, t, r))
+    look_through_masks(a, b, t, r, masked, error, ~(bitwise | estimated), load)
     laid_out = np.zeros(len(t), np.bool_)
     if layouts:
         rows = Rows(columns, estimated, bitwise, known, unlike, error)
@@ -252,27 +254,3 @@ def _judged_error(a: Side, b: Side, t: Ints, r: Ints, relative: Floats, euclid: 
     zero_reference = ~(_norms(b, r) > 0) & np.isfinite(euclid)
     error = np.where(zero_reference, against_own, relative)
     return np.where(bitwise, 0.0, error)
-
-
-def filled(side: Side, rows: Ints) -> Flags:
-    """Return which tensors hold a value far beyond all others, as masked attention scores do: it hides their errors."""
-    low, high = np.abs(side.tensors.min[rows]), np.abs(side.tensors.max[rows])
-    most, least = np.fmax(low, high), np.fmin(low, high)
-    return np.asarray((most >= 1e4) & (most > 1e3 * np.fmax(least, 1.0)))
-
-
-def _look_through_masks(
-    a: Side, b: Side, t: Ints, r: Ints, error: Floats, without_data: Flags, load: Loader | None
-) -> None:
-    """Measure masked tensors without the mask's value where there is data; elsewhere make their error unknown."""
-    masked = np.flatnonzero(filled(a, t) & filled(b, r) & (error != 0) & ~_unlike(a, b, t, r))
-    for row in masked.tolist():
-        arrays = load(int(t[row]), int(r[row])) if load is not None and not without_data[row] else None
-        if arrays is None:
-            error[row] = np.nan
-            continue
-        x, y = (np.asarray(array, dtype=np.float64).reshape(-1) for array in arrays)
-        open_ = ~((np.abs(x) == np.abs(x).max()) & (np.abs(y) == np.abs(y).max()))
-        # Of two pure masks, the target's may cover more: then the reference is zero wherever they differ.
-        norm = float(np.linalg.norm(y[open_])) or float(np.linalg.norm(x[open_]))
-        error[row] = float(np.linalg.norm(x[open_] - y[open_])) / norm if norm > 0 else np.nan

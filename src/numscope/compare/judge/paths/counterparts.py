@@ -13,7 +13,7 @@ from numscope.compare.judge.facts import Facts
 from numscope.compare.judge.paths.dataflow import Flow
 from numscope.compare.judge.state import State
 from numscope.compare.load.side import Ints
-from numscope.compare.measure.measures import filled
+from numscope.compare.measure.masked import filled
 
 _MOST_TENSORS = 12  # that are followed on from one
 _SAME_NUMBER = 1e-5  # relative: as far as float32 agrees

@@ -27,7 +27,7 @@ from numscope.compare.judge.reasons import (
 from numscope.compare.judge.rules.gradients import lone_gradient
 from numscope.compare.judge.state import SideState, State
 from numscope.compare.load.side import Ints, Side
-from numscope.compare.measure.measures import filled
+from numscope.compare.measure.masked import filled
 from numscope.core.operators import IDLE, Rounding
 
 _MOST_PAIRS = 10_000  # of intermediate results that are compared
@@ -91,6 +91,8 @@ class _Search:
         if bool(drawn_a) != bool(drawn_b):  # other calls may be another way to do the same; to draw is not
             calls_a, calls_b = drawn_a, drawn_b
         extra, missing = _first_computing(facts, facts.a, calls_a), _first_computing(facts, facts.b, calls_b)
+        extra = _in_place_of(facts, facts.flow_a, calls_a, facts.flow_b, calls_b, extra)
+        missing = _in_place_of(facts, facts.flow_b, calls_b, facts.flow_a, calls_a, missing)
         extra, missing = _forward_of(facts.a, extra, self.matched_a), _forward_of(facts.b, missing, self.matched_b)
         return self._other_move() or LoneCall(extra, missing)
 
@@ -187,7 +189,7 @@ class _Search:
         writer = self._writer(t, r)
         if writer >= 0:
             return facts.finding(WritesInPlace(name), writer, self.sizes)
-        choice = self._last_choice(t, r)
+        choice = self._made_later(t, r) or self._last_choice(t, r)
         if choice is None:
             return facts.finding(AnotherTensor(), self.pair, self.sizes, slot)
         if min(choice) >= 0:
@@ -205,6 +207,24 @@ class _Search:
             if kept and facts.a.writes_in_place(target) != facts.b.writes_in_place(reference):
                 return facts.pair_of(target)
         return -1
+
+    def _made_later(self, t: int, r: int) -> LoneCall | None:
+        """Return the calls that made the two tensors, where a counterpart of theirs runs only after what is judged.
+
+        A layer further on makes the reference's mask, too: here nothing does.
+        """
+        facts, state = self.facts, self.state
+        target, reference = facts.calls(self.pair)
+        sides = (facts.flow_a, t, state.target.partner, reference), (facts.flow_b, r, state.reference.partner, target)
+        if not any(partner[flow.producer[tensor]] > before for flow, tensor, partner, before in sides):
+            return None
+        parts = [
+            region(flow, tensor, np.where(partner > before, -1, partner)) for flow, tensor, partner, before in sides
+        ]
+        extra, missing = (
+            _first_computing(facts, flow.side, list(part.calls)) for (flow, *_), part in zip(sides, parts)
+        )
+        return LoneCall(extra, missing) if (extra < 0) != (missing < 0) else None
 
     def _last_choice(self, t: int, r: int) -> LoneCall | None:
         """Return the call that chose a tensor which an earlier call had made, if the other side has none like it.
@@ -241,6 +261,23 @@ def _first_computing(facts: Facts, side: Side, calls: list[int]) -> int:
     backward = side.book.code("backward")
     working = [x for x in calls if facts.rounding_class(side, x) not in IDLE or side.calls.phase[x] == backward]
     return min(working or calls, default=-1)
+
+
+def _in_place_of(facts: Facts, flow: Flow, calls: list[int], other: Flow, theirs: list[int], first: int) -> int:
+    """Return the call that stands in the place of the other side's only one: that which alone makes the same kind of tensor.
+
+    The difference of two indices and its absolute value prepare for `ne`, which stands where the other side has `eq`.
+    """
+    only = [call for call in theirs if facts.rounding_class(other.side, call) not in IDLE]
+    kinds = _kinds(facts, other, only[0]) if len(only) == 1 else set()
+    alike = [x for x in calls if facts.rounding_class(flow.side, x) not in IDLE and _kinds(facts, flow, x) & kinds]
+    return alike[0] if len(alike) == 1 else first
+
+
+def _kinds(facts: Facts, flow: Flow, call: int) -> set[tuple[int, int]]:
+    """Return the dtypes and shapes of what a call makes; both sides number them alike."""
+    tensors = flow.side.tensors
+    return {(int(tensors.dtype[x]), int(tensors.shape[x])) for x in flow.outputs(call)}
 
 
 def _drawing(facts: Facts, flow: Flow, calls: list[int]) -> list[int]:

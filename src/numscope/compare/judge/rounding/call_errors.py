@@ -23,7 +23,8 @@ from numscope.compare.judge.rounding.limits import (
     error_of_coarser,
 )
 from numscope.compare.load.side import Flags, Floats, Ints, Side
-from numscope.compare.measure.measures import RESOLUTION, Measures, filled
+from numscope.compare.measure.masked import filled
+from numscope.compare.measure.measures import RESOLUTION, Measures
 from numscope.core.dtypes import SINGLE, is_discrete, rounding_near_zero, unit_roundoff
 from numscope.core.operators import Operator, Rounding, Trait, operator, operator_of_module
 
