@@ -193,6 +193,7 @@ class History:
     started: bool = False
     noise: float = 0.0  # the largest error that was explained so far
     parameter_errors: dict[str, float] = field(default_factory=dict)  # the largest, of buffers and gradients too
+    asked: set[str] = field(default_factory=set)  # calls that are told to ask for something else, behind a fault
     wrong_parameters: set[str] = field(default_factory=set)  # those that an optimizer left wrong
     # Parameters that two classes keep in two layouts, as GPT-2's transposed weights: their elements are not compared.
     other_layouts: set[str] = field(default_factory=set)
