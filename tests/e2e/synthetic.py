@@ -57,6 +57,7 @@ def comparison(rows: int, steps: int = 4, ranks: int = 4, seed: int = 0) -> tupl
         "phase": pa.array(np.where(within < each * 2 // 3, "forward", "backward").tolist()),
         "parent": pa.nulls(rows, pa.int32()),
         "alignment": pa.array(np.where(unmatched, "", "path").tolist()),
+        "confidence": pa.array(np.where(unmatched, "", "certain").tolist()),
         "error_in": pa.array(error_in, mask=unmatched),
         "error_out": pa.array(out, mask=unmatched),
         "expected": pa.array(np.full(rows, 4e-6), mask=unmatched),

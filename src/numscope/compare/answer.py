@@ -69,7 +69,8 @@ class _Whole:
     tensors: int = 0
     measured: int = 0
     identical: bool = True
-    worst: float = 0.0
+    largest: float = 0.0  # difference in the table of those without a reason beside them
+    larger: int = 0  # pairs of tensors that differ by more, for the reason beside them
     all_ranks: bool = False
     batch_shapes: str = ""
     precisions: Precisions | None = None
@@ -101,7 +102,8 @@ class _Whole:
         ):
             setattr(self, name, getattr(self, name) + getattr(one, name))
         self.identical &= one.identical
-        self.worst = max(self.worst, one.worst)
+        self.largest = max(self.largest, one.differences.largest)
+        self.larger += one.differences.larger
         self.all_ranks |= one.coverage.all_ranks
         self.batch_shapes = self.batch_shapes or one.batch_shapes
         self.precisions = self.precisions or one.precisions
@@ -285,7 +287,9 @@ def _conditions(whole: _Whole) -> _Conditions | None:
 
 
 def _equivalence(whole: _Whole) -> str:
-    text = f"all differences are within what rounding explains (the largest: {whole.worst:.2g})"
+    text = f"all differences are within what rounding explains (the largest: {whole.largest:.2g})"
+    if whole.larger:
+        text += f"; {whole.larger} pairs of tensors are further apart, each for the reason beside it"
     if alone := whole.lone():
         text += f"; {alone} calls are on one side only, without effect on what the others compute"
     if whole.settings:

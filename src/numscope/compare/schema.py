@@ -38,6 +38,8 @@ CALLS = pa.schema(
             "alignment",
             pa.string(),
         ),  # why the two were paired: "path", "sequence", "value", "map", or "" for unmatched
+        # "certain": by name, by value, or as nothing else could be meant; "doubtful": by their order alone; "" for unmatched.
+        ("confidence", pa.string()),
         ("error_in", pa.float64()),  # relative L2 error of the worst input, null where unknown
         ("error_out", pa.float64()),  # … of the worst output
         ("expected", pa.float64()),  # what rounding explains of error_out

@@ -37,7 +37,7 @@ from numscope.compare.measure.mapped_layouts import LaidOut, Loader
 from numscope.compare.measure.measures import Layouts, Measures, measure
 from numscope.compare.resolution import StepResolution, call_limits, step_resolution
 from numscope.compare.run_settings import chips
-from numscope.compare.tables import calls_table, pairs_table
+from numscope.compare.tables import ExplainedDifferences, calls_table, explained_differences, pairs_table
 from numscope.compare.thresholds import Thresholds
 from numscope.core.report import Origin, Source
 from numscope.store.reader import Run, StepTables
@@ -87,7 +87,7 @@ class StepSummary:
     tensors: int  # that were compared
     measured: int
     identical: bool
-    worst: float
+    differences: ExplainedDifferences
     counts: dict[str, int]  # of calls, by verdict
     prefix: Prefix  # a call around others is no obstacle to those before the first inner one that differs
     outer_prefix: Prefix  # where only calls around others differ
@@ -217,9 +217,6 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
     calls, rows = calls_table(a, b, alignment, judgement, sources, 0)
     limits = call_limits(alignment, slots, measures, judgement, a.calls.children[alignment.target])
     pairs = pairs_table(a, b, alignment, slots, measures, judgement, rows, limits)
-    # A result that is nothing but rounding (a limit of 1 or more) may be off by any factor.
-    errors = judgement.errors.error_out
-    errors = errors[judgement.corresponds & (judgement.limits < 1.0) & (errors <= judgement.limits)]
     count = int(measures.known.sum())
     same, outer = _prefixes(calls)
     summary = StepSummary(
@@ -233,7 +230,7 @@ def _judge_step(runs: tuple[Run, Run], measured: Measured, thresholds: Threshold
         tensors=pairs.num_rows,
         measured=count,
         identical=bool(measures.bitwise.all()) and not len(slots.alone_a) and not len(slots.alone_b),
-        worst=float(errors.max()) if len(errors) else 0.0,
+        differences=explained_differences(pairs),
         counts={one["values"]: one["counts"] for one in pc.value_counts(pc.drop_null(calls["verdict"])).to_pylist()},
         prefix=same,
         outer_prefix=outer,

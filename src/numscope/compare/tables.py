@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,6 +88,7 @@ def calls_table(
     verdicts = np.where(matched, judgement.verdict[np.maximum(pair, 0)] if len(judgement.verdict) else 0, len(VERDICTS))
     why = np.where(matched, alignment.why[np.maximum(pair, 0)] if len(alignment.why) else 0, len(REASONS))
     names = np.array([_WHY.get(reason, reason) for reason in REASONS] + [""], dtype=object)
+    words = np.where(judgement.doubtful, "doubtful", "certain").astype(object)
     in_words = _large_in_words(a, alignment, judgement)
     arguments = {p: "; ".join(str(d) for d in found) for p, found in judgement.differences.items()}
     columns = {
@@ -101,6 +104,9 @@ def calls_table(
         "phase": text(a.calls.phase, b.calls.phase),
         "parent": _nullable(parent + offset, parent >= 0),
         "alignment": pa.array(names[why], pa.string()),
+        "confidence": pa.array(
+            np.where(matched, words[np.maximum(pair, 0)], "") if len(words) else names[why], pa.string()
+        ),
         "error_in": _floats(np.fmax(errors.error_in, errors.error_state), pair),
         "error_out": _floats(errors.error_out, pair),
         "expected": _floats(np.where(np.isnan(errors.error_out), np.nan, errors.expected), pair),
@@ -179,7 +185,8 @@ def _verdicts(judgement: Judgement, slots: SlotPairs, bitwise: Flags, error: Flo
     wrong = judgement.wrong_slots | (of_wrong_call & (error > np.fmax(judgement.errors.floor[slots.pair], _WRONG_SLOT)))
     of_wrong = np.where((call == ORIGIN) & (slots.role == OUTPUT), ORIGIN, INHERITED)
     verdict = np.where(bitwise, IDENTICAL, np.where(wrong, of_wrong, EQUIVALENT))
-    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=judgement.unmeasured_slots & ~wrong)
+    unknown = judgement.unmeasured_slots | (np.isnan(error) & ~bitwise)
+    return pa.array(np.array(VERDICTS, dtype=object)[verdict], pa.string(), mask=unknown & ~wrong)
 
 
 def _large_in_words(a: Side, alignment: Alignment, judgement: Judgement) -> dict[int, str]:
@@ -200,6 +207,22 @@ def _large_in_words(a: Side, alignment: Alignment, judgement: Judgement) -> dict
         else:
             found[pair] = f"rounding explains {limit:.2g} here, of {errors.error_in[pair]:.2g} that came in"
     return found
+
+
+class ExplainedDifferences(NamedTuple):
+    """The differences of a step's table that rounding explains."""
+
+    largest: float  # of those without a reason beside them
+    larger: int  # pairs that differ by more, for the reason beside them
+
+
+def explained_differences(pairs: pa.Table) -> ExplainedDifferences:
+    """Return what a step's table of pairs shows as equivalent."""
+    rows = pairs.filter(pc.equal(pairs["verdict"], VERDICTS[EQUIVALENT]))
+    errors = np.nan_to_num(rows["relative_l2"].to_numpy(zero_copy_only=False).astype(np.float64), posinf=np.inf)
+    told = pc.not_equal(pc.fill_null(rows["reason"], ""), "").to_numpy(zero_copy_only=False) & (errors >= _LARGE)
+    largest = float(errors[~told].max(initial=0.0))
+    return ExplainedDifferences(largest, int((errors[told] > largest).sum()))
 
 
 def _reasons(
@@ -227,6 +250,10 @@ def _reasons(
         )
     for place in np.flatnonzero(measures.laid_out[row]).tolist():
         reasons[place] = "laid out by the map file; without data only counts, extremes, mean and norm are compared"
+    for place in np.flatnonzero(measures.known[row] & np.isnan(measures.error[row])).tolist():
+        reasons[place] = (
+            reasons[place] or "how far apart they are cannot be told: one is a mask, or a mask hides the rest"
+        )
     unmeasured = ~(a.tensors.measured[t] & b.tensors.measured[r]) & measures.same_shape[row]
     for place in np.flatnonzero(unmeasured).tolist():
         reasons[place] = "not measured: only the structure was kept"

@@ -21,6 +21,7 @@ from numscope.compare.judge.correspondence import (
     part_backward_pairs,
     part_pairs_with_lone_inputs,
 )
+from numscope.compare.judge.doubtful_pairs import doubtful_pairs
 from numscope.compare.judge.findings import Dtypes, ErrorSizes, Finding, Inputs, LoneCall, Reason, Who
 from numscope.compare.judge.other_ranks import OtherRanks
 from numscope.compare.judge.paths.dataflow import Flow, flow, unrelated_sources
@@ -82,6 +83,7 @@ class Facts:
     limits: Floats  # explained at each pair, with the user's factor and the noise runs' measure
     differences: Differences  # arguments that differ
     corresponding: Flags  # pairs that correspond as far as they can be told before judging
+    doubtful: Flags  # pairs that rest on the order of calls alone: they do not correspond
     forward_pair: Ints  # of each pair, -1 for none
     backward_pairs: dict[int, list[int]]  # by row of the target's forward call
     unrelated_sources: Flags  # slot pairs of two tensors that nothing recorded made and that are not the same tensor
@@ -331,6 +333,8 @@ def gather_facts(
         corresponding[pairs_that_load_data(flow_a, alignment, differing)] = False
     if not inputs_unrecorded:
         part_pairs_with_lone_inputs(a, b, alignment, slots, corresponding, differing)
+    doubtful = doubtful_pairs(flow_a, flow_b, alignment, slots)
+    corresponding[doubtful] = False
     part_backward_pairs(a, alignment, corresponding)
     coarser = precisions.roundoff if precisions is not None else 0.0
     fingerprinted = a.tensors.measured[slots.a] & b.tensors.measured[slots.b]
@@ -351,6 +355,7 @@ def gather_facts(
         limits=_limits(errors, inputs_unrecorded, scale, noise),
         differences=differing,
         corresponding=corresponding,
+        doubtful=doubtful,
         forward_pair=forward_pairs(alignment, a),
         backward_pairs=_backward_pairs(a, alignment),
         unrelated_sources=unrelated,

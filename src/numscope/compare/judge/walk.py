@@ -62,6 +62,7 @@ class Judgement:
     unmeasured: Flags  # pairs that count as right because no tensor of theirs was measured
     unmeasured_slots: Flags
     corresponds: Flags  # pairs that do the same job; results of the others need not agree
+    doubtful: Flags  # pairs that rest on the order of calls alone
     batch_shapes: str  # of the data, where these are parts of other sizes of a batch
     choices: list[Choice]  # that fell otherwise, by rounding
     rearranged: list[Finding]  # calls that do the same in another way: no origins
@@ -137,6 +138,7 @@ class _Walk:
             unmeasured=self._unmeasured(),
             unmeasured_slots=~facts.measures.believed,
             corresponds=state.corresponds & ~blamed,
+            doubtful=facts.doubtful,
             batch_shapes=facts.batch_shapes,
             choices=self._choices(),
             rearranged=rearranged,

@@ -13,17 +13,19 @@ _WHY = {
     "sequence": "same operator at the same place",
     "value": "same values",
     "map": "the map file says so",
+    "doubtful": "same operator in order; doubtful, so no verdict rests on it",
     "": "no counterpart",
 }
 
 
 def print_alignment(comparison: Comparison, stream: TextIO) -> None:
     """Print why calls were paired: those with the same name at the same place are counted, all others listed."""
-    columns = ["step", "rank", "target_name", "reference_name", "alignment"]
+    columns = ["step", "rank", "target_name", "reference_name", "alignment", "confidence"]
     last = None
     trivial = 0
     for row in comparison.calls.select(columns).to_pylist():
-        if row["target_name"] == row["reference_name"] and row["alignment"] in ("path", "sequence"):
+        why = "doubtful" if row["confidence"] == "doubtful" else row["alignment"]
+        if row["target_name"] == row["reference_name"] and why in ("path", "sequence"):
             trivial += 1
             continue
         step, rank = row["step"], row["rank"]
@@ -32,6 +34,6 @@ def print_alignment(comparison: Comparison, stream: TextIO) -> None:
             last = (step, rank)
         target, reference = row["target_name"] or "—", row["reference_name"] or "—"
         both = target if target == reference else f"{target}  ↔  {reference}"
-        print(f"  {shown(both)}  ({translated(_WHY[row['alignment']])})", file=stream)
+        print(f"  {shown(both)}  ({translated(_WHY[why])})", file=stream)
     print(translated(f"{trivial} calls are paired with the same name at the same place"), file=stream)
     print(file=stream)
