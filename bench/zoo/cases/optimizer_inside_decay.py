@@ -5,9 +5,14 @@ import torch
 from bench.zoo.models.gpt import GPT
 from bench.zoo.models.training import token_batches, train
 from bench.zoo.script import run
-from bench.zoo.truth import Answer, Truth
+from bench.zoo.truth import Answer, Truth, optimizer
 
-ORIGIN = Truth((Answer(r".*", ("api", "optimizer", "extra", "missing"), marker="origin"),), ("semantic",), step=0)
+ORIGIN = Truth(
+    (Answer(r".*", ("api", "extra", "missing"), marker="origin"), optimizer("Sign")),
+    ("semantic",),
+    step=0,
+    chain=(r"@origin",),
+)
 
 
 class Sign(torch.optim.Optimizer):

@@ -58,7 +58,19 @@ class Attributes:
         }
 
 
-def program(attributes: Attributes, optimizers: Iterable[type], frames: Iterable[Frame]) -> Program:
+def attributes_of(optimizer: torch.optim.Optimizer) -> dict[str, Value]:
+    """Return what `self.name` is in the step of an optimizer that is not torch's: its own attributes, and its classes'."""
+    found: dict[str, object] = {}
+    for kind in type(optimizer).__mro__:
+        if kind.__module__.startswith("torch.optim"):
+            break
+        for name, value in vars(kind).items():
+            if not name.startswith("_"):
+                found.setdefault(name, value)
+    return _values({**found, **vars(optimizer)})
+
+
+def program(attributes: Attributes, optimizers: Mapping[type, dict[str, Value]], frames: Iterable[Frame]) -> Program:
     """Return the program of a run."""
     kinds = {**attributes.kinds, **dict.fromkeys(optimizers)}
     return {
@@ -66,6 +78,7 @@ def program(attributes: Attributes, optimizers: Iterable[type], frames: Iterable
         "modules": attributes.modules,
         "objects": attributes.objects,
         "optimizers": [name_of(kind) for kind in optimizers],
+        "optimizer_values": {kind.__name__: values for kind, values in optimizers.items() if values},
         "sources": source_texts(frames, kinds),
         "packages": packages(kinds),
     }

@@ -15,7 +15,7 @@ from numscope.compare.align.arguments import Difference, differences
 from numscope.compare.cause.changes import changes, class_of_call
 from numscope.compare.cause.recorded import Frame, RecordedCall, RecordedRun
 from numscope.compare.cause.sources import ProgramSources
-from numscope.compare.cause.values import conditions_followed, followed, module_followed, value_text
+from numscope.compare.cause.values import conditions_followed, followed, module_followed, optimizer_followed, value_text
 from numscope.core.operators import canonical
 from numscope.core.report import Origin
 from numscope.store.reader import Run
@@ -113,6 +113,8 @@ def _optimizer(
         step = next((method for method in sources.methods(name) if method.node.name == "step"), None)
         if step is not None and (not of or call is None or name != class_of_call(call.name)):
             yield f"{name}.step, {step.place()}{of}"
+    if call is not None and other is not None and call.name.split(".")[1] == other.name.split(".")[1]:
+        yield from optimizer_followed(target, reference, call.name.split(".")[1])
 
 
 def _callers(call: RecordedCall, other: RecordedCall, target: RecordedRun, reference: RecordedRun) -> Iterator[str]:

@@ -117,6 +117,10 @@ class ProgramSources:
                     return self._objects[number][name]
         return UNKNOWN
 
+    def optimizer_values(self, class_name: str) -> Mapping[str, Value]:
+        """Return the attributes of an optimizer that is not torch's, none where they were not recorded."""
+        return self._program.get("optimizer_values", {}).get(class_name, {}) if self._program else {}
+
     @cached_property
     def _objects(self) -> list[Mapping[str, Value]]:
         return [one["values"] for one in self._program["objects"]] if self._program else []

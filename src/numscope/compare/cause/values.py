@@ -55,6 +55,49 @@ def module_followed(target: ProgramSources, reference: ProgramSources, modules: 
     return []
 
 
+def optimizer_followed(target: ProgramSources, reference: ProgramSources, name: str) -> Iterator[str]:
+    """Yield the links from an optimizer's step to an attribute that the two runs have in two forms, and what reads it."""
+    own, other = target.optimizer_values(name), reference.optimizer_values(name)
+    step = next((method for method in target.methods(name) if method.node.name == "step"), None)
+    if step is None:
+        return
+    for attribute in own.keys() & other.keys():
+        if _equal(own[attribute], other[attribute]):
+            continue
+        readers = [
+            node
+            for node in ast.walk(step.node)
+            if isinstance(node, ast.stmt) and ("self", attribute) in names_in(getattr(node, "test", node))
+        ]
+        if not readers:
+            continue
+        reader = readers[-1]  # the innermost
+        if isinstance(reader, ast.If):
+            told = f"{step.place(reader)} `if {step.code(reader.test)}`"
+            ways = [_way(reader, attribute, values[attribute]) for values in (own, other)]
+            if ways[0] and ways[1] and ways[0] is not ways[1]:
+                first, second = ways[0][0], ways[1][0]
+                told = f"{step.place(first)} `{step.code(first)}` (`{step.code(second)}` in the reference)"
+        else:
+            told = f"{step.place(reader)} `{step.code(reader)}`"
+        values = f"self.{attribute}={value_text(own[attribute])} ({value_text(other[attribute])} in the reference)"
+        yield told
+        yield values
+        return
+
+
+def _way(branch: ast.If, attribute: str, value: object) -> list[ast.stmt]:
+    """Return the statements of an `if` that run where it asks for an attribute's value, none where that is not known."""
+    test, way = branch.test, None
+    if dotted(test) == ("self", attribute):
+        way = bool(value)
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1 and dotted(test.left) == ("self", attribute):
+        asked = worth(test.comparators[0], lambda _: UNKNOWN)
+        if asked is not UNKNOWN and isinstance(test.ops[0], (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
+            way = _equal(value, asked) == isinstance(test.ops[0], (ast.Eq, ast.Is))
+    return [] if way is None else branch.body if way else branch.orelse
+
+
 def _twin(call: RecordedCall, own: ProgramSources, others: ProgramSources) -> RecordedCall:
     """Return a call that one side alone has as if the other had it: each frame in the other's form of its function."""
     frames = []

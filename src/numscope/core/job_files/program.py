@@ -4,6 +4,7 @@
      "modules": {"blocks.0.norm": {"class_name": "model:RMSNorm", "values": {"eps": 1e-06}, "objects": {"config": 0}}},
      "objects": [{"class_name": "config:Config", "values": {"norm_eps": 1e-06}}],
      "optimizers": ["model:Own"],
+     "optimizer_values": {"Own": {"decoupled": true}},
      "sources": [{"file": "/job/model.py", "line": 12, "text": "class RMSNorm(nn.Module):\\n …"}],
      "packages": {"transformers": "4.36.2"}}
 
@@ -51,5 +52,6 @@ class Program(TypedDict):
     modules: dict[str, ModuleValues]
     objects: list[ObjectValues]
     optimizers: list[str]
+    optimizer_values: dict[str, dict[str, Value]]  # plain attributes of optimizers that are not torch's, by class
     sources: list[SourceText]
     packages: dict[str, str]

@@ -20,9 +20,11 @@ from numscope.capture.torch.levels.optimizer_operators import OptimizerStep
 from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnComputation
 from numscope.capture.torch.patching import replace, together
+from numscope.capture.torch.program import attributes_of
 from numscope.capture.torch.slots import Argument, Arguments, Keywords, Slot, slots_of
 from numscope.capture.torch.thread import Undo
 from numscope.capture.torch.watch import Watch
+from numscope.core.job_files.program import Value
 from numscope.nonfinite.rule import SKIPPED_STEP
 
 _version = attrgetter("_version")
@@ -65,7 +67,8 @@ class Optimizers:
         self._followed: dict[int, int] = {}  # id of the optimizer → the last step that was recorded of it
         self._names: dict[int, _KnownNames] = {}  # by the optimizer's id
         self._stepped = False
-        self.classes: set[type] = set()  # of the optimizers whose steps were recorded
+        # The classes of the optimizers whose steps were recorded, with the attributes of the first of each.
+        self.classes: dict[type, dict[str, Value]] = {}
         self._running: dict[int, FrameType] = {}  # id of the optimizer → the frame of the step that it is in
 
     def install(self) -> Undo:
@@ -139,7 +142,8 @@ class Optimizers:
     def _record(self, optimizer: torch.optim.Optimizer, stepping: OptimizerStep | None, frame: FrameType) -> None:
         watch = self._watch
         recorder = watch.recorder
-        self.classes.add(type(optimizer))
+        if type(optimizer) not in self.classes:
+            self.classes[type(optimizer)] = attributes_of(optimizer)
         series = watch.series(f"Optimizer.{type(optimizer).__name__}", "{head}.step.{n}")
         name = series.name(series.next(recorder.epoch))
         pending, watch.before_call = watch.before_call, None  # several optimizers may end one step together
