@@ -135,6 +135,8 @@ def test_the_mechanism_and_the_repair_are_found(fault: str, tmp_path: Path) -> N
     assert report.origin.mechanism == mechanism, report.origin
     assert report.origin.repair is not None, report.origin
     assert re.search(repair, report.origin.repair), report.origin.repair
+    carried = report.origin.details["carried"]  # the call is one statement; the loss and all gradients another
+    assert (carried["complete"], carried["left"], carried["gradients"] >= 6) == (True, {}, True), carried
 
 
 def test_two_equal_runs_have_nothing_to_diagnose(tmp_path: Path) -> None:
@@ -176,7 +178,11 @@ def test_a_repair_of_a_call_is_one_statement_and_the_loss_another(tmp_path: Path
     found = ns.diagnose(tmp_path / "two", tmp_path / "with a product").origin
     assert found is not None
     assert found.call == "Functional.gelu.0.forward"
-    assert "something else makes most of it" in found.details["carried"]["sentence"]
+    assert "approximate='none'" in (found.repair or "")  # right for this call, though it is not all
+    carried = found.details["carried"]
+    assert not carried["complete"]
+    assert len(carried["left"]) == carried["gradients"] == 6
+    assert carried["sentence"].endswith("what is left begins at Tensor.mul.0.forward")
 
 
 def test_a_diagnosis_of_statistics_says_first_what_it_cannot_know_and_what_would_tell(tmp_path: Path) -> None:

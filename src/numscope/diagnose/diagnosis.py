@@ -22,7 +22,9 @@ from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.calls import MOST_TENSORS
 from numscope.diagnose.explain.carried import carried_to_loss
 from numscope.diagnose.explain.explanation import Explanation, needs_tensors
+from numscope.diagnose.explain.fitted import in_other_steps
 from numscope.diagnose.explain.modules import DiagnoseRuns
+from numscope.diagnose.explain.repaired import repaired
 from numscope.diagnose.explain.statistics_only import unknowable
 from numscope.diagnose.explain.suspect import explain
 from numscope.diagnose.lockstep import lockstep
@@ -105,16 +107,33 @@ def _explained(comparison: Comparison, suspects: int, diagnose_inside: DiagnoseR
     for suspect in (report.origin, *report.suspects[:suspects]):
         key = _key(suspect)
         if key not in explained:
-            explained[key] = _explain(paired(suspect.step, suspect.rank), suspect, diagnose_inside).on(suspect)
+            found = _explain(paired(suspect.step, suspect.rank), suspect, diagnose_inside)
+            explained[key] = in_other_steps(comparison, paired, suspect, found).on(suspect)
     suspects_now = tuple(explained.get(_key(suspect), suspect) for suspect in report.suspects)
     origin = explained[_key(report.origin)]
     details = dict(report.details)
     if needs_tensors(origin):
-        found = unknowable(paired(origin.step, origin.rank), origin, MOST_TENSORS)
-        details["unknowable"] = found.to_dict()
-    elif diagnose_inside is not None and (carried := carried_to_loss(paired(origin.step, origin.rank), origin)):
-        origin = replace(origin, details={**origin.details, "carried": carried.to_dict()})
+        lack = unknowable(paired(origin.step, origin.rank), origin, MOST_TENSORS)
+        details["unknowable"] = lack.to_dict()
+    elif diagnose_inside is not None:
+        origin = _tried_on_the_run(paired(origin.step, origin.rank), origin)
     return replace(report, origin=origin, suspects=suspects_now, details=details)
+
+
+def _tried_on_the_run(pairs: PairedStep, origin: Origin) -> Origin:
+    """Return an origin with how far its repair carries: to the loss and the gradients, or to the loss alone.
+
+    What does not reproduce the call in the pass is no repair, though it does so on the reference's inputs.
+    """
+    found = repaired(pairs, origin) if origin.mechanism != "device" else None
+    if found is None:
+        told = carried_to_loss(pairs, origin)
+        return origin if told is None else replace(origin, details={**origin.details, "carried": told.to_dict()})
+    details = {**origin.details, "carried": found.to_dict()}
+    if origin.repair is None or found.carries:
+        return replace(origin, details=details)
+    diagnosis = {**details["diagnosis"], "note": f"no repair, though it reproduces this call: {origin.repair}"}
+    return replace(origin, repair=None, details={**details, "diagnosis": diagnosis})
 
 
 def _key(suspect: Origin) -> _Suspect:

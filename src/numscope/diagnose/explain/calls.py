@@ -12,7 +12,7 @@ from numscope.diagnose.explain.collectives import across_ranks
 from numscope.diagnose.explain.explanation import Explanation
 from numscope.diagnose.explain.relation import relation
 from numscope.diagnose.hypotheses import fitting
-from numscope.diagnose.hypotheses.case import Case
+from numscope.diagnose.hypotheses.case import Case, Fitted, Repair
 from numscope.diagnose.hypotheses.wording import spoken
 from numscope.diagnose.recorded.differing_tensors import DifferingTensor, differing_tensors
 from numscope.diagnose.recorded.invocation import CannotReplay
@@ -99,7 +99,23 @@ def _explain_lift(
     repair = str(found) if found else _ratio(pairs, tensor) if mechanism == "semantic" else None
     if mechanism == "order":
         return Explanation(mechanism, repair, details={"note": "the same sums in another order: rounding, not a fault"})
-    return Explanation(mechanism, repair)
+    return Explanation(mechanism, repair, fitted=found.fitted if found else None)
+
+
+def fits_in(pairs: PairedStep, origin: Origin, fitted: Fitted) -> bool | None:
+    """Tell whether a repair with a fitted number holds in another step too; None where nothing there can tell."""
+    for tensor in differing_tensors(pairs, origin)[:MOST_TENSORS]:
+        try:
+            target, reference = subgraphs_of(pairs, tensor)
+            if not target.calls and not reference.calls:
+                continue
+            inputs = shared_inputs(pairs, target, reference)
+            figures = lift(target, reference, inputs.target, inputs.reference)
+            case = Case(target, reference, inputs.target, inputs.reference, figures.floor, figures.floor64)
+            return case.fits(Repair.giving("", fitted(case)))
+        except (CannotReplay, NotKeptError):
+            continue
+    return None
 
 
 def _has_no_recorded_inputs(graph: StepGraph, subgraph: Subgraph) -> bool:

@@ -48,11 +48,11 @@ def carried_to_loss(pairs: PairedStep, origin: Origin) -> Carried | None:
     """Return how much of the loss' error goes with a forward call's; None where the rest can't be made again."""
     pair = pairs.call(origin.call, origin.kind)
     orders = pair.matched if pair is not None else None
-    losses = _losses(pairs)
-    if orders is None or origin.phase != "forward" or losses is None or losses.target <= orders.target:
+    ends = _losses(pairs)
+    if orders is None or origin.phase != "forward" or ends is None or ends.target <= orders.target:
         return None
     try:
-        return _carried(pairs, orders, losses)
+        return _carried(pairs, orders, ends)
     except (CannotReplay, NotKeptError):
         return None
 
@@ -84,17 +84,18 @@ def _carried(pairs: PairedStep, orders: MatchedOrders, losses: MatchedOrders) ->
 
 
 def _losses(pairs: PairedStep) -> MatchedOrders | None:
-    """Return the calls that make the loss in both runs: the last single number that a backward pass begins from."""
+    """Return the calls that make the loss in both runs, where they are a pair."""
     for pair in reversed(pairs.calls):
         orders = pair.matched
         if orders is None or pair.phase != "forward" or pair.kind == "module":
             continue
-        if _makes_a_loss(pairs.target, orders.target) and _makes_a_loss(pairs.reference, orders.reference):
+        if makes_a_loss(pairs.target, orders.target) and makes_a_loss(pairs.reference, orders.reference):
             return orders
     return None
 
 
-def _makes_a_loss(graph: StepGraph, order: int) -> bool:
+def makes_a_loss(graph: StepGraph, order: int) -> bool:
+    """Tell whether a call makes a single number that a backward pass begins from."""
     outputs = list(graph.outputs(order).values())
     is_number = len(outputs) == 1 and not graph.tensors[outputs[0]].shape
     return is_number and any(call.is_gradient and call.forward == order for call in graph.calls.values())

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.core.words import Mechanism
+from numscope.diagnose.hypotheses.case import Fitted
 from numscope.diagnose.replay.lift import Lift
 
 KEEP_TENSORS = "capture with --keep tensors, or let `numscope bisect` keep what is needed"
@@ -22,6 +23,7 @@ class Explanation:
     reason: str = ""  # replaces the comparison's reason, unless empty
     details: Mapping[str, object] = field(default_factory=dict)
     lift: Lift | None = None
+    fitted: Fitted | None = None  # the repair, where a number in it was fitted, for another step
 
     @classmethod
     def could_not(cls, why: str | Exception) -> Explanation:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -12,6 +13,7 @@ from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.diagnose.explain.calls import explain_tensor
 from numscope.diagnose.explain.explanation import Explanation, obstacle
+from numscope.diagnose.explain.fitted import MOST_STEPS, held_in, refuted
 from numscope.diagnose.hypotheses.scale_and_bias import factor
 from numscope.diagnose.hypotheses.wording import spoken, value_words
 from numscope.diagnose.recorded.differing_tensors import DifferingTensor
@@ -36,6 +38,8 @@ _NO_CAUSE = {
     "parameters",
 }  # settings that change how an optimizer computes, not its result
 _MOST = 8  # parameters that are replayed
+_SCALED = 4  # parameters to whose updates a factor is fitted
+_SAME_FACTOR = 1e-3  # relative
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,16 @@ class OptimizerStep:
         """Return a parameter after the step, where its data was kept."""
         number = self.graph.outputs(self.call.order).get(f"output.{parameter}")
         return self.graph.data(number) if number is not None and self.graph.kept(number) else None
+
+    def given(self, parameter: str) -> torch.Tensor | None:
+        """Return a parameter before the step, where its data was kept."""
+        number = self.graph.slots(self.call.order).get(f"parameters.{parameter}")
+        return self.graph.data(number) if number is not None and self.graph.kept(number) else None
+
+    def update(self, parameter: str) -> torch.Tensor | None:
+        """Return in float64 what the step added to a parameter, where its data was kept."""
+        before, after = self.given(parameter), self.output(parameter)
+        return after.double() - before.double() if before is not None and after is not None else None
 
     def history(self, parameter: str, group: str, fresh: bool = False) -> History:
         """Return the inputs that all steps up to this one had for a parameter; with `fresh` those of this step alone."""
@@ -100,6 +114,23 @@ def _earlier(run: Run, step: int, rank: int) -> StepGraph:
         _LAST_EARLIER.clear()  # steps are asked for in order, and may be large: one is kept
         _LAST_EARLIER[key] = StepGraph(run, step, rank)
     return _LAST_EARLIER[key]
+
+
+class FittedFactor(NamedTuple):
+    """A factor that was fitted to the updates of one step."""
+
+    factor: float
+
+    @property
+    def words(self) -> str:
+        return f"a scale factor of {spoken(round(self.factor, 6))} on the update"
+
+
+class Trials(NamedTuple):
+    """The other steps in which a fitted factor holds, and the first that refutes it."""
+
+    holds: tuple[int, ...]
+    refutes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -141,15 +172,22 @@ class OptimizerStepPair:
             return Explanation("input", found.repair, details={**note, **found.details})
         if (other_history := self._other_history()) is not None:
             return other_history
-        repair = self._scaled()
-        if repair is None and len(changes) == 1:
+        scaled = self._scaled()
+        repair = f"equal to the reference with {scaled.words}" if scaled is not None else None
+        if scaled is not None and repair is not None:
+            here, found = self.pairs.target.step, Explanation("semantic", repair, details=details)
+            there = self._tried(scaled)
+            return (
+                held_in(found, [here, *there.holds]) if there.refutes is None else refuted(found, here, there.refutes)
+            )
+        if len(changes) == 1:
             details["note"] = f"an argument differs, but could not be proven to be it: {changes[0].words}"
-        if repair is None and not changes and self._computes_otherwise():
+        if not changes and self._computes_otherwise():
             details["note"] = (
                 "the same parameters and gradients in its first step: the optimizer computes something else"
             )
             return Explanation("semantic", details=details)
-        return Explanation("semantic" if repair or changes else "unknown", repair, details=details)
+        return Explanation("semantic" if changes else "unknown", details=details)
 
     def _changes(self) -> list[Change]:
         """Return the settings that differ, one by one, then all together."""
@@ -280,26 +318,50 @@ class OptimizerStepPair:
             return None
         return None
 
-    def _scaled(self) -> str | None:
+    def _scaled(self) -> FittedFactor | None:
         """Return the factor between the two sides' updates, where one factor fits all parameters."""
         factors = []
-        for parameter in self._parameters()[:4]:
-            ours, theirs = self.target.output(parameter), self.reference.output(parameter)
-            number = self.pairs.target.slots(self.target.call.order).get(f"parameters.{parameter}")
-            if ours is None or theirs is None or number is None or not self.pairs.target.kept(number):
+        for parameter in self._parameters()[:_SCALED]:
+            a, b = self.target.update(parameter), self.reference.update(parameter)
+            before = self.target.given(parameter)
+            if a is None or b is None or before is None:
                 return None
-            before = self.pairs.target.data(number).double()
-            a, b = ours.double() - before, theirs.double() - before
             found = factor(a, b)
             if found is None or not float(b.norm()):
                 return None
-            rounding = 4 * unit_roundoff(ours.dtype) * float(before.norm()) / float(b.norm())
+            rounding = 4 * unit_roundoff(before.dtype) * float(before.double().norm()) / float(b.norm())
             if relative_error(a * found, b) > max(1e-4, rounding):
                 return None
             factors.append(found)
-        if not factors or max(factors) - min(factors) > 1e-3 * abs(factors[0]) or abs(factors[0] - 1) < 1e-6:
+        if not factors or max(factors) - min(factors) > _SAME_FACTOR * abs(factors[0]) or abs(factors[0] - 1) < 1e-6:
             return None
-        return f"equal to the reference with a scale factor of {spoken(round(factors[0], 6))} on the update"
+        return FittedFactor(factors[0])
+
+    def _tried(self, fitted: FittedFactor) -> Trials:
+        """Try a factor in the other steps of both runs: the updates there must have the same."""
+        ours, theirs = self.pairs.target, self.pairs.reference
+        common = [step for step in ours.run.rank_steps(ours.rank) if step in theirs.run.rank_steps(theirs.rank)]
+        nearest = sorted((step for step in common if step != ours.step), key=lambda step: abs(step - ours.step))
+        holds = []
+        for step in sorted(nearest[:MOST_STEPS]):
+            graphs = (_earlier(ours.run, step, ours.rank), _earlier(theirs.run, step, theirs.rank))
+            names = (self.target.call.name, self.reference.call.name)
+            if not all(name in graph.by_name for graph, name in zip(graphs, names)):
+                continue
+            mine, other = (OptimizerStep(graph, graph.by_name[name]) for graph, name in zip(graphs, names))
+            for parameter in self._parameters()[:_SCALED]:
+                a, b = mine.update(parameter), other.update(parameter)
+                if a is None or b is None:
+                    break
+                best = factor(a, b)
+                if best is None or not float(b.norm()):
+                    break
+                # The two runs have parted: the best factor there is known to what it leaves unexplained.
+                if abs(best - fitted.factor) > max(_SAME_FACTOR, relative_error(a * best, b)) * abs(best):
+                    return Trials((), step)
+            else:
+                holds.append(step)
+        return Trials(tuple(holds))
 
     def _computes_otherwise(self) -> bool:
         """Tell whether the first step of an optimizer differs by far more than rounding on the same inputs."""

@@ -19,6 +19,9 @@ from numscope.diagnose.replay.measures import relative_error
 NOT_APPLICABLE = (CannotReplay, NotKeptError, RuntimeError)
 
 
+Fitted = Callable[["Case"], torch.Tensor]
+
+
 @dataclass(frozen=True)
 class Repair:
     """One change, and the output of the target with it."""
@@ -28,6 +31,7 @@ class Repair:
     lifted: bool = True  # computed in float64; else in native precision
     sentence: str = ""  # the whole sentence, where "with …" does not fit
     is_vague: bool = False  # describes the error, not its cause: a more specific repair is preferred
+    fitted: Fitted | None = None  # where a number was fitted: the output of another case's target with the same number
 
     @classmethod
     def giving(cls, change: str, output: torch.Tensor, is_vague: bool = False) -> Repair:

@@ -68,7 +68,11 @@ def scale(case: Case) -> Iterator[Repair]:
     said = spoken(found)
     more = "" if recognise(found) else f"; the target is {spoken(1 / found)} times the reference"
     where = "" if case.is_bare else " on the output"
-    yield Repair(f"a scale factor of {said}{where}{more}", lambda: case.target_output * found, is_vague=True)
+
+    def scaled(one: Case) -> torch.Tensor:
+        return one.target_output * found
+
+    yield Repair(f"a scale factor of {said}{where}{more}", partial(scaled, case), is_vague=True, fitted=scaled)
 
 
 @hypothesis("scale of an input")

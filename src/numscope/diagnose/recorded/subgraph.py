@@ -119,6 +119,15 @@ def _check_replayable(graph: StepGraph, call: RecordedCall) -> None:
         invocation_of(graph, call)
 
 
+def is_replayable(graph: StepGraph, order: int) -> bool:
+    """Tell whether a call can be made again."""
+    try:
+        _check_replayable(graph, graph.calls[order])
+    except CannotReplay:
+        return False
+    return True
+
+
 def matched_calls(target: Subgraph, reference: Subgraph) -> Iterator[tuple[RecordedCall, RecordedCall]]:
     """Yield the calls of both subgraphs that run the same operator, in order."""
     for block in _matcher(target, reference).get_matching_blocks():

@@ -47,8 +47,11 @@ class Lift:
             "float32": self.float32,
             "float64": self.float64,
             "floor": self.floor,
+            "mechanism": self.mechanism(),
         }
-        for name, own in (("target", self.target), ("reference", self.reference)):
+        states = (self.outcome.target, self.outcome.reference)
+        for name, own, state in zip(("target", "reference"), (self.target, self.reference), states):
+            figures[f"{name}_recorded"] = state.value
             told = own.to_dict() if own is not None else {}
             figures[f"{name}_error"] = told.get("relative")
             figures[f"{name}_operator_error"] = told.get("operator")

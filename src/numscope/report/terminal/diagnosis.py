@@ -102,16 +102,18 @@ def _compiled(report: Report, width: int) -> list[str]:
 
 def _about(origin: Origin, width: int, paint: Paint) -> list[str]:
     shown = _wrapped("mechanism", f"{say(origin.mechanism)}: {translated(MEANING[origin.mechanism])}", width)
+    tried = (origin.details.get("diagnosis") or {}).get("tried")
     if origin.repair is None and (origin.mechanism in _NOTHING_TO_REPAIR or not _was_replayed(origin)):
         return shown
     repair = _wrapped("repair", origin.repair or "no hypothesis reproduces the reference", width)
+    repair += _wrapped("", str(tried["sentence"]), width, hang=True) if origin.repair and tried else []
     return shown + ([paint(line, "32;1") for line in repair] if origin.repair else repair)
 
 
 def _proof(origin: Origin, width: int) -> list[str]:
     """Return the figures, the replayed calls, and the reasons why others could not be replayed."""
     details = origin.details.get("diagnosis") or {}
-    lift = details.get("lift") or (details.get("unit") or {}).get("lift") or {}
+    lift = _evidence(details, origin.mechanism)
     shown = _bars(lift, origin.mechanism, width)
     shown += _device(lift, details["device"], width) if details.get("device") else _own_errors(lift, width)
     if isinstance(details.get("target"), list) and (details["target"] or details.get("reference")):
@@ -120,8 +122,8 @@ def _proof(origin: Origin, width: int) -> list[str]:
     for key, label in (("note", "note"), ("could_not", "could not")):
         if details.get(key):
             shown += _wrapped(label, str(details[key]), width)
-    if origin.details.get("carried"):
-        shown += _wrapped("the loss", str(origin.details["carried"]["sentence"]), width)
+    if carried := origin.details.get("carried"):
+        shown += _wrapped("the run" if "places" in carried else "the loss", str(carried["sentence"]), width)
     for proof in origin.details.get("proof") or []:
         shown += _wrapped("proof", str(proof["sentence"]), width)
     for item in (details.get("not_replayed") or [])[:3]:
@@ -129,6 +131,22 @@ def _proof(origin: Origin, width: int) -> list[str]:
     if details.get("next"):
         shown += _wrapped("next", str(details["next"]), width)
     return ["", *shown] if shown else []
+
+
+def _evidence(details: JsonObject, mechanism: str) -> JsonObject:
+    """Return the lift test that shows the mechanism: that of the calls, or that of the module around them."""
+    lifts = [lift for lift in (details.get("lift"), (details.get("unit") or {}).get("lift")) if lift]
+    shows = (lift for lift in lifts if lift.get("mechanism", mechanism) == mechanism)
+    return next(shows, lifts[0] if lifts else {})
+
+
+def _remark(lift: JsonObject, mechanism: str) -> str:
+    """Return what the figures of a lift test show, where they show the mechanism."""
+    native, lifted = lift.get("native") or 0.0, lift.get("float64") or 0.0
+    told = lift.get("mechanism", mechanism) == mechanism and (
+        lifted > 0 if mechanism == "semantic" else lifted < native
+    )
+    return translated(_SHOWS.get(mechanism, "")) if told else ""
 
 
 def _bars(lift: JsonObject, mechanism: str, width: int) -> list[str]:
@@ -142,7 +160,7 @@ def _bars(lift: JsonObject, mechanism: str, width: int) -> list[str]:
         value = lift.get(key)
         shown = f"{padded(say(label), 12)} {_number(value):>7}  {'━' * _length(value, longest)}"
         row = f"  {padded(say('lift') if not number else '', _LABEL)}{shown.rstrip()}"
-        told = translated(_SHOWS.get(mechanism, "")) if key == "float64" and lift.get("native") else ""
+        told = _remark(lift, mechanism) if key == "float64" else ""
         bars.append(f"{row}  {told}" if told and columns(row) + columns(told) + 2 <= width else row)
     return bars
 
@@ -159,9 +177,14 @@ def _own_errors(lift: JsonObject, width: int) -> list[str]:
     sides = []
     for side in ("target", "reference"):
         if lift.get(f"{side}_error") is not None:
-            kept = "reproduced" if lift.get(f"{side}_reproduced") else "not reproduced"
-            sides.append(f"{_side(lift, side)} {_number(lift[f'{side}_error'])}, {kept}")
+            sides.append(f"{_side(lift, side)} {_number(lift[f'{side}_error'])}, {_as_recorded(lift, side)}")
     return _wrapped("own error", f"against a float64 replay: {'; '.join(sides)}", width) if sides else []
+
+
+def _as_recorded(lift: JsonObject, side: str) -> str:
+    """Return in words whether a side's recorded output is what its recorded inputs give."""
+    state = str(lift.get(f"{side}_recorded", "not reproduced"))
+    return "reproduced" if lift.get(f"{side}_reproduced") and state != "beyond rounding" else state
 
 
 def _side(lift: JsonObject, side: str) -> str:
