@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -209,7 +209,8 @@ def _large_in_words(a: Side, alignment: Alignment, judgement: Judgement) -> dict
     return found
 
 
-class ExplainedDifferences(NamedTuple):
+@dataclass(frozen=True)
+class ExplainedDifferences:
     """The differences of a step's table that rounding explains."""
 
     largest: float  # of those without a reason beside them
