@@ -103,8 +103,14 @@ def _explain_lift(
 
 
 def fits_in(pairs: PairedStep, origin: Origin, fitted: Fitted) -> bool | None:
-    """Tell whether a repair with a fitted number holds in another step too; None where nothing there can tell."""
-    for tensor in differing_tensors(pairs, origin)[:MOST_TENSORS]:
+    """Tell whether a repair with a fitted number holds in another step too; None where nothing there can tell.
+
+    Where the two calls give the same without it, it does not hold.
+    """
+    differing = differing_tensors(pairs, origin)[:MOST_TENSORS]
+    if not differing and pairs.call(origin.call, origin.kind) is not None:
+        return False
+    for tensor in differing:
         try:
             target, reference = subgraphs_of(pairs, tensor)
             if not target.calls and not reference.calls:

@@ -77,6 +77,11 @@ class OptimizerStep:
         number = self.graph.slots(self.call.order).get(f"parameters.{parameter}")
         return self.graph.data(number) if number is not None and self.graph.kept(number) else None
 
+    def gradient(self, parameter: str) -> torch.Tensor | None:
+        """Return the gradient of a parameter, where its data was kept."""
+        number = self.graph.slots(self.call.order).get(f"parameters_grad.{parameter}")
+        return self.graph.data(number) if number is not None and self.graph.kept(number) else None
+
     def update(self, parameter: str) -> torch.Tensor | None:
         """Return in float64 what the step added to a parameter, where its data was kept."""
         before, after = self.given(parameter), self.output(parameter)
@@ -356,8 +361,10 @@ class OptimizerStepPair:
                 best = factor(a, b)
                 if best is None or not float(b.norm()):
                     break
-                # The two runs have parted: the best factor there is known to what it leaves unexplained.
-                if abs(best - fitted.factor) > max(_SAME_FACTOR, relative_error(a * best, b)) * abs(best):
+                # The two runs have parted: the best factor there is known to what it leaves unexplained, and to what the
+                # gradients differ by; an optimizer that remembers them has that of two steps.
+                parted = 2 * _apart(mine.gradient(parameter), other.gradient(parameter))
+                if abs(best - fitted.factor) > max(_SAME_FACTOR, relative_error(a * best, b), parted) * abs(best):
                     return Trials((), step)
             else:
                 holds.append(step)
@@ -387,6 +394,11 @@ def explain(pairs: PairedStep, origin: Origin) -> Explanation | None:
         return None
     target, reference = pairs.target.calls[orders.target], pairs.reference.calls[orders.reference]
     return OptimizerStepPair(pairs, target, reference).explain()
+
+
+def _apart(one: torch.Tensor | None, other: torch.Tensor | None) -> float:
+    """Return how far two gradients are apart; 1 where one was not kept."""
+    return 1.0 if one is None or other is None else relative_error(one, other)
 
 
 def _class(name: str) -> type[torch.optim.Optimizer]:
