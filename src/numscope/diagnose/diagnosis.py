@@ -20,16 +20,16 @@ from numscope.compare.comparison import CompareOptions, Comparison, compare
 from numscope.compare.layouts.other_layout import differs
 from numscope.core.report import Origin, Report
 from numscope.diagnose.explain.calls import MOST_TENSORS
-from numscope.diagnose.explain.carried import carried_to_loss
 from numscope.diagnose.explain.explanation import Explanation, needs_tensors
-from numscope.diagnose.explain.fitted import in_other_steps
 from numscope.diagnose.explain.modules import DiagnoseRuns
-from numscope.diagnose.explain.repaired import repaired
 from numscope.diagnose.explain.statistics_only import unknowable
 from numscope.diagnose.explain.suspect import explain
 from numscope.diagnose.lockstep import lockstep
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
 from numscope.diagnose.regions.explain import with_regions
+from numscope.diagnose.repairs.carried import carried_to_loss
+from numscope.diagnose.repairs.fitted import in_other_steps
+from numscope.diagnose.repairs.repaired import repaired
 from numscope.store.reader import Run
 
 if TYPE_CHECKING:

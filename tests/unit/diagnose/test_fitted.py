@@ -14,8 +14,8 @@ import numscope as ns
 from numscope.compare.comparison import compare
 from numscope.core.report import Origin
 from numscope.diagnose.explain.explanation import Explanation
-from numscope.diagnose.explain.fitted import in_other_steps
 from numscope.diagnose.recorded.paired_step import PairedStep, pair_step
+from numscope.diagnose.repairs.fitted import in_other_steps
 
 HALF = Explanation("semantic", "equal to the reference with 0.5", fitted=lambda case: case.target_output * 0.5)
 Work = Callable[[torch.Tensor, int], torch.Tensor]

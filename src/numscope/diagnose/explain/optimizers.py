@@ -13,13 +13,13 @@ from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
 from numscope.diagnose.explain.calls import explain_tensor
 from numscope.diagnose.explain.explanation import Explanation, obstacle
-from numscope.diagnose.explain.fitted import MOST_STEPS, held_in, refuted
 from numscope.diagnose.hypotheses.scale_and_bias import factor
 from numscope.diagnose.hypotheses.wording import spoken, value_words
 from numscope.diagnose.recorded.differing_tensors import DifferingTensor
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.paired_step import PairedStep
 from numscope.diagnose.recorded.step_graph import RecordedCall, StepGraph
+from numscope.diagnose.repairs.fitted import MOST_STEPS, held_in, refuted
 from numscope.diagnose.replay.calls import operator_errors
 from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 from numscope.store.reader import Run

@@ -20,11 +20,11 @@ import torch
 
 from numscope.core.errors import NotKeptError
 from numscope.core.report import Origin
-from numscope.diagnose.explain.carried import makes_a_loss
 from numscope.diagnose.recorded.invocation import CannotReplay
 from numscope.diagnose.recorded.paired_step import CallPair, MatchedOrders, PairedStep
 from numscope.diagnose.recorded.step_graph import StepGraph
 from numscope.diagnose.recorded.subgraph import upstream
+from numscope.diagnose.repairs.carried import makes_a_loss
 from numscope.diagnose.replay.measures import relative_error, unit_roundoff
 from numscope.diagnose.replay.whole_pass import MOST_BYTES, Graft, WholePass
 
