@@ -40,6 +40,7 @@ class Repaired:
     before: float  # the loss' error, both programs made again
     after: float
     gradients: int  # of parameters, that were compared
+    recorded: int  # gradients that both runs have; both passes, made again, must give a gradient as it was recorded
     left: dict[str, float]  # the gradients that are still off, by parameter, the worst first
     begins: str | None  # the first call whose result still differs
     carries: bool  # what is left begins behind the places
@@ -79,6 +80,7 @@ class Repaired:
             "before": self.before,
             "after": self.after,
             "gradients": self.gradients,
+            "recorded_gradients": self.recorded,
             "left": self.left,
             "begins": self.begins,
             "complete": self.is_complete,
@@ -153,6 +155,7 @@ class _Programs:
             relative_error(wrong, right),
             after,
             len(gradients),
+            len(theirs),
             dict(sorted(left.items(), key=lambda item: -item[1])),
             begins.target_name or begins.reference_name if begins is not None else None,
             begins is None or begins.target_order not in self._makers(),
@@ -251,21 +254,27 @@ class _Programs:
         return {name: ours[name].parameter for name in common}, {name: theirs[name].parameter for name in common}
 
     def _gradients(self, ours: _Gradients, theirs: dict[str, int], wanted: dict[int, Tensor]) -> dict[str, float]:
-        """Return the errors of the gradients, of those that the reference's pass, made again, gives as recorded.
+        """Return the errors of the gradients, of those that both passes, made again, give as recorded.
 
-        Where the target's own pass does not give what the target recorded, something else takes part in it: that is left.
+        A gradient that is nothing but rounding is held against the largest: its own norm is no measure.
         """
+        kept = {name: (_recorded(self.pairs.target, name), _recorded(self.pairs.reference, name)) for name in theirs}
+        largest = max((float(right.double().norm()) for _, right in kept.values() if right is not None), default=0.0)
         found = {}
-        for name, number in theirs.items():
-            right = _recorded(self.pairs.reference, name)
-            own = _recorded(self.pairs.target, name)
-            mine = ours.parameters[name]
-            if number not in wanted or mine not in ours.repaired or right is None or own is None:
+        for name, (own, right) in kept.items():
+            number, mine = theirs[name], ours.parameters[name]
+            if (
+                own is None
+                or right is None
+                or number not in wanted
+                or mine not in ours.repaired
+                or mine not in ours.plain
+            ):
                 continue
-            if relative_error(wanted[number], right) > _half_of(right.dtype):
-                continue
-            seen = relative_error(ours.plain[mine], own) if mine in ours.plain else math.inf
-            found[name] = seen if seen > _half_of(own.dtype) else relative_error(ours.repaired[mine], wanted[number])
+            half = _half_of(own.dtype, right.dtype)
+            seen = _off(ours.plain[mine], own, half * largest), _off(wanted[number], right, half * largest)
+            if max(seen) <= half:
+                found[name] = _off(ours.repaired[mine], wanted[number], half * largest)
         return found
 
     def _first_difference(self, mended: WholePass, goal: WholePass, explained: float) -> CallPair | None:
@@ -305,9 +314,17 @@ def _recorded(graph: StepGraph, parameter: str) -> Tensor | None:
     return graph.data(number) if graph.kept(number) else None
 
 
-def _half_of(dtype: torch.dtype) -> float:
-    """Return the error at which half of a dtype's digits agree.
+def _off(made: Tensor, wanted: Tensor, least: float) -> float:
+    """Return how far a gradient is off, relative to its norm or to the least that counts."""
+    if made.shape != wanted.shape:
+        return math.inf
+    norm = max(float(wanted.double().norm()), least)
+    return float((made.double() - wanted.double()).norm()) / norm if norm else 0.0
+
+
+def _half_of(*dtypes: torch.dtype) -> float:
+    """Return the error at which half of a dtype's digits agree, of several the coarsest's.
 
     Between two results of the same program there is rounding alone, which leaves more of them; a fault leaves fewer.
     """
-    return math.sqrt(unit_roundoff(dtype))
+    return math.sqrt(unit_roundoff(*dtypes))
