@@ -15,7 +15,8 @@ import torch
 
 from numscope.capture.torch.thread import ThreadState
 
-_is_disabled = torch._C._is_torch_function_all_disabled
+# Before torch 2.6 it cannot be asked: they are then disabled twice.
+_is_disabled: Callable[[], bool] = getattr(torch._C, "_is_torch_function_all_disabled", lambda: False)
 _dynamo: Any = getattr(torch._C._dynamo, "eval_frame", None)  # what switches Dynamo in a thread
 
 

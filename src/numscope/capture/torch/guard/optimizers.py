@@ -17,7 +17,7 @@ from numscope.capture.torch.guard.flags import is_finite
 from numscope.capture.torch.guard.guarded_job import GuardedJob
 from numscope.capture.torch.guard.on_cpu import live_tensor
 from numscope.capture.torch.guard.tracking import LiveTensor
-from numscope.capture.torch.levels.optimizer import outside_torch
+from numscope.capture.torch.levels.optimizer import GRAD_SCALER, outside_torch
 from numscope.capture.torch.levels.step_hooks import around_steps
 from numscope.capture.torch.own_code import OwnCode, OwnComputation
 from numscope.capture.torch.thread import Undo
@@ -26,7 +26,6 @@ from numscope.nonfinite.tracker import StepDetails
 
 Tensor = torch.Tensor
 Optimizer = torch.optim.Optimizer
-GradScaler = torch.amp.GradScaler
 _MANY = 40  # steps skipped in a row that no loss scale explains: it halves each time
 
 
@@ -238,9 +237,9 @@ class LossScalers:
     def install(self) -> Undo:
         """Replace GradScaler's `scale` and `step`; return what puts them back."""
         job, optimizers = self._job, self._optimizers
-        scale, step = GradScaler.scale, GradScaler.step
+        scale, step = GRAD_SCALER.scale, GRAD_SCALER.step
 
-        def scaled(scaler: GradScaler, outputs: Tensor) -> Tensor:  # or several; handed on as they are
+        def scaled(scaler: torch.amp.GradScaler, outputs: Tensor) -> Tensor:  # or several; handed on as they are
             if not scaler.is_enabled():
                 return scale(scaler, outputs)
             job.control(job.tracker.set_scaled, self._explains(scaler), True)
@@ -249,7 +248,9 @@ class LossScalers:
             finally:
                 job.control(job.tracker.set_scaled, self._explains(scaler), False)
 
-        def stepped(scaler: GradScaler, optimizer: Optimizer, *args: object, **kwargs: object) -> float | None:
+        def stepped(
+            scaler: torch.amp.GradScaler, optimizer: Optimizer, *args: object, **kwargs: object
+        ) -> float | None:
             if not scaler.is_enabled():
                 return step(scaler, optimizer, *args, **kwargs)
             optimizers.stepped = False
@@ -263,10 +264,10 @@ class LossScalers:
             return result
 
         return patching.together(
-            [patching.replace(GradScaler, "scale", scaled), patching.replace(GradScaler, "step", stepped)]
+            [patching.replace(GRAD_SCALER, "scale", scaled), patching.replace(GRAD_SCALER, "step", stepped)]
         )
 
-    def _explains(self, scaler: GradScaler) -> bool:
+    def _explains(self, scaler: torch.amp.GradScaler) -> bool:
         """Tell whether an overflow can be the scale's doing: it is above 1, and has not been tried for long."""
         value = scaler._scale
         if value is not None and value.is_cpu and float(value) <= 1.0:

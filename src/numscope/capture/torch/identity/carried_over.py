@@ -9,7 +9,7 @@ seen to write to it, to expose it or to pass it to a collective. Everything else
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import compress, repeat
 from operator import attrgetter
 
@@ -26,7 +26,8 @@ _UNSHARED = 2  # references to a storage: by the tensor, and by the Python objec
 _address = attrgetter("_cdata")
 _version = attrgetter("_version")
 _is_cpu = attrgetter("is_cpu")
-_resizable = torch.UntypedStorage.resizable
+# An older torch does not tell: nothing is carried over then, and all is measured anew.
+_resizable: Callable[[torch.UntypedStorage], bool] = getattr(torch.UntypedStorage, "resizable", lambda storage: False)
 _is_in_shared_memory = torch.UntypedStorage.is_shared  # with another process
 
 

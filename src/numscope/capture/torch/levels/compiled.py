@@ -37,6 +37,10 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 flags: Any = (
     torch.compiler if hasattr(torch.compiler, "_is_compiling_flag") else SimpleNamespace(_is_compiling_flag=True)
 )
+# Before torch 2.3 it is of torch's inside.
+_is_compiling: Callable[[], bool] = getattr(
+    torch.compiler if hasattr(torch.compiler, "is_compiling") else torch._utils, "is_compiling", lambda: False
+)
 _UNKNOWN = "this torch does not tell when a compiled region runs: nothing is recorded where something is compiled"
 _BACKWARD = "CompiledFunctionBackward"  # the node of a compiled region; the engine's threads have our modes on
 _task = torch._C._current_graph_task_id
@@ -54,7 +58,7 @@ def is_tracing() -> bool:
     """Tell whether what runs now is no call: it is traced, so that its tensors have no data, or it is inside a region."""
     if is_in_compiled_backward():
         return True
-    if flags._is_compiling_flag and torch.compiler.is_compiling():
+    if flags._is_compiling_flag and _is_compiling():
         return True
     return is_faked() or _traced()
 

@@ -31,6 +31,11 @@ _version = attrgetter("_version")
 _gradient = attrgetter("grad")
 _requires_grad = attrgetter("requires_grad")
 
+# The class that scales losses; before torch 2.3 there is that for CUDA alone.
+GRAD_SCALER: type[torch.amp.GradScaler] = (
+    torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler
+)
+
 
 class _Names(NamedTuple):
     """The names of an optimizer's parameters: their labels, and their slots before the step and after it."""
@@ -73,7 +78,7 @@ class Optimizers:
 
     def install(self) -> Undo:
         """Register the global hooks, and have loss scalers tell what they skip; return what undoes it."""
-        kind: Any = torch.amp.GradScaler
+        kind: Any = GRAD_SCALER
         step = kind.step
         undo_hooks = around_steps(self._before, self._after, self._before_region, self._after_region)
 

@@ -79,7 +79,7 @@ static void taken(
         return;
     }
     Ref more(method(watch, names.flatten_one, group, name, value, others));
-    if (PyList_GET_SIZE(more)) {
+    if (PyList_GET_SIZE(more.p)) {
         Ref numbers(method(watch, names.rows, order, more.p));
         extend_by(rows, numbers);
         if (targets != Py_None) Ref done(called(given.aim, watch, targets, more.p));
