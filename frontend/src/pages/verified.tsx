@@ -13,7 +13,7 @@ export function Verified({ answer }: { answer: CheckAnswer }) {
     <Main>
       <section class={`card verdict v-${answer.found ? 'origin' : 'identical'}`} data-testid="verdict">
         <h1>{t(wrong.length ? 'A call computes wrongly.' : answer.found ? 'Something non-finite is born in this run.' : 'Nothing is wrong in this run.')}</h1>
-        {answer.origin && <p>{say(answer.origin.reason)}</p>}
+        {answer.origin && <p class="as-is">{say(answer.origin.reason)}</p>}
       </section>
       <div class="columns">
         <div class="stack-y">

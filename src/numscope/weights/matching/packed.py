@@ -26,7 +26,7 @@ ByName = Mapping[str, Tensor]
 
 def packed(tensor: Tensor, by_name: ByName) -> Tensor | None:
     """Return the numbers that packed codes and their scales stand for; None of any other tensor."""
-    if tensor.read is None or tensor.is_vector:
+    if tensor.read is None or tensor.is_vector or not tensor.size:
         return None
     return _columns(tensor, by_name) or _rows(tensor, by_name) or _fp4(tensor, by_name)
 
@@ -73,14 +73,16 @@ def _columns(tensor: Tensor, by_name: ByName) -> Tensor | None:
     if scales is None or zeros is None or scales.read is None or zeros.read is None or len(scales.shape) != 2:
         return None
     outputs = scales.width
-    bits = _WORD * zeros.width // outputs if outputs else 0
+    if not scales.size or len(zeros.shape) != 2 or zeros.dtype != "int32":
+        return None
+    bits = _WORD * zeros.width // outputs
     if bits not in _BITS or zeros.width * _WORD != outputs * bits or zeros.rows != scales.rows:
         return None
     is_awq = tensor.width != outputs
     inputs = tensor.rows if is_awq else tensor.rows * _WORD // bits
     if is_awq and (bits != 4 or tensor.width != zeros.width):
         return None
-    if groups is not None and groups.size != inputs:
+    if groups is not None and (groups.size != inputs or groups.read is None):
         return None
     table = scales.elements().astype(np.float32)
     offsets = unpack(zeros.elements(), bits)
@@ -121,7 +123,7 @@ def _groups(stored: Tensor | None, inputs: int, count: int) -> NDArray[np.int64]
     if stored is None:
         return np.arange(inputs) // -(-inputs // count)
     group = stored.elements().reshape(-1).astype(np.int64)
-    return group if not group.size or (group.min() >= 0 and group.max() < count) else None
+    return group if len(group) == inputs and group.min() >= 0 and group.max() < count else None
 
 
 # --- compressed-tensors: the inputs go across ----------------------------------------------------------------------
@@ -132,7 +134,9 @@ def _rows(tensor: Tensor, by_name: ByName) -> Tensor | None:
         return None
     stem = tensor.name.removesuffix("_packed")
     scale, size, zero, groups = (by_name.get(stem + end) for end in ("_scale", "_shape", "_zero_point", "_g_idx"))
-    if scale is None or scale.read is None or size is None or size.size != 2 or scale.rows != tensor.rows:
+    if scale is None or scale.read is None or not scale.size or scale.rows != tensor.rows or len(scale.shape) != 2:
+        return None
+    if size is None or size.read is None or size.size != 2:
         return None
     outputs, inputs = (int(number) for number in size.elements().reshape(-1))
     bits = next((bits for bits in _BITS if -(-inputs // (_WORD // bits)) == tensor.width), 0)
@@ -144,7 +148,8 @@ def _rows(tensor: Tensor, by_name: ByName) -> Tensor | None:
     shift = np.zeros_like(table)
     if zero is not None and zero.read is not None:
         stored = zero.elements()
-        shift = _down(stored, bits)[:outputs].astype(np.float32) - middle if zero.dtype == "int32" else stored
+        is_packed = zero.dtype == "int32" and stored.ndim == 2 and stored.shape != table.shape
+        shift = _down(stored, bits)[:outputs].astype(np.float32) - middle if is_packed else stored.reshape(zero.shape)
     if group is None or shift.shape != table.shape:
         return None
 
