@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import random
+import shutil
 import zipfile
 from dataclasses import fields
 from pathlib import Path
@@ -16,12 +18,15 @@ from hypothesis import strategies as st
 from numscope.core.errors import NumscopeError, RunError, SettingsError
 from numscope.core.settings import CaptureSettings, GuardSettings, from_text
 from numscope.store.formats.detect import open_dump
-from numscope.store.formats.foreign import load_npy
+from numscope.store.formats.foreign import load_npy, write_run
+from numscope.store.reader import open_run
 from numscope.store.shards import Shard
+from numscope.weights.sources import open_weights
 from tests.fuzz.__main__ import tried
+from tests.fuzz.dumps import MSPROBE
 from tests.fuzz.mutate import mutated
 from tests.fuzz.target import Target
-from tests.fuzz.targets import TARGETS
+from tests.fuzz.targets import TARGETS, a_run
 
 _FEW = 25
 
@@ -137,3 +142,35 @@ def test_a_settings_file_with_a_value_of_another_kind_is_refused(content: str, t
     (tmp_path / "settings.toml").write_text(content)
     with pytest.raises(SettingsError, match="give"):
         CaptureSettings.of(config=tmp_path / "settings.toml")
+
+
+HUGE_SHAPE = json.dumps(MSPROBE).replace("[2, 3]", f"[{10**30}]").encode()
+MANY_SIZES = f'["21_Torch_norm_forward_input", [1.0], "torch.float32", {[1] * 100}]\n'.encode()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "form"),
+    [("dump.json", HUGE_SHAPE, "msprobe"), ("dump.pkl", MANY_SIZES, "torch_npu")],
+)
+def test_a_dump_whose_numbers_no_table_holds_is_refused(tmp_path: Path, name: str, content: bytes, form: str) -> None:
+    (tmp_path / "dump").mkdir()
+    (tmp_path / "dump" / name).write_bytes(content)
+    with pytest.raises(RunError, match=r"step 0 of the \S+ dump cannot be read"):
+        write_run(tmp_path / "run", open_dump(tmp_path / "dump", form))
+
+
+@pytest.mark.parametrize(("what", "wrong"), [("step", "-1"), ("segment", "1e999"), ("faults", "1e999"), ("rows", "[]")])
+def test_a_line_of_steps_with_a_number_that_is_none_is_named(tmp_path: Path, what: str, wrong: str) -> None:
+    shutil.copytree(a_run(tmp_path), tmp_path / "run")
+    path = tmp_path / "run" / "rank0" / "steps.jsonl"
+    line = {**json.loads(path.read_text().splitlines()[0]), what: "X"}
+    path.write_text(json.dumps(line).replace('"X"', wrong) + "\n")
+    with pytest.raises(RunError, match=r"steps\.jsonl is damaged \(line 1\)"):
+        open_run(tmp_path / "run")
+
+
+def test_an_index_that_names_a_file_which_cannot_be_is_refused(tmp_path: Path) -> None:
+    for name in ("x" * 5000, "missing.safetensors"):
+        (tmp_path / "a.index.json").write_text(json.dumps({"weight_map": {"w": name}}))
+        with pytest.raises(RunError, match="which is not in its folder"):
+            open_weights(tmp_path / "a.index.json")

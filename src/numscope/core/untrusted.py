@@ -28,15 +28,10 @@ def shown(text: str, coloured: bool = False) -> str:
 
 def check_size(size: int, what: str | os.PathLike[str]) -> None:
     """Raise where so many bytes do not fit into this machine's memory: a damaged or hostile file says any number."""
-    if is_too_large(size):
+    if size > _memory():
         raise RunError(
             f"{what} says that it holds {size / 1e9:.0f} GB, more than this machine's memory: it is not read"
         )
-
-
-def is_too_large(size: int) -> bool:
-    """Tell whether so many bytes do not fit into this machine's memory."""
-    return size > _memory()
 
 
 @contextmanager

@@ -9,10 +9,9 @@ import struct
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from numscope.core.untrusted import check_size, is_too_large
+from numscope.core.untrusted import check_size
 
 # Fields of the tables of Arrow's flatbuffers, and kinds of messages.
 _KIND_OF_MESSAGE, _HEADER_OF_MESSAGE, _COMPRESSION_OF_BATCH = 1, 2, 3
@@ -20,33 +19,8 @@ _SCHEMA, _BATCH = 1, 3
 
 
 def check_parquet(file: pq.ParquetFile, path: Path) -> None:
-    """Raise where the rows of a Parquet file would not fit into the memory."""
-    metadata = file.metadata
-    check_size(metadata.num_rows * sum(map(_least_bytes, file.schema_arrow.types)), path)
-    doubtful = set()
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for chunk in map(group.column, range(group.num_columns)):
-            # Each row may be the whole of what the chunk holds, if that is one text.
-            if chunk.physical_type == "BYTE_ARRAY" and is_too_large(group.num_rows * chunk.total_uncompressed_size):
-                doubtful.add(chunk.path_in_schema)
-    for column in sorted(doubtful):
-        check_size(_text_bytes(path, column), path)
-
-
-def _text_bytes(path: Path, column: str) -> int:
-    """Return the bytes of all texts of a column, which is read as its distinct texts and their numbers."""
-    values = pq.ParquetFile(path, read_dictionary=[column], memory_map=True).read(columns=[column]).column(0)
-    total = 0
-    for chunk in values.chunks:
-        while not pa.types.is_dictionary(chunk.type):
-            if not isinstance(chunk, (pa.ListArray, pa.StructArray)):
-                return 0  # not coded: each text lies in the file
-            chunk = chunk.values if isinstance(chunk, pa.ListArray) else chunk.field(0)
-        lengths = pc.fill_null(pc.binary_length(chunk.dictionary), 0).to_pylist()
-        total += sum(
-            pair["counts"] * lengths[pair["values"]] for pair in pc.value_counts(chunk.indices.drop_null()).to_pylist()
-        )
-    return total
+    """Raise where the rows of a Parquet file would not fit into the memory, if each took no more than it must."""
+    check_size(file.metadata.num_rows * sum(map(_least_bytes, file.schema_arrow.types)), path)
 
 
 def _least_bytes(kind: pa.DataType) -> int:

@@ -324,16 +324,20 @@ def _read_lines(path: Path, of: str | None) -> list[StepLine]:
             if of is not None and not is_intact(document, of, needed=True):
                 raise ValueError(MEMBER)
             lines.append(_parse_line(document))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise RunError(f"{path} is damaged (line {number}): {CURE}") from error
     return lines
 
 
 def _parse_line(line: JsonObject) -> StepLine:
+    rows = {table: RowRange(*map(int, line["rows"].get(table, (0, 0)))) for table in TABLES}
+    step, segment = int(line["step"]), int(line["segment"])
+    if min(step, segment, *(end for part in rows.values() for end in part)) < 0:
+        raise ValueError(step)
     return StepLine(
-        step=int(line["step"]),
-        segment=int(line["segment"]),
-        rows={table: RowRange(*map(int, line["rows"].get(table, (0, 0)))) for table in TABLES},
+        step=step,
+        segment=segment,
+        rows=rows,
         skipped={str(reason): int(count) for reason, count in line["skipped"].items()},
         faults=int(line.get("faults", 0)),  # 0.1.0 did not count them
         time=float(line["time"]),

@@ -83,7 +83,7 @@ def normal(tensor: torch.Tensor) -> torch.Tensor:
         return torch.view_as_complex(half.view(-1, 2))
     return (
         values.abs().to(tensor.dtype)
-        if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64)
+        if str(tensor.dtype) in ("torch.uint16", "torch.uint32", "torch.uint64")
         else values.to(tensor.dtype)
     )
 
@@ -91,6 +91,8 @@ def normal(tensor: torch.Tensor) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize("name", [*FLOATS, *INTEGERS, *COMPLEX])
 def test_every_statistic_is_what_its_definition_says(name: str) -> None:
+    if not hasattr(torch, name):
+        pytest.skip(f"this torch has no {name}")
     for size in SIZES:
         bits = tensor_of_bytes(name, size, size)
         for tensor in (bits, normal(bits)):

@@ -76,8 +76,18 @@ def collect(*, start_devices: bool = False) -> dict[str, dict[str, object]]:
 
 def autocast_dtype() -> str:
     """Return the dtype that autocast casts to in this thread; that of the accelerator, if it is on for the CPU as well."""
-    on = [kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)]
-    return str(torch.get_autocast_dtype(on[0])).removeprefix("torch.") if on else ""
+    on = next(filter(None, map(autocast_of, _AUTOCAST)), None)
+    return str(on).removeprefix("torch.") if on else ""
+
+
+def autocast_of(kind: str) -> torch.dtype | None:
+    """Return the dtype to which autocast casts on a kind of device, None where it is off."""
+    if hasattr(torch, "get_autocast_dtype"):
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+    short = "gpu" if kind == "cuda" else kind  # before torch 2.4, each kind has its own functions
+    is_on = torch.is_autocast_enabled if kind == "cuda" else getattr(torch, f"is_autocast_{kind}_enabled", None)
+    dtype = getattr(torch, f"get_autocast_{short}_dtype", None)
+    return dtype() if is_on is not None and dtype is not None and is_on() else None
 
 
 def _read(name: str) -> bool | int | float | str | None:

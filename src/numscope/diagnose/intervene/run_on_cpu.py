@@ -17,6 +17,7 @@ import torch
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from numscope.capture.torch.numerics import autocast_of
 from numscope.capture.torch.own_code import OwnCode
 from numscope.core.operators import Trait, names_with
 from numscope.diagnose.pytree import tree_map, tree_map_tensors
@@ -244,8 +245,8 @@ def _autocast(copies: CpuCopies) -> Iterator[None]:
     if copies.dtype is not None:
         with torch.autocast("cpu", enabled=False):
             yield
-    elif copies.device is not None and torch.is_autocast_enabled(copies.device.type):
-        with torch.autocast("cpu", dtype=torch.get_autocast_dtype(copies.device.type)):
+    elif copies.device is not None and (dtype := autocast_of(copies.device.type)) is not None:
+        with torch.autocast("cpu", dtype=dtype):
             yield
     else:
         yield

@@ -130,12 +130,13 @@ def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False)
     try:
         for step in dump.steps:
             if step.rank not in writers:
-                writers[step.rank] = _RankWriter(RunWriter(path, rank=step.rank, manifest=facts, overwrite=overwrite))
+                writer = RunWriter(path, rank=step.rank, manifest=facts, overwrite=overwrite)
+                writers[step.rank] = _RankWriter(writer, dump.tool)
             writers[step.rank].step(step)
             total += len(step.calls)
     finally:
-        for writer in writers.values():
-            writer.close()
+        for rank_writer in writers.values():
+            rank_writer.close()
     if not total:
         raise RunError(f"this {dump.tool} dump has no calls: give the folder that holds the dumped files")
     return total
@@ -144,8 +145,9 @@ def write_run(path: str | os.PathLike[str], dump: Dump, overwrite: bool = False)
 class _RankWriter:
     """Turns the steps of one rank into batches."""
 
-    def __init__(self, writer: RunWriter) -> None:
+    def __init__(self, writer: RunWriter, tool: str) -> None:
         self._writer = writer
+        self._tool = tool
         self._stacks: dict[tuple[Frame, ...], int] = {}
 
     def step(self, step: ForeignStep) -> None:
@@ -153,7 +155,12 @@ class _RankWriter:
         for order, call in enumerate(step.calls):
             orders.setdefault(call.name, order)
         numbers = iter(range(1 << 31))
-        for batch in self._batches(step, orders, numbers):
+        batches = self._batches(step, orders, numbers)
+        while True:
+            with reading(f"step {step.step} of the {self._tool} dump"):  # its numbers may be any
+                batch = next(batches, None)
+            if batch is None:
+                break
             self._writer.write(batch)
         self._writer.end_step(step.step, {})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,6 @@ def shards(index: Path) -> list[Path]:
     if not names:
         raise RunError(f"{index} has no weight_map: name the folder, or a file of tensors")
     for name in names:
-        if Path(check_name(name, index)).name != name or not (index.parent / name).is_file():
+        if Path(check_name(name, index)).name != name or name not in os.listdir(index.parent):
             raise RunError(f"{index} names {name!r}, which is not in its folder: put all files into one")
     return [index.parent / name for name in names]
