@@ -33,7 +33,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Repaired:
-    """What is left of the difference when the target does at the origin what the reference does there."""
+    """The rest of the difference when the target does at the origin what the reference does there."""
 
     loss: str  # the name of the call that makes it
     places: int  # where the target's calls were replaced
@@ -53,7 +53,7 @@ class Repaired:
 
     @property
     def sentence(self) -> str:
-        """What was found, in words."""
+        """The finding in words."""
         where = "repaired here" if self.places == 1 else f"repaired in {self.places} places"
         if self.is_complete:
             gradients = f" and all {self.gradients} gradients" if self.gradients > 1 else ""
