@@ -48,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     for name in ("json", "repro"):
         if getattr(args, name):
             check_output(getattr(args, name))
-    if find_spec("torch") is None and find_spec("paddle") is None:
-        raise NumscopeError("diagnose replays calls with PyTorch, which is not installed here: pip install torch")
     if args.suspects < 1:
         raise SettingsError(f"--suspects {args.suspects}: give how many to replay, at least 1")
+    if find_spec("torch") is None and find_spec("paddle") is None:
+        raise NumscopeError("diagnose replays calls with PyTorch, which is not installed here: pip install torch")
     if args.dtype and not args.confirm:
         raise SettingsError("--dtype belongs to --confirm CMD: give both")
     from numscope.compare.comparison import compare

@@ -42,7 +42,7 @@ def write_xlsx(comparison: Comparison, path: str | os.PathLike[str]) -> None:
         _sheet(book, "pairs", comparison.pairs, styles, header)
         _sheet(book, "calls", comparison.calls, styles, header)
     with output(path) as target:
-        target.write_bytes(memory.getbuffer())
+        target.write_bytes(memory.getvalue())  # a view of it, in a traceback, ends Python 3.12.1 when it is collected
 
 
 def _summary(book: Workbook, comparison: Comparison, header: Format) -> None:
