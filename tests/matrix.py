@@ -47,6 +47,7 @@ TORCHES = {
     "2.13": ("2.13.0", tuple(python for python in PYTHONS if python != "3.13t")),
 }
 WITHOUT = ""  # no torch: runs are opened, compared and viewed
+MAKE_TEST = ("3.11", "2.13")  # what `make test` runs every test with
 PART = (("3.10", WITHOUT), ("3.12", WITHOUT), ("3.13", WITHOUT), ("3.10", "2.2"))
 
 # Those that touch torch and Python most: hooks, modes, compiled functions, every dtype.
@@ -301,9 +302,16 @@ def table(known: dict[str, Cell]) -> str:
     heads = ["Python", "no torch", *(TORCHES[torch][0] for torch in TORCHES)]
     lines = [heads, ["---"] * len(heads)]
     for python in PYTHONS:
-        row = [told(known.get(Cell(python, torch).name)) for torch in (WITHOUT, *TORCHES)]
-        lines.append([python, *row])
+        lines.append([python, *(_entry(Cell(python, torch), known) for torch in (WITHOUT, *TORCHES))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _entry(cell: Cell, known: dict[str, Cell]) -> str:
+    if cell.torch and cell.python not in TORCHES[cell.torch][1]:
+        return "no wheel"
+    if (cell.python, cell.torch) == MAKE_TEST:
+        return "all, C++"
+    return told(known.get(cell.name))
 
 
 def write_table() -> None:
