@@ -267,6 +267,13 @@ def test_a_reference_that_fails_or_makes_something_else_is_a_reason_and_no_verdi
     assert any("makes the shape [3], not [9]" in reason for reason in errors.reasons)
 
 
+def test_a_guard_acts_at_a_function_that_is_not_what_its_reference_makes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    coarse = ns.exact(lambda x: (x * x).bfloat16().float(), lambda x: x * x)
+    with pytest.raises(ns.InexactError, match="computes wrongly"), ns.guard(verify=True):
+        coarse(torch.randn(50, 50))
+
+
 def test_what_is_no_function_has_no_reference():
     with pytest.raises(ns.SettingsError, match="is no operator"):
         ns.exact(torch.nn.Linear, lambda x: x)
