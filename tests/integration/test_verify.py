@@ -105,6 +105,28 @@ def test_a_faulty_kernel_is_found_and_what_is_no_fault_is_not(name, tmp_path):
     assert {origin.details["operator"] for origin in own_errors(run).wrong} == set(case.named)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_with_a_factor_in_a_narrow_dtype_are_healthy(dtype, tmp_path):
+    with ns.capture(tmp_path / "run", verify=True, on_error="raise") as cap:
+        for size in (16, 240, 5000):  # kernels compute what does not fill a vector in another way
+            a, b = torch.randn(size).to(dtype), torch.randn(size).to(dtype)
+            for factor in (-0.01, 0.9, 2.0):
+                torch.add(a, b, alpha=factor)
+                torch.sub(a, b, alpha=factor)
+                torch.rsub(a, b, alpha=factor)
+                a.clone().add_(b, alpha=factor)
+        for optimizer in (torch.optim.SGD, torch.optim.Adam, torch.optim.Adagrad):
+            for foreach in (False, True):
+                parameters = [torch.nn.Parameter(torch.randn(size).to(dtype)) for size in (16, 240, 3000)]
+                stepper = optimizer(parameters, lr=0.01, foreach=foreach)
+                for _ in range(2):
+                    for parameter in parameters:
+                        parameter.grad = torch.randn_like(parameter)
+                    stepper.step()
+        cap.step()
+    assert [origin.reason for origin in own_errors(ns.open_run(tmp_path / "run")).wrong] == []
+
+
 POOLS = {
     "max, dilated, padded, up to the edge": lambda x: F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True),
     "max of one dimension": lambda x: F.max_pool1d(x[0], 4, 3),

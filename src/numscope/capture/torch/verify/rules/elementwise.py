@@ -13,6 +13,7 @@ from numscope.capture.torch.verify.lens import Array, Box, Read, is_readable, sp
 from numscope.capture.torch.verify.measure import Compared, deviation
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Rule, Steps, add_rule, dtype_of
 from numscope.capture.torch.verify.sampling import Sampling
+from numscope.core.dtypes import SINGLE, unit_roundoff
 
 Values: TypeAlias = Mapping[str, Any]  # arguments by name: tensors as arrays, numbers as they are
 Formula: TypeAlias = Callable[[Values], Any]
@@ -248,7 +249,9 @@ def _compared(
     dtype = dtype_of(call.out)
     made = []
     with np.errstate(all="ignore"):
-        for rounded in _ways(call, names, values):
+        for rounded, is_narrow in _ways(call, names, values):
+            # A kernel that casts its numbers to the output's dtype may compute its last elements in that dtype, too.
+            steps = unit_roundoff(dtype) / SINGLE if is_narrow else 1.0
             exact = np.broadcast_to(np.asarray(function.function(rounded), np.float64), got.shape)
             if not call.out.dtype.is_floating_point:
                 exact = _whole(exact, call.out.dtype, got)
@@ -264,7 +267,7 @@ def _compared(
                     tuple(call.out.shape),
                     function.flushes,
                     got.size == call.out.numel(),
-                    inner=0.0 if function.inner is None else np.abs(function.inner(rounded)),
+                    inner=0.0 if function.inner is None else steps * np.abs(function.inner(rounded)),
                 )
             )
     return made[0] if len(made) == 1 else min(made, key=lambda part: deviation(part).units)
@@ -279,7 +282,14 @@ def _whole(exact: Array, dtype: torch.dtype, got: Array) -> Array:
     return np.where(inside, np.trunc(np.where(inside, exact, 0.0)), got)
 
 
-def _ways(call: OperatorCall, names: list[str], values: dict[str, Array]) -> Iterator[dict[str, Any]]:
+class _Way(NamedTuple):
+    """Values that the device may have computed with."""
+
+    values: dict[str, Any]
+    is_narrow: bool = False  # its numbers were cast to the output's dtype
+
+
+def _ways(call: OperatorCall, names: list[str], values: dict[str, Array]) -> Iterator[_Way]:
     """Yield the values that the device may have computed with: numbers and scalars are cast before."""
     plain = {name: value for name, value in call.given.items() if not isinstance(value, torch.Tensor)}
     out = call.out.dtype
@@ -291,16 +301,16 @@ def _ways(call: OperatorCall, names: list[str], values: dict[str, Array]) -> Ite
     scalars = [name for name in names if call[name].dim() == 0 and call[name].dtype.is_floating_point]
     narrow = out.is_floating_point and out.itemsize < 8
     if not narrow or not (numbers or scalars):
-        yield {**plain, **values}
+        yield _Way({**plain, **values})
         return
     single = {**plain, **values, **{name: float(np.float32(value)) for name, value in numbers.items()}}
-    yield {**plain, **values}
-    yield single
+    yield _Way({**plain, **values})
+    yield _Way(single)
     if scalars:
-        yield {**single, **{name: _cast(values[name], torch.float32) for name in scalars}}
+        yield _Way({**single, **{name: _cast(values[name], torch.float32) for name in scalars}})
     if (numbers or scalars) and out.itemsize < 4:
         coarse = {name: float(_cast(np.float64(value), out)) for name, value in numbers.items()}
-        yield {**single, **coarse, **{name: _cast(values[name], out) for name in scalars}}
+        yield _Way({**single, **coarse, **{name: _cast(values[name], out) for name in scalars}}, True)
 
 
 def _cast(value: object, dtype: torch.dtype) -> Array:

@@ -34,13 +34,16 @@ def foreach(name: str) -> Rule | None:
         return None
     function = inner.rule
     single = name[len(_PREFIX) :]
+    names = {**_NAMES, "scalars": "value"} if single in ("addcmul", "addcdiv") else _NAMES
 
     def steps(call: OperatorCall, sampling: Sampling) -> Steps:
         count = len(call.made)
         chosen = sampling.range(count, count if sampling.full else _TENSORS).places.tolist()
         calls = []
         for number in chosen:
-            given = {_NAMES.get(key, key): _item(value, number, count) for key, value in call.given.items()}
+            given = {names.get(key, key): _item(value, number, count) for key, value in call.given.items()}
+            if isinstance(given.get("value"), torch.Tensor):
+                raise NotVerifiedError("its factors are in a tensor")
             for key, value in _DEFAULTS.get(single, {}).items():
                 given.setdefault(key, value)
             one = OperatorCall(single, call.overload, given, [call.made[number]], call.in_place)
