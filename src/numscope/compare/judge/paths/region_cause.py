@@ -214,6 +214,8 @@ class _Search:
         A layer further on makes the reference's mask, too: here nothing does.
         """
         facts, state = self.facts, self.state
+        if facts.has_inner_calls[self.pair] or facts.slots.role[self.row] == OUTPUT:
+            return None  # what runs inside a call ends before it
         target, reference = facts.calls(self.pair)
         sides = (facts.flow_a, t, state.target.partner, reference), (facts.flow_b, r, state.reference.partner, target)
         if not any(partner[flow.producer[tensor]] > before for flow, tensor, partner, before in sides):
