@@ -100,6 +100,14 @@ def test_parts_on_the_command_line(pairs: dict[str, Pair], tmp_path: Path, capsy
     for number in (1, 2, 3):
         assert main(["compare", *runs, "--part", f"{number}/3", "--out", parts]) == 0
     assert "part 3 of 3: 4 steps of 1 ranks" in capsys.readouterr().out
+    for wrong, told in (
+        (["--part", "1/3"], "a part is"),
+        (["--part", "0/3", "--out", parts], "from 1 to N"),
+        (["--part", "1/3", "--out", parts, "--json"], "a part has no report"),
+        (["--merge", parts, "--ungrafted", runs[0]], "in one piece"),
+    ):
+        assert main(["compare", *runs, *wrong]) == 2
+        assert told in capsys.readouterr().err
     assert main(["compare", *runs, "--merge", parts, "--json", str(tmp_path / "merged.json")]) == 1
     whole = capsys.readouterr().out
     assert main(["compare", *runs, "--json", str(tmp_path / "one.json")]) == 1

@@ -87,6 +87,10 @@ def run(args: argparse.Namespace) -> int:
         raise SettingsError("--top must be at least 0")
     if bool(args.part) != bool(args.out) or (args.part and args.merge):
         raise SettingsError("a part is `--part I/N --out DIR`; `--merge DIR` gives the answer of all parts")
+    if args.part and any(getattr(args, name) for name in ("json", "csv", "parquet", "xlsx", "html")):
+        raise SettingsError("a part has no report: write files where all parts are merged")
+    if args.merge and args.ungrafted:
+        raise SettingsError("--ungrafted is for a comparison in one piece: leave --merge out")
     asked: Asked = {
         "noise": args.noise,
         "map": args.map,
