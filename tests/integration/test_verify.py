@@ -127,6 +127,17 @@ def test_sums_with_a_factor_in_a_narrow_dtype_are_healthy(dtype, tmp_path):
     assert [origin.reason for origin in own_errors(ns.open_run(tmp_path / "run")).wrong] == []
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(37, 50), (5, 16)])
+def test_kernels_of_narrow_dtypes_that_round_on_their_way_are_healthy(dtype, shape, tmp_path):
+    with ns.capture(tmp_path / "run", verify=True, on_error="raise") as cap:
+        x, y = (torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(2))
+        made = [torch.rsqrt(x.abs() + 0.1), F.huber_loss(x, y), F.smooth_l1_loss(x, y), F.mse_loss(x, y)]
+        sum(one.float().sum() for one in made).backward()
+        cap.step()
+    assert [origin.reason for origin in own_errors(ns.open_run(tmp_path / "run")).wrong] == []
+
+
 POOLS = {
     "max, dilated, padded, up to the edge": lambda x: F.max_pool2d(x, 3, 2, 1, 2, ceil_mode=True),
     "max of one dimension": lambda x: F.max_pool1d(x[0], 4, 3),

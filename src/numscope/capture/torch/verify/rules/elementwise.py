@@ -32,6 +32,7 @@ class Elementwise(NamedTuple):
     flushes: bool = False
     operands: tuple[str, ...] | None = None  # the tensors that are read, where not all are
     inner: Function | None = None  # the size of what is rounded once on the way to the result
+    narrow: Function | None = None  # … and of what kernels of narrow dtypes round to these, in places or everywhere
 
 
 def erf(x: Array) -> Array:
@@ -177,7 +178,9 @@ _TABLE: dict[str, Elementwise] = {
     "log2": _unary(np.log2, lambda x: 1 + np.abs(np.log2(x))),
     "log10": _unary(np.log10, lambda x: 1 + np.abs(np.log10(x))),
     "log1p": _unary(np.log1p, lambda x: np.abs(x / (1 + x)) + np.abs(np.log1p(x))),
-    "rsqrt": _unary(lambda x: 1 / np.sqrt(x)),
+    "rsqrt": Elementwise(
+        lambda v: 1 / np.sqrt(v["self"]), None, True, narrow=lambda v: 1 / np.sqrt(v["self"])
+    ),  # the root is rounded before it is inverted
     "sin": _unary(np.sin),
     "cos": _unary(np.cos, lambda x: 1e-3 + np.abs(np.cos(x))),
     "tan": _unary(np.tan),
@@ -267,10 +270,18 @@ def _compared(
                     tuple(call.out.shape),
                     function.flushes,
                     got.size == call.out.numel(),
-                    inner=0.0 if function.inner is None else steps * np.abs(function.inner(rounded)),
+                    inner=_rounded(function, rounded, steps, dtype),
                 )
             )
     return made[0] if len(made) == 1 else min(made, key=lambda part: deviation(part).units)
+
+
+def _rounded(function: Elementwise, values: Values, steps: float, dtype: str) -> Array | float:
+    """Return the size of what is rounded on the way, as roundings of float32."""
+    inner = 0.0 if function.inner is None else steps * np.abs(function.inner(values))
+    if function.narrow is None or unit_roundoff(dtype) <= SINGLE:
+        return inner
+    return np.asarray(inner + unit_roundoff(dtype) / SINGLE * np.abs(function.narrow(values)))
 
 
 def _whole(exact: Array, dtype: torch.dtype, got: Array) -> Array:

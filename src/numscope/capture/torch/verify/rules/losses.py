@@ -13,6 +13,7 @@ from numscope.capture.torch.verify.rules.elementwise import Elementwise, Formula
 from numscope.capture.torch.verify.rules.registry import NotVerifiedError, OperatorCall, Rule, Steps, add_rule, rule
 from numscope.capture.torch.verify.rules.rows import check, part
 from numscope.capture.torch.verify.sampling import Sampling
+from numscope.core.dtypes import SINGLE, unit_roundoff
 
 _NONE, _MEAN = 0, 1  # reductions
 _MOST = 1 << 20
@@ -102,11 +103,11 @@ def _reduced(function: Formula) -> Rule:
             share = each.size if reduction == _MEAN else 1
             exact = each.sum() / share
             size = np.sqrt(np.square(each).sum() * each.size) + math.sqrt(each.size / 3) * abs(each.sum())
-        return [
-            part(
-                call, got, np.full(got.shape, exact), np.full(got.shape, size / share + 4 * abs(exact)), whole(call.out)
-            )
-        ]
+        scale = np.full(got.shape, size / share + 4 * abs(exact))
+        made = part(call, got, np.full(got.shape, exact), scale, whole(call.out))
+        # In a narrow dtype each element's loss may be rounded to it before they are added up.
+        times = unit_roundoff(made.dtype) / SINGLE
+        return [made._replace(inner=times * np.abs(each).sum() / share if times > 1 else 0.0)]
 
     return steps
 
@@ -155,6 +156,7 @@ def _backward(slope: Formula, size: Formula) -> Rule:
         lambda v: v["grad_output"] * slope(v) * share(v),
         lambda v: np.abs(v["grad_output"]) * size(v) * share(v),
         True,
+        narrow=lambda v: 2 * np.abs(v["grad_output"]) * size(v) * share(v),  # the difference, and a product
     )
     inner = elementwise(function)
 
