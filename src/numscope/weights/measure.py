@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from numscope.core.dtypes import FLOATS, AnyArray
+from numscope.store.dtypes import numpy_dtype
 from numscope.weights.matching.lines import Placement
 from numscope.weights.summary import dtype_of
 from numscope.weights.tensor import BLOCK, Tensor
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _BETWEEN = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")  # dtypes through which weights go, the finest first
 _READ = 1 << 24  # bytes of a side that are read at once, where both are only compared
@@ -179,6 +182,8 @@ def _ahead(a: Tensor, b: Tensor) -> Iterator[tuple[AnyArray, AnyArray]]:
     if len(starts) < 2:
         yield a.elements(), b.elements()
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(2) as pool:
 
         def begin(tensor: Tensor, start: int) -> Future[AnyArray]:
@@ -322,7 +327,7 @@ def _add_relations(
         elif count:
             result.is_cast_of_a = result.is_cast_of_b = False
         for name in list(result.between):
-            between = np.dtype(getattr(ml_dtypes, name)) if name != "float16" else np.dtype(np.float16)
+            between = numpy_dtype(name)
             if not _same_bits(a, b.astype(between).astype(a.dtype)):
                 result.between.remove(name)
     forms = [FLOATS[array.dtype.name] for array in (a, b) if array.dtype.name in FLOATS]

@@ -107,27 +107,48 @@ class Facts:
     # Slot pairs -----------------------------------------------------------------------------------------------------
 
     def rows(self, pair: int) -> range:
-        return range(int(self.slot_start[pair]), int(self.slot_start[pair + 1]))
+        return range(self._starts[pair], self._starts[pair + 1])
 
     def given(self, pair: int) -> list[int]:
-        return [row for row in self.rows(pair) if self.slots.role[row] != OUTPUT]
+        return [row for row in self.rows(pair) if not self._is_made[row]]
 
     def made(self, pair: int) -> list[int]:
-        return [row for row in self.rows(pair) if self.slots.role[row] == OUTPUT]
+        return [row for row in self.rows(pair) if self._is_made[row]]
 
     def tensors(self, row: int) -> tuple[int, int]:
-        return int(self.flow_a.same[self.slots.a[row]]), int(self.flow_b.same[self.slots.b[row]])
+        return self._tensors[row]
 
     def slot(self, row: int) -> str:
         return str(self.a.book.words[self.slots.slot[row]])
 
     def error(self, row: int) -> float:
         """Return the error of a slot pair; NaN where it is not known."""
-        return float(self.measures.error[self.measures.row_of[row]])
+        return self._errors[row]
 
     def error_or_zero(self, row: int) -> float:
         error = self.error(row)
         return 0.0 if math.isnan(error) else error
+
+    # As Python's own lists: they are read one by one, which takes numpy five times as long.
+
+    @cached_property
+    def _is_made(self) -> list[bool]:
+        made: list[bool] = (self.slots.role == OUTPUT).tolist()
+        return made
+
+    @cached_property
+    def _tensors(self) -> list[tuple[int, int]]:
+        return list(zip(self.flow_a.same[self.slots.a].tolist(), self.flow_b.same[self.slots.b].tolist()))
+
+    @cached_property
+    def _errors(self) -> list[float]:
+        errors: list[float] = self.measures.error[self.measures.row_of].tolist()
+        return errors
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        starts: list[int] = self.slot_start.tolist()
+        return starts
 
     def reference_norms(self, rows: list[int]) -> Floats:
         """Return the reference's norms of slot pairs, 0 where they are not known."""
