@@ -14,7 +14,7 @@ in windows, so that memory stays bounded however long the step is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -56,6 +56,7 @@ class Lockstep:
     computed: int = 0  # results that were made again on both sides, in float64, from the reference's inputs
     largest: float = 0.0  # difference between those that agree
     not_made: Counter[str] = field(default_factory=Counter)  # results that could not be made again, by reason
+    cleared: set[RecordedCall] = field(default_factory=set)  # calls that led to a result that agrees
 
     def sentence(self) -> str:
         """Return in words what was judged."""
@@ -251,6 +252,7 @@ def _judged(result: Result, seen: Lockstep) -> _Fault | None:
         if error <= explained:
             seen.computed += 1
             seen.largest = max(seen.largest, error)
+            seen.cleared.update(result.target.calls, result.reference.calls)
             return _off_device(result)
         if not (result.is_reproduced(result.target) and result.is_reproduced(result.reference)):
             seen.not_made["made again, it is not what was recorded"] += 1
@@ -317,7 +319,7 @@ def _last_call(side: Subgraph) -> Subgraph:
 
 
 def _diverged(report: Report, fault: _Fault, seen: Lockstep) -> Report:
-    origin = _origin(fault)
+    origin = _origin(fault, seen.cleared)
     found = _explanation(fault)
     origin = replace(origin, mechanism="device" if fault.is_device else "semantic")
     if found is not None and found.mechanism == origin.mechanism:
@@ -333,10 +335,10 @@ def _explanation(fault: _Fault) -> Explanation | None:
         return None
 
 
-def _origin(fault: _Fault) -> Origin:
+def _origin(fault: _Fault, cleared: Set[RecordedCall]) -> Origin:
     """Return the call of a faulty result that is named."""
     result = fault.result
-    call, row = _named(result)
+    call, row = _named(result, cleared)
     name = call.name
     kind: OriginKind = "aten" if call.kind == "aten" else "api"
     if row is not None and row.matched is None:
@@ -372,8 +374,11 @@ def _origin(fault: _Fault) -> Origin:
     )
 
 
-def _named(result: Result) -> tuple[RecordedCall, CallPair | None]:
-    """Return the call that makes the difference: one whose arguments differ, one that a side alone has, or the last."""
+def _named(result: Result, cleared: Set[RecordedCall]) -> tuple[RecordedCall, CallPair | None]:
+    """Return the call that makes the difference: one whose arguments differ, one that a side alone has, or the last.
+
+    A call that led to a result that agrees, as a mask that all layers share, is named only where no other is left.
+    """
     target, reference = result.target, result.reference
     by_target = {row.target_order: row for row in result.pairs.calls if row.target_order is not None}
     by_reference = {row.reference_order: row for row in result.pairs.calls if row.reference_order is not None}
@@ -382,9 +387,14 @@ def _named(result: Result) -> tuple[RecordedCall, CallPair | None]:
             if any(one.telling for one in differences(mine.arguments, theirs.arguments, mine.operator)):
                 return mine, by_target.get(mine.order)
         lone = unmatched_calls(target, reference)
-        for calls, rows in ((lone.extra, by_target), (lone.missing, by_reference)):
-            for call in calls:
-                if operator(call.operator).rounding not in IDLE:
-                    return call, rows.get(call.order)
+        working = [
+            (call, rows.get(call.order))
+            for calls, rows in ((lone.extra, by_target), (lone.missing, by_reference))
+            for call in calls
+            if operator(call.operator).rounding not in IDLE
+        ]
+        if working:
+            first, *_ = [one for one in working if one[0] not in cleared] or working
+            return first
     last, rows = (target.calls[-1], by_target) if target.calls else (reference.calls[-1], by_reference)
     return last, rows.get(last.order)

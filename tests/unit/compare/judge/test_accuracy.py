@@ -41,14 +41,44 @@ _WIDE = {
 }
 
 
-def test_forward_grants_at_most_eight_medians() -> None:
+# The same backward. Of a gradient only norms are known, and they bound the terms that it adds up from above.
+_BOUND = "norms bound the terms: most gradients have far smaller ones, some have not"
+_MEAN = "a gradient over a count: exact where the count is a power of two"
+_RECURRENT = "each step of a recurrence enlarges what the one before it rounded, in cuDNN in an order of its own"
+_WIDE_BACKWARD = {
+    **dict.fromkeys("_foreach_norm norm vector_norm normalize cosine_similarity rms_norm".split(), _BOUND),
+    **dict.fromkeys("std std_mean var var_mean softmax softmin logsumexp logcumsumexp kl_div".split(), _BOUND),
+    **dict.fromkeys("binary_cross_entropy binary_cross_entropy_with_logits cross_entropy nll_loss".split(), _BOUND),
+    **dict.fromkeys("mse_loss smooth_l1_loss prelu kron pow scaled_dot_product_attention".split(), _BOUND),
+    **dict.fromkeys("mean nanmean avg_pool2d adaptive_avg_pool2d l1_loss".split(), _MEAN),
+    **dict.fromkeys("gru gru_cell lstm lstm_cell rnn_relu rnn_tanh".split(), _RECURRENT),
+    **dict.fromkeys(
+        "embedding gather index_select".split(), "adds up as many rows as chose one: no norm says how many"
+    ),
+    **dict.fromkeys((*_CHANNELWISE.split(), "group_norm"), "cancels by a mean over a deviation, squared: as forward"),
+    **dict.fromkeys("median sort topk fmod".split(), "a choice that falls otherwise sends a gradient elsewhere"),
+    "local_response_norm": "exact for most inputs",
+    "ifft": _BOUND,
+    "grid_sample": "its weights are differences of positions, which the narrow format rounds",
+}
+
+
+def _wide(backward: bool) -> set[str]:
+    """Return the operators that are granted more than eight times the median of what was measured."""
     known = measured()
     medians: dict[Key, float] = defaultdict(float)
     for row in own_rows():
         medians[row.key] = max(medians[row.key], row.median)
+    rows = [key for key in medians if key.backward == backward]
+    return {key.operator for key in rows if known.high[key] > 8 / SIDES * medians[key]}
+
+
+def test_every_row_is_granted_more_than_was_measured_and_at_most_eight_medians_but_for_those_with_a_reason() -> None:
+    known = measured()
+    for row in own_rows():
         assert row.high <= known.high[row.key]  # the granted error is above the 99.9th percentile of every chip
-    wide = {key.operator for key in medians if not key.backward and known.high[key] > 4 * medians[key]}
-    assert wide == set(_WIDE)
+    assert _wide(backward=False) == set(_WIDE)
+    assert _wide(backward=True) == set(_WIDE_BACKWARD)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
