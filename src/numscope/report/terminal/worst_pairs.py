@@ -31,7 +31,7 @@ class Group:
 
 @dataclass(frozen=True)
 class _Key:
-    """What the pairs of a group have in common."""
+    """The place and the verdict that the pairs of a group share."""
 
     module: str
     phase: str
