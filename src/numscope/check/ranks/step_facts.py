@@ -18,6 +18,7 @@ from numscope.core.names import parse_call
 from numscope.core.operators import Rounding, operator
 from numscope.store.joins import sketch_array
 from numscope.store.reader import StepTables
+from numscope.store.schema import TableRow
 
 _COLUMNS = ["hash", "elements", "l2", "min", "max", "zero", "shape", "placement"]
 # Megatron names its groups so; a device mesh says mesh_ and the dimension's own name.
@@ -151,7 +152,7 @@ def _parameters(update: Update) -> Iterator[Content]:
     return (trained.before for trained in update.of.values() if trained.before is not None)
 
 
-def _note_collective(facts: StepFacts, row: dict[str, Any], phase: str) -> None:
+def _note_collective(facts: StepFacts, row: TableRow, phase: str) -> None:
     said = json.loads(row["arguments"] or "{}").get("kwargs", {})
     if ranks := said.get("ranks") or range(int(said.get("group_size") or 0)):
         facts.groups.add(Group(tuple(ranks), axis_of(str(said.get("group") or ""))))
@@ -166,7 +167,7 @@ def axis_of(description: str) -> str:
     return _AXES.get(word) or (word.removeprefix("mesh_") if word.startswith("mesh_") else "")
 
 
-def _forward(row: dict[str, Any], slots: Sequence[tuple[str, Content]], is_leaf: bool, facts: StepFacts) -> Forward:
+def _forward(row: TableRow, slots: Sequence[tuple[str, Content]], is_leaf: bool, facts: StepFacts) -> Forward:
     name = parse_call(row["name"])
     op = name.op if name is not None and row["kind"] != "module" else ""
     inputs = tuple(one for slot, one in slots if slot.startswith(("input", "kwargs")))
@@ -191,7 +192,7 @@ def draws(call: Forward) -> bool:
     return operator(call.op).rounding is Rounding.RANDOM and bool(call.inputs)
 
 
-def _update(row: dict[str, Any], slots: Sequence[tuple[str, Content]]) -> Update:
+def _update(row: TableRow, slots: Sequence[tuple[str, Content]]) -> Update:
     update = Update(json.loads(row["arguments"] or "{}").get("kwargs", {}))
     for slot, one in slots:
         head, _, name = slot.partition(".")

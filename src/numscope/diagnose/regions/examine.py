@@ -174,7 +174,7 @@ def _as_one(region: Region, why: str) -> Iterator[Finding | str]:
             yield _judged(region, "of the whole region", name, value, region.inputs)
 
 
-def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known: Mapping[str, Any]) -> Finding | str:
+def _judged(region: Region, kernel: str, node: str, tensor: torch.Tensor, known: Mapping[str, object]) -> Finding | str:
     graph = region.graph
     names = graph.needed(node, known)
     if any(graph.is_random(name) for name in names):
@@ -316,7 +316,7 @@ def _writes(region: Region) -> Iterator[Finding | str]:
             yield Finding(region.name, region.run["step"], kind, name, operators, *where, True, size)
 
 
-def _after(graph: Graph, given: Mapping[str, Any]) -> tuple[Values, set[str]]:
+def _after(graph: Graph, given: Mapping[str, object]) -> tuple[Values, set[str]]:
     """Return the values of a graph in float64 when all has run, and the inputs to which what was not made is written."""
     names = _runnable(graph, given)
     left = [name for name in graph.nodes if name not in names and _writes_in_place(graph.nodes[name])]
@@ -349,7 +349,7 @@ def _base(graph: Graph, name: str) -> str:
 class _Made:
     """Values in float64, to be found by their content: whatever shape a graph gives them."""
 
-    def __init__(self, values: Mapping[str, Any], all_dtypes: bool = False) -> None:
+    def __init__(self, values: Mapping[str, object], all_dtypes: bool = False) -> None:
         self._by_size: dict[int, list[tuple[str, torch.Tensor]]] = {}
         for name, value in values.items():
             if isinstance(value, torch.Tensor) and (all_dtypes or value.is_floating_point()):
@@ -494,7 +494,9 @@ def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]
             return
 
 
-def _differ(made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, Any], name: str) -> bool:
+def _differ(
+    made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, torch.Tensor], name: str
+) -> bool:
     """Tell whether two gradients differ, measured by what they are sums of: those of what uses the input."""
     above = [gradients[user] for user in _users(traced, name) if gradients.get(user) is not None]
     size = max(float(one.norm()) for one in (gradient, *above))

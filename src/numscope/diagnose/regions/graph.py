@@ -76,7 +76,7 @@ class _Widened(TorchDispatchMode):
         self._widen = widen
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         if func is torch.ops.aten.view.dtype and any(self._widen(one) != one for one in (args[0].dtype, args[1])):
             raise CannotRun("it looks at the bits of numbers")
@@ -139,7 +139,7 @@ class Graph:
     def run(
         self,
         names: Sequence[str],
-        known: Mapping[str, Any],
+        known: Mapping[str, object],
         widen: Widen = own,
         generator: torch.Generator | None = None,
         grad: bool = False,
@@ -301,7 +301,7 @@ def _functions() -> dict[str, Callable[..., Any]]:
     return found | {f"operator.{name}": getattr(operator, name) for name in dir(operator) if not name.startswith("__")}
 
 
-def _attribute(value: Any, name: str) -> Any:
+def _attribute(value: object, name: str) -> Any:
     """Return an attribute of a tensor that is a view of it, or a plain fact."""
     if not isinstance(value, torch.Tensor) or name not in _ATTRIBUTES:
         raise CannotRun(f"the attribute {name} is not read here")

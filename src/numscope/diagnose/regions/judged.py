@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -69,7 +68,7 @@ def judge(recorded: torch.Tensor, run: Run) -> Judged:
     )
 
 
-def runner(graph: Graph, name: str, known: Mapping[str, Any]) -> Run:
+def runner(graph: Graph, name: str, known: Mapping[str, object]) -> Run:
     """Return what makes the value of a node from known ones."""
     names = graph.needed(name, known)
     read = {one for node in names for one in graph.inputs[node]} - {name}
