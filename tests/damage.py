@@ -153,7 +153,7 @@ def judge(now: Said, before: Said, file: Path) -> str:
         if len(now.err.splitlines()) == 1 and any(part in now.err for part in named):
             return "named"
         return f"an error that names nothing: {now.err[-300:]}"
-    if any(word in now.out for word in ("cut off", "incomplete", "is damaged", "is missing")):
+    if any(word in now.out for word in ("cut off", "incomplete", "damaged", "is missing")):
         return "a part, and says so"
     lines = zip_longest(before.out.splitlines(), now.out.splitlines())
     return f"silently another: {next((pair for pair in lines if pair[0] != pair[1]), now.status)}"

@@ -56,7 +56,8 @@ class Run:
         self.manifest = read_manifest(path)
         for folder in (path, *rank_directories(path).values()):
             check_folder(folder, path)
-        ids = {str(self.manifest.get(name)) for name in ("id", "replaces")}
+        replaced = self.manifest.get("replaces")
+        ids = {str(self.manifest.get("id")), *map(str, replaced if isinstance(replaced, list) else ())}
         checked = ids if self.manifest.get("checksums") is True else None
         self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}

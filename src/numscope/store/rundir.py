@@ -21,6 +21,7 @@ from numscope.store.schema import FORMAT
 MANIFEST = "manifest.json"
 RANK = "rank.json"
 STEPS = "steps.jsonl"
+_REMEMBERED = 8  # manifests that were replaced
 CLOSED = "closed"  # how a rank ended that nothing cut off
 _RANK = re.compile(r"rank(?P<rank>\d+)")
 _OURS = re.compile(r"manifest\.json|\.manifest\.json\.\d+\.tmp")
@@ -115,34 +116,36 @@ def _create(path: Path, rank: int, manifest: JsonObject, overwrite: bool, yields
                 shutil.rmtree(entry, ignore_errors=True)
     replaces = (overwrite and rank == 0) or taken_over
     facts = {"format": FORMAT, **manifest, "id": secrets.token_hex(8), "checksums": True}
-    if replaces and (before := _run_id(path)):  # another rank of this job may have ended already
-        facts["replaces"] = before
+    if replaces:  # another rank of this job may have begun, or ended, already
+        facts["replaces"] = _run_ids(path)
     document = sealed(facts)
     content = json.dumps(document, indent=1, ensure_ascii=False).encode()
-    ours = place(path / MANIFEST, content, replace=replaces)
+    place(path / MANIFEST, content, replace=replaces)
     directory.mkdir()
     facts = {"rank": rank, "pid": os.getpid(), "job": manifest.get("job"), "devices": manifest.get("devices", [])}
     facts |= {"yields": yields, "id": secrets.token_hex(8)}
-    if rank == 0 and ours:  # the manifest of a run of many ranks may be any rank's
-        facts["run"] = document["id"]
+    if ids := _run_ids(path):  # the manifest of a run of many ranks may be any rank's
+        facts["run"] = ids[0]
     place(directory / RANK, json.dumps(sealed(facts)).encode())
     return directory
 
 
 def write_end(directory: Path, end: str, steps: int) -> None:
     """Write down how a rank ended, CLOSED, the class of an exception, or "" while it goes on, after how many steps."""
-    facts = {"end": end, "steps": steps, "documents": documents_of(directory)}
-    if run := _run_id(directory.parent):  # by now the manifest is that of all ranks
-        facts["run"] = run
+    facts = {"end": end, "steps": steps, "documents": _documents(directory)}
+    if ids := _run_ids(directory.parent):  # by now the manifest is that of all ranks
+        facts["run"] = ids[0]
     content = sealed({**json.loads((directory / RANK).read_bytes()), **facts})
     place(directory / RANK, json.dumps(content).encode(), replace=True)
 
 
-def _run_id(path: Path) -> str:
+def _run_ids(path: Path) -> list[str]:
+    """Return the id of a run, and those of the manifests that its own has replaced."""
     try:
-        return str(json.loads((path / MANIFEST).read_bytes())["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
+        manifest = json.loads((path / MANIFEST).read_bytes())
+        return [str(manifest["id"]), *map(str, manifest.get("replaces", ()))][:_REMEMBERED]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def read_rank(directory: Path) -> JsonObject:
@@ -185,8 +188,14 @@ def read_document(directory: Path, name: str) -> JsonObject | None:
 
 def documents_of(directory: Path) -> list[str]:
     """Return the names of the documents about the job that a rank has, or should have."""
-    there = {entry.name for entry in directory.glob("*.json")} - {RANK}
-    return sorted(there | {str(name) for name in read_rank(directory).get("documents", ())})
+    facts = read_rank(directory)
+    if facts.get("end"):
+        return sorted(str(name) for name in facts.get("documents", ()))
+    return _documents(directory)
+
+
+def _documents(directory: Path) -> list[str]:
+    return sorted({entry.name for entry in directory.glob("*.json")} - {RANK})
 
 
 def id_of(directory: Path) -> str:
