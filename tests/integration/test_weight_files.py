@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +12,6 @@ import numpy as np
 import pytest
 
 import numscope as ns
-from numscope.__main__ import main
 
 HERE = Path(__file__).parent / "real_weights"
 
@@ -56,9 +57,7 @@ def test_a_step_of_a_checkpoint_manager_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["names a way out", "is no JSON", "has no store", "is cut short"])
-def test_a_damaged_orbax_folder_is_refused_in_one_line(
-    damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_orbax_folder_is_refused_in_one_line(damage: str, tmp_path: Path) -> None:
     pytest.importorskip("tensorstore")
     folder = tmp_path / "orbax"
     shutil.copytree(HERE / "orbax", folder)
@@ -71,11 +70,13 @@ def test_a_damaged_orbax_folder_is_refused_in_one_line(
         shutil.rmtree(folder / "ocdbt.process_0")
     else:
         for file in (folder / "ocdbt.process_0" / "d").iterdir():
-            file.write_bytes(file.read_bytes()[:-40])
-    assert main(["weights", str(folder), str(HERE / "flax.msgpack")]) == 2
-    told = capsys.readouterr().err
-    assert len(told.splitlines()) == 1
-    assert "fault in numscope" not in told
+            file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    # In a process of its own: tensorstore remembers what it has read of files with these names.
+    command = [sys.executable, "-m", "numscope", "weights", str(folder), str(HERE / "flax.msgpack")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert "fault in numscope" not in done.stderr
 
 
 @pytest.mark.parametrize("name", ["torch_dist", "model_optim_rng.pt"])

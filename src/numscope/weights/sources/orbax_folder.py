@@ -68,17 +68,24 @@ def _tensor(tensorstore: Any, folder: Path, name: str, content: Mapping[str, obj
     shape = check_shape(tuple(int(size) for size in store.shape), folder)
     kind = dtype_of(store.dtype.numpy_dtype.name, folder)
     check_size(math.prod(store.chunk_layout.read_chunk.shape) * kind.itemsize, f"{folder}: a chunk of {name}")
-    return Tensor(name, kind.name, shape, _reader(store, shape))
+    return Tensor(name, kind.name, shape, _reader(store, shape, folder))
 
 
-def _reader(store: Any, shape: tuple[int, ...]) -> Read:
+def _reader(store: Any, shape: tuple[int, ...], folder: Path) -> Read:
     inner = math.prod(shape[1:-1])
+
+    def elements(part: Any) -> AnyArray:
+        try:
+            return np.asarray(part.read().result())
+        except ValueError as error:  # of tensorstore, for whatever is wrong with a store
+            why = " ".join(str(error).split())[:200]
+            raise RunError(f"{folder} is damaged ({why}): copy it again from where it was made") from None
 
     def read(start: int, stop: int) -> AnyArray:
         if len(shape) < 2:
-            return np.asarray(store.read().result()).reshape(1, -1)
+            return elements(store).reshape(1, -1)
         first, last = start // max(1, inner), -(-stop // max(1, inner))
-        part = np.asarray(store[first:last].read().result()).reshape(-1, shape[-1])
+        part = elements(store[first:last]).reshape(-1, shape[-1])
         return part[start - first * inner : stop - first * inner]
 
     return read
