@@ -38,6 +38,7 @@ def write(*rows: Row) -> None:
 
 
 def test_measure_writes_a_table_that_is_read_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch")
     assert main(["doctor", "--measure", "--seconds", "0.1", "--json", str(tmp_path / "told.json")]) == 0
     told = json.loads((tmp_path / "told.json").read_text())["measured"]
     (table,) = tables().glob("*.csv")

@@ -42,7 +42,7 @@ def _scaled(tensor: Tensor, by_name: dict[str, Tensor]) -> Tensor | None:
     stem = tensor.name.removesuffix(".weight")
     scale = next((by_name[tensor.name + end] for end in _SCALES if tensor.name + end in by_name), None)
     scale = scale or next((by_name[stem + end] for end in _SCALES if stem + end in by_name), None)
-    if scale is None or scale.read is None:
+    if scale is None or scale.read is None or not scale.size:
         return None
     zero = next((by_name[tensor.name + end] for end in _ZEROS if tensor.name + end in by_name), None)
     factors = scale.elements().astype(np.float32).reshape(scale.shape)

@@ -142,7 +142,7 @@ def rows_of(array: AnyArray) -> Read:
     if array.ndim < 3:
         matrix = array.reshape(1, -1) if array.ndim < 2 else array
         return lambda start, stop: np.ascontiguousarray(matrix[start:stop])
-    inner = math.prod(array.shape[1:-1])
+    inner = max(1, math.prod(array.shape[1:-1]))
 
     def read(start: int, stop: int) -> AnyArray:
         first, last = start // inner, -(-stop // inner)
