@@ -7,7 +7,7 @@
 # make fuzz    ten minutes of damaged files for every reader, importer and settings parser
 # make sanitize  the compiled functions under AddressSanitizer and UndefinedBehaviorSanitizer
 # make check   lint, format, types, import rules, built front end
-# make compiled  whether capture leaves compiled jobs alone: every job, level and order
+# make compiled  whether capture leaves compiled jobs alone: every job, level and order; clean and faulty regions
 # make docs    the documentation as a site, in build/site
 # make real    two releases of a library with a public bug between them, and controls: is the fix's statement named?
 # make dist    sdist and wheel in dist/, checked, the same bytes each time
@@ -111,7 +111,9 @@ fix: $(CORE) $(CHECK_TOOLS)
 real: $(CORE) $(TEST_TOOLS)
 	@$(PY) -m bench.real $(BENCH_ARGS)
 
-compiled: $(CORE) compiler
+compiled: $(CORE) $(TEST_TOOLS) compiler
+	@COMPILED_JOBS=all $(PY) -m pytest tests/integration/test_compiled_bisect.py --timeout=3600 -q
+	@$(PY) -m bench.compiled_pairs
 	@$(PY) -m bench.compiled $(BENCH_ARGS)
 
 bench: $(CORE) $(MSPROBE)

@@ -22,6 +22,7 @@ class Case:
     truth: Truth | None  # None: a control
     verdicts: tuple[str, ...]
     ranks: bool  # it starts processes of its own
+    options: tuple[str, ...] = ()  # with which it is captured, beside those of all
 
     @property
     def control(self) -> bool:
@@ -42,4 +43,5 @@ def _case(name: str) -> Case:
         raise ValueError(f"{name}: a case has either ORIGIN or CONTROL = True")
     verdicts = getattr(module, "VERDICTS", BENIGN) if truth is None else ("diverged",)
     purpose = (module.__doc__ or "").strip()
-    return Case(name, CASES / f"{name}.py", purpose, truth, verdicts, "launch" in vars(module))
+    options = getattr(module, "OPTIONS", ())
+    return Case(name, CASES / f"{name}.py", purpose, truth, verdicts, "launch" in vars(module), options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import traceback
@@ -38,6 +39,9 @@ def plain(case: Case, variant: str, log: Path) -> list[float]:
 def captured(case: Case, variant: str, run: Path, options: Sequence[str], log: Path) -> list[float]:
     """Capture one variant into a run and return the values it printed."""
     arguments = ["run", *options, "--out", str(run), "--", str(case.script), "--variant", variant]
+    caches = log.with_suffix(".inductor")  # a graph that comes from a cache cannot be looked into
+    shutil.rmtree(caches, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches)
     if case.ranks:
         _spawn([sys.executable, "-m", "numscope", *arguments], log)
     else:

@@ -67,7 +67,7 @@ def outcome(
             if reuse and run.exists():
                 continue
             shutil.rmtree(run, ignore_errors=True)
-            execute.captured(case, variant, run, options, folder / f"{case.name}.{variant}.log")
+            execute.captured(case, variant, run, [*options, *case.options], folder / f"{case.name}.{variant}.log")
         result["capture_seconds"] = time.perf_counter() - start
         report = _report(runs, diagnose)
         result |= _verdicts(case, report)

@@ -69,6 +69,12 @@ def extra(name: str, module: str | None = None, **more: Any) -> Answer:
     return Answer(_named(name) + r"\.\d+\.\w+", kinds=("extra",), module=module, **more)
 
 
+def compiled(marker: str = "origin") -> Answer:
+    """Return an answer that names a line inside a compiled region, whichever of the region's calls shows it."""
+    kinds = ("api", "module", "aten", "optimizer", "parameter", "data", "missing", "extra")
+    return Answer(".*", kinds=kinds, marker=marker)
+
+
 def parameter(name: str) -> Answer:
     """Return an answer that names a parameter or buffer that differs before any call."""
     return Answer(rf"(.*\.)?{re.escape(name)}", kinds=("parameter",), marker=None)

@@ -270,3 +270,30 @@ def test_higher_order_operators_run_under_our_modes(level, verify, tmp_path):
         torch.exp(x)
     assert torch.equal(made, again)
     assert [name for name in ns.open_run(tmp_path / "run").calls["name"].to_pylist() if ".exp." in name]
+
+
+class OtherWhereCompiled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.layer(x) * (1.01 if torch.compiler.is_compiling() else 1.0)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("level", ["module", "mix"])
+def test_a_compiled_module_is_held_against_the_module_that_it_wraps(level, inner, tmp_path):
+    """Nothing but its boundary is seen: without it, nothing at all would be compared."""
+    for name in ("compiled", "eager"):
+        torch._dynamo.reset()
+        torch.manual_seed(0)
+        model = OtherWhereCompiled()
+        call = torch.compile(model, backend="aot_eager") if name == "compiled" else model
+        whole = torch.nn.Sequential(torch.nn.Linear(3, 3), call) if inner else call
+        with ns.capture(tmp_path / name, whole if inner else model, level=level, on_error="raise"):
+            whole(torch.ones(2, 3))
+    comparison = ns.compare(tmp_path / "compiled", tmp_path / "eager")
+    assert comparison.verdict == "diverged"
+    assert comparison.report.coverage["unmatched_target"] == 0

@@ -25,6 +25,46 @@ pytestmark = [
 HERE = Path(__file__).read_text().splitlines()
 
 
+@torch.library.custom_op("numscope_test::scaled", mutates_args=())
+def scaled_by_hand(x: torch.Tensor) -> torch.Tensor:
+    """Scale as a kernel of the job's own would, wrongly."""
+    return x * 1.52
+
+
+scaled_by_hand.register_fake(torch.empty_like)
+scaled_by_hand.register_autograd(lambda ctx, gradient: gradient * 1.5)
+
+
+class OwnOperator(nn.Module):
+    """Has a faster operator where it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.up(x)
+        h = scaled_by_hand(h) if torch.compiler.is_compiling() else h * 1.5  # CUSTOM
+        return x + self.down(h.tanh())
+
+
+class Breaks(nn.Module):
+    """Has a graph break before it writes to its memory through a dropout that drops nothing (pytorch issue 195422)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.register_buffer("memory", torch.zeros(32))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.up(x)
+        if float(h.detach().abs().max()) > 1e6:
+            h = h * 0.5
+        memory = F.dropout(self.memory, 0.0, training=self.training)
+        memory.mul_(0.5).add_(h.detach().float().mean(0))  # LOST
+        return x + self.down(h + memory)
+
+
 class Net(nn.Module):
     """A line for each planted fault."""
 
@@ -54,9 +94,14 @@ def fresh() -> Iterator[None]:
     fast_random_decomps.cache_clear()
 
 
-def train(path: Path | None, call: Callable[[nn.Module], Any], dtype: torch.dtype = torch.float32) -> list[float]:
+def train(
+    path: Path | None,
+    call: Callable[[nn.Module], Any],
+    dtype: torch.dtype = torch.float32,
+    net: Callable[[], nn.Module] = Net,
+) -> list[float]:
     torch.manual_seed(0)
-    model = Net().to(dtype)
+    model = net().to(dtype)
     step = call(model)
     losses = []
     capture = ns.capture(path, model, level="module", compiled="inside", on_error="raise") if path is not None else None
@@ -171,6 +216,36 @@ def test_a_dropped_write_is_named(tmp_path: Path, where: str) -> None:
         train(tmp_path / "run", lambda model: torch.compile(model, backend=backend if early else "inductor"))
     found = look(tmp_path / "run").wrong
     assert [(one.kind, one.place["line"]) for one in found] == [("write", line("WRITE"))]
+
+
+def test_a_wrong_operator_of_the_jobs_is_what_remains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is diagnosed, the job's operators are not registered."""
+    from numscope.diagnose.regions import graph
+
+    train(tmp_path / "run", torch.compile, net=OwnOperator)
+    train(tmp_path / "eager", lambda model: model, net=OwnOperator)
+    known = graph._operator
+    monkeypatch.setattr(graph, "_operator", lambda target: None if "numscope_test" in target else known(target))
+    report = ns.diagnose(tmp_path / "run", tmp_path / "eager")
+    assert report.verdict == "diverged"
+    assert report.origin.source.line == line("CUSTOM")
+    assert report.origin.mechanism == "device"
+    assert "the custom operator numscope_test.scaled.default" in report.origin.reason
+
+
+def test_a_write_that_is_lost_behind_a_graph_break_is_named(tmp_path: Path) -> None:
+    probe = torch.ones(2)
+    torch.compile(lambda x: F.dropout(x, 0.0, training=True).add_(1), backend="aot_eager")(probe)
+    if probe.sum() != 2:
+        pytest.skip("this torch does not lose it")
+    torch._dynamo.reset()
+    train(tmp_path / "run", torch.compile, net=Breaks)
+    found = look(tmp_path / "run")
+    assert len([name for name in found.regions if name.endswith("forward")]) == 2
+    assert {(one.kind, one.place["line"]) for one in found.wrong} == {("write", line("LOST"))}
+    train(tmp_path / "eager", lambda model: model, net=Breaks)
+    report = ns.compare(tmp_path / "run", tmp_path / "eager").report
+    assert report.origin.source.line == line("LOST")
 
 
 def test_elided_casts_are_no_bug(tmp_path: Path) -> None:

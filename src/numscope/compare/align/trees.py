@@ -30,10 +30,13 @@ def same_tree(work: Pairing, tree_a: Flags, tree_b: Flags) -> bool:
 
 
 def lone_wrappers(side: Side, other: Side) -> Flags:
-    """Return which calls are of wrapper modules that the other side does not have."""
+    """Return which calls are of wrapper modules that the other side does not have.
+
+    One in which no call was seen, a compiled region, stands for the module that it wraps.
+    """
     classes = [code for word, code in side.book.numbers.items() if word in WRAPPER_CLASSES]
     module = side.book.code("module")
-    mine = np.isin(side.calls.module_class, classes) & (side.calls.kind == module)
+    mine = np.isin(side.calls.module_class, classes) & (side.calls.kind == module) & (side.calls.children > 0)
     theirs = other.calls.module_class[other.calls.kind == module]
     return np.asarray(mine & ~np.isin(side.calls.module_class, theirs))
 

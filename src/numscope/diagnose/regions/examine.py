@@ -15,13 +15,17 @@ import torch
 
 from numscope.core.job_files.regions import NodeEntry, Place
 from numscope.core.report import Source
-from numscope.diagnose.regions.graph import CannotRun, Graph, Values, double, is_foreign
+from numscope.diagnose.regions.graph import CannotRun, Graph, Values, double, is_exact, is_foreign, own
 from numscope.diagnose.regions.judged import Judged, judge, runner
 from numscope.diagnose.regions.recorded import RecordedRegions, Region
-from numscope.diagnose.replay.measures import relative_error, to_double
+from numscope.diagnose.replay.measures import relative_error, to_double, unit_roundoff
 
 # Two ways to the same value in float64 are nearer than this unless one of them is float32 inside: half its digits.
 _SAME = 2.0**-26
+# A gradient is nearer to what a coarser format gives than to what its own does: 13 bits are between float32 and TF32 or
+# float16, and this is half of them.
+_COARSER = 2.0**6.5
+_COARSE = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,7 @@ class Finding:
 
     region: str
     step: int
-    kind: str  # kernel, write (lost), miswrite (of another value), decomposition, custom
+    kind: str  # kernel, write (lost), miswrite (of another value), decomposition, precision, custom
     name: str  # the kernel's, or the operator's
     operators: tuple[str, ...]
     place: Place | None
@@ -50,6 +54,8 @@ class Finding:
             return f"the custom operator {self.name}{where} is what remains: {rest}"
         if self.kind == "write":
             return f"wrong: the in-place write {self.name}{where} is lost in the compiled graph"
+        if self.kind == "precision":
+            return f"wrong: {self.name}{where} is computed in a coarser format than eager computes in: {self.error:.0e} off"
         if self.kind == "miswrite":
             return f"wrong: the in-place write {self.name}{where} leaves another value, {self.error:.0e} off in any precision"
         assert self.judged is not None
@@ -392,44 +398,68 @@ def _not_made(traced: Graph) -> Iterator[str]:
 def _first_unlike(
     region: Region, traced: Graph, values: Values, made: Values, ends: list[str], graph: Graph
 ) -> Iterator[Finding]:
-    """Yield the first node on the way to an end whose value the graph does not have, though it has what that is made of."""
-    seen: dict[str, float] = {}
+    """Yield the first node on the way to an end whose value the graph does not have, though it has what that is made of.
+
+    A node of which nothing is left in the graph, and whose value is nowhere in it, tells nothing: what it is made of is
+    looked at in its place.
+    """
+    seen: dict[str, float | None] = {}
     found = _Made(made)
 
-    def far(name: str) -> float:
+    def distance(name: str) -> float | None:
         if name not in seen:
-            value = values.get(name)
-            seen[name] = 0.0
-            if isinstance(value, torch.Tensor) and value.numel():
-                mine = {one: made[one] for one in _results(graph, name) if one in made}
-                if value.is_floating_point():
-                    seen[name] = (_Made(mine) if mine else found).nearest(value)[0]
-                elif mine:  # choices and places: a graph that needs none of them has others
-                    seen[name] = _Made(mine, all_dtypes=True).nearest(value)[0]
+            seen[name] = _distance(name, values.get(name), made, graph, found)
         return seen[name]
 
+    def unlike_before(name: str, visited: set[str]) -> str | None:
+        for one in traced.inputs[name]:
+            if one in visited:
+                continue
+            visited.add(one)
+            far = distance(one)
+            if far is not None and far > _SAME:
+                return one
+            deeper = unlike_before(one, visited) if far is None else None
+            if deeper is not None:
+                return deeper
+        return None
+
     for end in ends:
-        name, visited = end, set[str]()
-        while far(name) > _SAME:
-            visited.add(name)
-            before = [one for one in traced.inputs[name] if one not in visited and far(one) > _SAME]
-            if not before:
-                node = traced.nodes[name]
-                parts = [n for n in graph.nodes.values() if n["origin"] == name and n["original"]]
-                operator = _operator(parts[-1]) if parts else node["target"].removeprefix("ops.")
-                yield Finding(
-                    region.name,
-                    region.run["step"],
-                    "decomposition",
-                    operator,
-                    (operator,),
-                    node["place"],
-                    node["module"],
-                    True,
-                    far(name),
-                )
-                return
-            name = before[0]
+        far = distance(end)
+        if far is not None and far <= _SAME:
+            continue
+        name, visited = end, {end}
+        while (before := unlike_before(name, visited)) is not None:
+            name = before
+        node = traced.nodes[name]
+        parts = [n for n in graph.nodes.values() if n["origin"] == name and n["original"]]
+        operator = _operator(parts[-1]) if parts else node["target"].removeprefix("ops.")
+        size = distance(name)
+        yield Finding(
+            region.name,
+            region.run["step"],
+            "decomposition",
+            operator,
+            (operator,),
+            node["place"],
+            node["module"],
+            True,
+            float("inf") if size is None else size,
+        )
+        return
+
+
+def _distance(name: str, value: object, made: Values, graph: Graph, found: _Made) -> float | None:
+    """Return how far a node's value is from what it has become in a graph; None where it has become nothing."""
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return 0.0
+    mine = {one: made[one] for one in _results(graph, name) if one in made}
+    if mine:
+        return _Made(mine, all_dtypes=True).nearest(value)[0]
+    if not value.is_floating_point():  # choices and places: a graph that needs none of them has others
+        return 0.0
+    far = found.nearest(value)[0]
+    return far if far <= _SAME else None
 
 
 def _results(graph: Graph, origin: str) -> list[str]:
@@ -492,15 +522,77 @@ def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]
                 relative_error(made[result].reshape(gradient.shape), gradient),
             )
             return
+    yield from _coarser(region, traced, given, names, ends, gradients)
 
 
-def _differ(
+def _differ(made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, torch.Tensor], name: str) -> bool:
+    """Tell whether two gradients differ."""
+    return _off_by(made, gradient, traced, gradients, name) > _SAME
+
+
+def _off_by(
     made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, torch.Tensor], name: str
-) -> bool:
-    """Tell whether two gradients differ, measured by what they are sums of: those of what uses the input."""
+) -> float:
+    """Return how far off a gradient is, measured by what it is a sum of: the gradients of what uses the input."""
     above = [gradients[user] for user in _users(traced, name) if gradients.get(user) is not None]
     size = max(float(one.norm()) for one in (gradient, *above))
-    return float((made.reshape(gradient.shape) - gradient).norm()) > _SAME * size
+    difference = float((to_double(made).reshape(gradient.shape) - gradient).norm())
+    return difference / size if size else difference
+
+
+def _coarser(
+    region: Region, traced: Graph, given: Mapping[str, Any], names: list[str], ends: list[str], exact: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Yield the line whose gradient is made in a coarser format than the program computes in there, where it shows."""
+    line = _coarser_line(region.graph, traced)
+    if line is None:
+        return
+    leaves = {
+        name: value.detach().clone().requires_grad_() if _is_floating(value) else value for name, value in given.items()
+    }
+    values = traced.run(names, leaves, own, grad=True)
+    if any(_is_floating(values[name]) and _dtype(values[name]) != traced.nodes[name]["dtype"] for name in names):
+        return  # under autocast: what eager computes there is not known
+    outs = [values[name] for name in ends if _has_gradient(values.get(name))]
+    tangents = [region.inputs[name] for name in region.graph.placeholders if name.startswith("tangents_")]
+    incoming = [tangent.reshape(out.shape).to(out.dtype) for tangent, out in zip(tangents, outs)]
+    wanted = [name for name in traced.placeholders if exact.get(name) is not None and _has_gradient(values[name])]
+    eager = dict(zip(wanted, torch.autograd.grad(outs, [values[name] for name in wanted], incoming, allow_unused=True)))
+    for name, recorded in zip(traced.placeholders, region.outputs):
+        if eager.get(name) is None or not isinstance(recorded, torch.Tensor):
+            continue
+        mine = _off_by(recorded, exact[name], traced, exact, name)
+        other = _off_by(eager[name], exact[name], traced, exact, name)
+        if mine > _COARSER * max(other, unit_roundoff(recorded.dtype)):
+            operator = f"the gradient of {line['target'].removeprefix('ops.')}"
+            where = line["place"], line["module"]
+            yield Finding(region.name, region.run["step"], "precision", operator, (line["target"],), *where, True, mine)
+            return
+
+
+def _coarser_line(graph: Graph, traced: Graph) -> NodeEntry | None:
+    """Return the first node of a program whose line a graph computes for in a format that the program has not there."""
+    for node in graph.nodes.values():
+        place = node["place"]
+        if place is None or node["dtype"] not in _COARSE or node["op"] != "call_function" or _only_moves(node):
+            continue
+        here = [one for one in traced.nodes.values() if one["place"] == place and one["dtype"]]
+        if here and not any(one["dtype"] in _COARSE for one in here):
+            return here[-1]
+    return None
+
+
+def _only_moves(node: NodeEntry) -> bool:
+    """Tell whether a node computes nothing: it casts, or is a view."""
+    return "convert_element_type" in node["target"] or is_exact(node["target"])
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _dtype(value: torch.Tensor) -> str:
+    return str(value.dtype).removeprefix("torch.")
 
 
 def _has_gradient(value: object) -> bool:

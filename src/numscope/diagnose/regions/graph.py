@@ -164,7 +164,7 @@ class Graph:
                         made = mode.widened(_function(node)(*args, **kwargs))
                 except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError) as error:
                     raise CannotRun(f"{node['target']}: {type(error).__name__}: {error}") from error
-                if generator is not None and not _is_exact(node["target"]):
+                if generator is not None and not is_exact(node["target"]):
                     made = _moved(made, self._roundoff(name, made), generator)
                 values[name] = made
         return values
@@ -266,7 +266,8 @@ def _moved(value: object, roundoff: float, generator: torch.Generator) -> Any:
     return tree_map(move, value)
 
 
-def _is_exact(target: str) -> bool:
+def is_exact(target: str) -> bool:
+    """Tell whether an operator rounds nothing: it is a view."""
     if target == "operator.getitem":
         return True
     found = _operator(target)

@@ -196,8 +196,11 @@ class Tensors(Storages):
         if layout.may_be_lazy or self._saw_complex:
             layout = layout.lazy(layout.is_complex and tensor.is_conj(), tensor.is_neg())
         address: int = storage._cdata
+        data = data_ptr(tensor)
+        if not data and torch._is_functional_tensor(tensor):
+            raise Unmeasured("FunctionalTensor has no data")
         self._hold_address(address, storage)
-        return KnownTensor(_ref(tensor), data_ptr(tensor), address, layout)
+        return KnownTensor(_ref(tensor), data, address, layout)
 
     def _known(self, tensor: torch.Tensor, asked: KnownById) -> KnownTensor | None:
         """Return the entry of a tensor, or None where torch cannot tell."""
