@@ -224,8 +224,8 @@ def test_a_wrong_operator_of_the_jobs_is_what_remains(tmp_path: Path, monkeypatc
 
     train(tmp_path / "run", torch.compile, net=OwnOperator)
     train(tmp_path / "eager", lambda model: model, net=OwnOperator)
-    known = graph._operator
-    monkeypatch.setattr(graph, "_operator", lambda target: None if "numscope_test" in target else known(target))
+    known = graph.registered
+    monkeypatch.setattr(graph, "registered", lambda target: None if "numscope_test" in target else known(target))
     report = ns.diagnose(tmp_path / "run", tmp_path / "eager")
     assert report.verdict == "diverged"
     assert report.origin.source.line == line("CUSTOM")

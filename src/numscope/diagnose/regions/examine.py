@@ -15,7 +15,7 @@ import torch
 
 from numscope.core.job_files.regions import NodeEntry, Place
 from numscope.core.report import Source
-from numscope.diagnose.regions.graph import CannotRun, Graph, Values, double, is_exact, is_foreign, own
+from numscope.diagnose.regions.graph import CannotRun, Graph, Values, double, is_exact, is_foreign, own, registered
 from numscope.diagnose.regions.judged import Judged, judge, runner
 from numscope.diagnose.regions.recorded import RecordedRegions, Region
 from numscope.diagnose.replay.measures import relative_error, to_double, unit_roundoff
@@ -294,8 +294,7 @@ def _writes(region: Region) -> Iterator[Finding | str]:
     by_name = {traced.placeholders[_number(name) or 0]: name for name in region.graph.placeholders}
     writers: dict[str, list[NodeEntry]] = {}
     for name, node in traced.nodes.items():
-        if _writes_in_place(node) and traced.inputs[name]:
-            written = _base(traced, traced.inputs[name][0])
+        for written in (_base(traced, one) for one in _written_by(traced, name)):
             if isinstance(given.get(written), torch.Tensor):
                 writers.setdefault(written, []).append(node)
     if not writers:
@@ -325,8 +324,8 @@ def _writes(region: Region) -> Iterator[Finding | str]:
 def _after(graph: Graph, given: Mapping[str, object]) -> tuple[Values, set[str]]:
     """Return the values of a graph in float64 when all has run, and the inputs to which what was not made is written."""
     names = _runnable(graph, given)
-    left = [name for name in graph.nodes if name not in names and _writes_in_place(graph.nodes[name])]
-    unknown = {_base(graph, graph.inputs[name][0]) for name in left if graph.inputs[name]}
+    left = [name for name in graph.nodes if name not in names]
+    unknown = {_base(graph, one) for name in left for one in _written_by(graph, name)}
     return graph.run(names, given, double), unknown
 
 
@@ -336,6 +335,24 @@ def _is_given_back(region: Region, value: torch.Tensor, most: int) -> bool:
         isinstance(one, torch.Tensor) and one.shape == value.shape and torch.allclose(one.to(value.dtype), value, 1e-2)
         for one in region.outputs[:most]
     )
+
+
+def _written_by(graph: Graph, name: str) -> list[str]:
+    """Return the nodes that a node writes to: its first one, or those that its operator's schema says."""
+    node = graph.nodes[name]
+    if _writes_in_place(node):
+        return graph.inputs[name][:1]
+    found = registered(node["target"])
+    if found is None or not found._schema.is_mutable:
+        return []
+    args: Any = node["args"]
+    kwargs: Any = node["kwargs"]
+    given = dict(enumerate(args["tuple"])) | kwargs["items"]
+    wanted = [
+        (at, one.name) for at, one in enumerate(found._schema.arguments) if one.alias_info and one.alias_info.is_write
+    ]
+    values = [given.get(at, given.get(called)) for at, called in wanted]
+    return [value["node"] for value in values if isinstance(value, dict) and "node" in value]
 
 
 def _writes_in_place(node: NodeEntry) -> bool:
@@ -372,6 +389,12 @@ class _Made:
             ),
             default=(float("inf"), ""),
         )
+
+    def nearest_in_any_order(self, value: torch.Tensor) -> float:
+        """Return how far the nearest value is when the elements of both are sorted: a graph may lay them out otherwise."""
+        flat = value.detach().flatten().sort().values
+        others = (other.sort().values for _, other in self._by_size.get(value.numel(), ()))
+        return min((relative_error(other, flat) for other in others), default=float("inf"))
 
 
 def _program(region: Region) -> Iterator[Finding | str]:
@@ -431,10 +454,15 @@ def _first_unlike(
         name, visited = end, {end}
         while (before := unlike_before(name, visited)) is not None:
             name = before
+        size = distance(name)
+        # What it is given is nowhere in the graph: it was made into something else on the way.
+        absent = (
+            one for one in traced.inputs[name] if distance(one) is None and traced.nodes[one]["place"] is not None
+        )
+        name = next(absent, name)
         node = traced.nodes[name]
         parts = [n for n in graph.nodes.values() if n["origin"] == name and n["original"]]
         operator = _operator(parts[-1]) if parts else node["target"].removeprefix("ops.")
-        size = distance(name)
         yield Finding(
             region.name,
             region.run["step"],
@@ -455,10 +483,12 @@ def _distance(name: str, value: object, made: Values, graph: Graph, found: _Made
         return 0.0
     mine = {one: made[one] for one in _results(graph, name) if one in made}
     if mine:
-        return _Made(mine, all_dtypes=True).nearest(value)[0]
+        far = _Made(mine, all_dtypes=True).nearest(value)[0]
+        is_there = far > _SAME and value.is_floating_point() and found.nearest(value)[0] <= _SAME
+        return 0.0 if is_there else far  # what a node has come from is not always kept when graphs are changed
     if not value.is_floating_point():  # choices and places: a graph that needs none of them has others
         return 0.0
-    far = found.nearest(value)[0]
+    far = min(found.nearest(value)[0], found.nearest_in_any_order(value))
     return far if far <= _SAME else None
 
 
@@ -551,7 +581,8 @@ def _coarser(
         name: value.detach().clone().requires_grad_() if _is_floating(value) else value for name, value in given.items()
     }
     values = traced.run(names, leaves, own, grad=True)
-    if any(_is_floating(values[name]) and _dtype(values[name]) != traced.nodes[name]["dtype"] for name in names):
+    made = {name: values[name] for name in names if _is_floating(values.get(name))}
+    if any(_dtype(value) != traced.nodes[name]["dtype"] for name, value in made.items()):
         return  # under autocast: what eager computes there is not known
     outs = [values[name] for name in ends if _has_gradient(values.get(name))]
     tangents = [region.inputs[name] for name in region.graph.placeholders if name.startswith("tangents_")]
@@ -576,7 +607,8 @@ def _coarser_line(graph: Graph, traced: Graph) -> NodeEntry | None:
         place = node["place"]
         if place is None or node["dtype"] not in _COARSE or node["op"] != "call_function" or _only_moves(node):
             continue
-        here = [one for one in traced.nodes.values() if one["place"] == place and one["dtype"]]
+        inside = (one for one in traced.nodes.values() if one["op"] != "placeholder")
+        here = [one for one in inside if one["place"] == place and one["dtype"]]
         if here and not any(one["dtype"] in _COARSE for one in here):
             return here[-1]
     return None

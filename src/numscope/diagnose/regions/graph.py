@@ -270,11 +270,11 @@ def is_exact(target: str) -> bool:
     """Tell whether an operator rounds nothing: it is a view."""
     if target == "operator.getitem":
         return True
-    found = _operator(target)
+    found = registered(target)
     return found is not None and bool(getattr(found, "is_view", False))
 
 
-def _operator(target: str) -> Any:
+def registered(target: str) -> Any:
     """Return a registered operator; None where there is none of that name."""
     head, _, rest = target.partition(".")
     parts = rest.split(".")
@@ -320,7 +320,7 @@ def _function(node: NodeEntry) -> Callable[..., Any]:
             raise CannotRun(f"{target} is no method of tensors")
         return method
     if target.startswith("ops."):
-        found = _operator(target)
+        found = registered(target)
         if found is None or target.removeprefix("ops.").startswith(_REFUSED):
             raise CannotRun(f"the operator {target.removeprefix('ops.')} is not registered here")
         return found  # type: ignore[no-any-return]
