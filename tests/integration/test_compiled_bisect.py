@@ -39,7 +39,7 @@ class Net(nn.Module):
             h = h * 0.5
         memory = F.dropout(self.memory, 0.0, training=self.training) if os.environ["FAULT"] == "write" else self.memory
         memory.mul_(0.5).add_(h.detach().mean(0))  # write
-        return x + self.down(F.silu(h + memory))
+        return x + self.down(F.silu(h)) + memory.mean()
 
 torch.manual_seed(0)
 model = Net()

@@ -484,8 +484,12 @@ def _distance(name: str, value: object, made: Values, graph: Graph, found: _Made
     mine = {one: made[one] for one in _results(graph, name) if one in made}
     if mine:
         far = _Made(mine, all_dtypes=True).nearest(value)[0]
-        is_there = far > _SAME and value.is_floating_point() and found.nearest(value)[0] <= _SAME
-        return 0.0 if is_there else far  # what a node has come from is not always kept when graphs are changed
+        if (
+            far > _SAME and value.is_floating_point()
+        ):  # where a node came from is not always kept when graphs are changed
+            others = {one: value for one, value in made.items() if graph.nodes[one]["origin"] != name}
+            return 0.0 if _Made(others).nearest(value)[0] <= _SAME else far
+        return far
     if not value.is_floating_point():  # choices and places: a graph that needs none of them has others
         return 0.0
     far = min(found.nearest(value)[0], found.nearest_in_any_order(value))
