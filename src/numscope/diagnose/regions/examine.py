@@ -559,7 +559,9 @@ def _backward(forward: Region | None, region: Region) -> Iterator[Finding | str]
     yield from _coarser(region, traced, given, names, ends, gradients)
 
 
-def _differ(made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, torch.Tensor], name: str) -> bool:
+def _differ(
+    made: torch.Tensor, gradient: torch.Tensor, traced: Graph, gradients: Mapping[str, torch.Tensor], name: str
+) -> bool:
     """Tell whether two gradients differ."""
     return _off_by(made, gradient, traced, gradients, name) > _SAME
 
