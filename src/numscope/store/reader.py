@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from numscope.core.dtypes import AnyArray
 from numscope.core.errors import NotKeptError, RunError
+from numscope.core.job_files.layout import Placed
 from numscope.core.names import parse_call
 from numscope.core.untrusted import check_folder
 from numscope.store.joins import joined_calls, joined_tensors
@@ -28,6 +29,7 @@ from numscope.store.rundir import documents_of, rank_directories, read_document,
 from numscope.store.schema import TABLES, TableRow
 from numscope.store.shards import Shard, entry_of
 from numscope.store.tables import RankTables, StepLine
+from numscope.store.whole import Piece, declares_parts, of_parameter, read_layout, whole
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Run:
         self._ranks = {rank: RankTables(directory, checked) for rank, directory in rank_directories(path).items()}
         self._shards: dict[tuple[int, str], Shard] = {}
         self._unfinished: dict[int, list[int]] = {}
+        self._layouts: dict[int, dict[str, Placed]] = {}
 
     def __repr__(self) -> str:
         return f"<Run {str(self.path)!r}: {len(self.steps)} steps, {len(self.ranks)} ranks>"
@@ -236,7 +239,11 @@ class Run:
         return opened.array(key, dtype, shape)
 
     def tensor(self, name: str, step: int | None = None, rank: int | None = None) -> AnyArray:
-        """Return a kept tensor by its name, by default of the first rank and step that have it."""
+        """Return a kept tensor by its name, by default of the first step that has it.
+
+        With a rank, what that rank holds. Without one the whole tensor, where it is declared how the ranks' pieces lie in
+        it (a DTensor, Megatron's marks, FullyShardedDataParallel); else what the first rank holds that has it.
+        """
         return self._data(name, step, rank, sampled=False)
 
     def sample(self, name: str, step: int | None = None, rank: int | None = None) -> AnyArray:
@@ -251,8 +258,11 @@ class Run:
                 for call, row in self._rows(name, at, number):
                     seen = seen or (call, f"step {at}, rank {number}")
                     if row.get("shard") is not None and bool(row["sampled"]) == sampled:
-                        shape = None if sampled else tuple(row["shape"])
-                        return self.array(number, row["shard"], row["key"], row["dtype"], shape)
+                        if sampled:
+                            return self.array(number, row["shard"], row["key"], row["dtype"], None)
+                        if rank is None and (whole := self._whole(name, call, at, number, row)) is not None:
+                            return whole
+                        return self.array(number, row["shard"], row["key"], row["dtype"], tuple(row["shape"]))
                     if row.get("shard") is not None:
                         others = "run.tensor() gives the whole" if sampled else "run.sample() gives the sample"
         if seen is None:
@@ -265,10 +275,35 @@ class Run:
             f"capture again with {'keep=' + repr('sample') if sampled else f'tensors=[{_pattern(seen[0])!r}]'}"
         )
 
+    def _whole(self, name: str, call: str, step: int, rank: int, row: TableRow) -> AnyArray | None:
+        """Return the tensor that the pieces of all ranks make; None where none is declared to be a piece."""
+        slot = name[len(call) + 1 :]
+        if not declares_parts(row["placement"] or "", of_parameter(call, slot, self._layout(rank))):
+            return None
+        pieces = []
+        for number in self.ranks:
+            for _, one in self._rows(name, step, number) if step in self.written_steps(number) else ():
+                if one.get("shard") is not None and not one["sampled"]:
+                    array = self.array(number, one["shard"], one["key"], one["dtype"], tuple(one["shape"]))
+                    placed = of_parameter(call, slot, self._layout(number))
+                    pieces.append(Piece(number, array, one["placement"] or "", placed))
+                    break
+        found = whole(pieces)
+        if found is None:
+            raise NotKeptError(
+                f"{name} is cut over the ranks, and not all of its pieces were kept: rank={rank} gives the one of rank {rank}"
+            )
+        return found
+
+    def _layout(self, rank: int) -> dict[str, Placed]:
+        if rank not in self._layouts:
+            self._layouts[rank] = read_layout(self._rank(rank).directory)
+        return self._layouts[rank]
+
     def _rows(self, name: str, step: int, rank: int) -> list[tuple[str, TableRow]]:
         """Return (call, row of the tensors table) of each slot of that name; the row of an unmeasured one is empty."""
         tables = self.step_tables(step, rank)
-        narrow = tables.tensors.select(["dtype", "shape", "shard", "key", "sampled"])
+        narrow = tables.tensors.select(["dtype", "shape", "shard", "key", "sampled", "placement"])
         cuts = [i for i, letter in enumerate(name) if letter == "."]
         heads = pa.array([name[:i] for i in cuts], pa.string())
         rows: list[tuple[str, TableRow]] = []

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from numscope.core.job_files.layout import FORMAT, Layout, Placed
+from numscope.core.job_files.layout import FORMAT, Layout, Placed, plain
 
 _MARKS = ("tensor_model_parallel", "sequence_parallel", "allreduce", "partition_dim")
 
@@ -96,4 +96,4 @@ def _ranks(group: object) -> list[int]:
 
 
 def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+    return plain(f"{path}.{name}" if path else name)

@@ -12,9 +12,7 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict
 
 FILE = "layout.json"
 FORMAT = "numscope.layout/1"
@@ -39,16 +37,11 @@ class Layout(TypedDict):
     parameters: dict[str, Placed]
 
 
-def read_layout(folder: Path) -> dict[str, Placed]:
-    """Return what a rank's folder declares, by the parameter's name; nothing where it has no such file or a damaged one."""
-    try:
-        document = json.loads((folder / FILE).read_text())
-        parameters = document["parameters"] if document.get("format") == FORMAT else {}
-        return {str(name): cast(Placed, placed) for name, placed in parameters.items() if isinstance(placed, dict)}
-    except (OSError, ValueError, KeyError, AttributeError):
-        return {}
-
-
 def is_cut(placed: Placed) -> bool:
     """Tell whether each rank holds a part."""
     return "dimension" in placed or "flat" in placed
+
+
+def plain(name: str) -> str:
+    """Return a parameter's name without the modules that FullyShardedDataParallel puts around others."""
+    return name.replace("_fsdp_wrapped_module.", "")
