@@ -193,7 +193,94 @@ def statistics(path, fault):
             cap.step()
 
 
+class Wide(nn.Module):
+    """Two layers, of which 7 rows do not divide by 2."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(4, 6), nn.Linear(6, 7)
+
+    def forward(self, x):
+        return self.down(self.up(x).tanh())
+
+
+def pieces(path, way):
+    """Keep the tensors of a model that a library cuts over the ranks."""
+    model, rank = Wide(), dist.get_rank()
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(4))
+    if way == "fsdp2":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    elif way == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
+    elif way == "mesh":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+        parallelize_module(model, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    elif way == "marks":  # as Megatron and Transformer Engine leave them
+        group = dist.new_group([0, 1], group_desc="TENSOR_MODEL_PARALLEL_GROUP")
+        model.up.weight = nn.Parameter(model.up.weight.detach().chunk(2)[rank].clone())
+        model.up.bias = nn.Parameter(model.up.bias.detach().chunk(2)[rank].clone())
+        model.down.weight = nn.Parameter(model.down.weight.detach().chunk(2, 1)[rank].clone())
+        for parameter, dimension in ((model.up.weight, 0), (model.up.bias, 0), (model.down.weight, 1)):
+            parameter.tensor_model_parallel, parameter.partition_dim, parameter.partition_stride = True, dimension, 1
+        model.down.bias.sequence_parallel = False
+        model.up.tp_group = model.down.tp_group = group
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with ns.capture(path, model, keep="tensors", on_error="raise") as cap:
+        if way == "marks":
+            h = Sum.apply(F.linear(torch.tanh(model.up(x)), model.down.weight)) + model.down.bias
+            h.square().mean().backward()
+        else:
+            model(x).square().mean().backward()
+        optimizer.step()
+        cap.step()
+
+
+WRONG = {  # what a backend gives on rank 1, where it is at fault
+    "reduce_scatter": ("reduce_scatter", lambda args: args[0][0]),
+    "none": ("", None),
+}
+
+
+def collectives(path, which):
+    """Call each collective once, one of them with a backend that gives something else."""
+    method, result = WRONG[which]
+    kind, rank = dist.ProcessGroup, dist.get_rank()
+    original = getattr(kind, method) if method else None
+
+    def wrong(group, *args, **kwargs):
+        work = original(group, *args, **kwargs)
+        work.wait()
+        if rank == 1:
+            result(args).view(-1)[0] += 1
+        return work
+
+    if method:
+        setattr(kind, method, wrong)
+    torch.manual_seed(rank)
+    x, parts = torch.randn(8, 3), [torch.randn(4, 3) for _ in range(2)]
+    try:
+        with ns.capture(path, on_error="raise") as cap:
+            dist.reduce_scatter(torch.empty(4, 3), parts)
+            dist.reduce_scatter_tensor(torch.empty(4, 3), x)
+            dist.all_gather_into_tensor(torch.empty(16, 3), x)
+            dist.all_gather([torch.empty(8, 3), torch.empty(8, 3)], x)
+            cap.step()
+    finally:
+        if method:
+            setattr(kind, method, original)
+
+
 JOBS = {
+    **{f"collectives.{which}": (collectives, which) for which in WRONG},
+    **{f"pieces.{way}": (pieces, way) for way in ("one", "fsdp2", "fsdp1", "mesh", "marks")},
     "dp": (train, False, ""),
     "tp": (train, True, ""),
     "stages": (stages, ""),

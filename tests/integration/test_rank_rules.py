@@ -1,10 +1,12 @@
 """Rules between the ranks of one run: a clean job has no remark, and a broken rule is said with what is missing."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import numscope as ns
@@ -23,12 +25,13 @@ def runs(tmp_path_factory):
     return {path.name: ns.open_run(path) for path in out.iterdir() if path.is_dir()}
 
 
-@pytest.mark.parametrize("job", ["dp", "tp", "stages", "statistics"])
+@pytest.mark.parametrize("job", ["dp", "tp", "stages", "statistics", "collectives.none"])
 def test_a_clean_job_has_no_remark(job, runs):
     assert remarks(runs[job]) == []
 
 
 BROKEN = [
+    ("collectives.reduce_scatter", "collective", 0, [0, 1], "reduce_scatter of 2 ranks gives what they did not"),
     ("dp.same_data", "same_work", 0, [0, 1], "their data are the same"),
     ("dp.not_reduced", "replicas", 0, [0, 1], "norm.weight of ranks 0 and 1 began the same"),
     ("dp.not_reduced", "replicas", 0, [0, 1], "no all-reduce over ranks 0 and 1 follows (data parallelism)"),
@@ -55,3 +58,25 @@ def test_a_broken_rule_is_said_with_what_is_missing(job, rule, step, ranks, word
     found = remarks(runs[job])
     assert [(remark.rule, remark.step, remark.ranks) for remark in found] == [(rule, step, ranks)]
     assert words in found[0].text
+
+
+@pytest.mark.parametrize("way", ["fsdp2", "fsdp1", "mesh", "marks"])
+def test_kept_pieces_of_a_tensor_make_the_whole_where_a_library_declares_how(way, runs):
+    run, one = runs[f"pieces.{way}"], runs["pieces.one"]
+    for name in ("up.weight", "up.bias", "down.weight", "down.bias"):
+        for head in ("parameters", "parameters_grad", "output"):
+            expected = one.tensor(f"Optimizer.SGD.step.0.{head}.{name}")
+            label = f"_fsdp_wrapped_module.{name}" if way == "fsdp1" else name
+            found = run.tensor(f"Optimizer.SGD.step.0.{head}.{label}")
+            assert found.shape == expected.shape
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+            if way != "fsdp1":  # of which a rank may have none of a small parameter
+                assert found.size >= run.tensor(f"Optimizer.SGD.step.0.{head}.{label}", rank=0).size
+
+
+def test_a_whole_of_which_a_piece_was_not_kept_is_not_made_up(runs, tmp_path):
+    part = tmp_path / "part"
+    shutil.copytree(runs["pieces.marks"].path, part)
+    shutil.rmtree(part / "rank1")
+    with pytest.raises(ns.NotKeptError, match="rank=0 gives the one of rank 0"):
+        ns.open_run(part).tensor("Optimizer.SGD.step.0.parameters.up.weight")

@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from numscope.core.dtypes import SINGLE, unit_roundoff
 from numscope.core.report import Origin, Source
+from numscope.store.joins import joined_calls
 from numscope.store.reader import Run
 from numscope.store.schema import TableRow
 
@@ -50,33 +52,46 @@ def wrong_collectives(run: Run) -> list[Wrong]:
 
 
 def _groups(run: Run) -> Iterator[list[_Member]]:
-    """Yield the calls that are one collective: of all ranks of a group, the n-th of that name among them."""
-    calls = run.calls
-    calls = calls.filter(pc.equal(calls["kind"], "collective"))
-    if not calls.num_rows or len(run.ranks) < 2:
+    """Yield the calls that are one collective: of all ranks of a group, the n-th of that name among them in a step."""
+    if len(run.ranks) < 2:
         return
-    members: dict[tuple[int, int, int], _Member] = {}
-    for row in calls.to_pylist():
-        members[row["rank"], row["step"], row["order"]] = _Member(row, row["rank"])
-    tensors = run.tensors
-    wanted = pc.starts_with(pc.fill_null(tensors["name"], ""), "Distributed.")
-    columns = ["rank", "step", "call", "slot", "dtype", "shape", "hash", "sketch", "l2", "mean", "nan", "inf"]
-    for row in tensors.filter(wanted).select(columns).to_pylist():
-        member = members.get((row["rank"], row["step"], row["call"]))
-        if member is not None:
-            (member.made if row["slot"].startswith("output") else member.given).append(row)
-    seen: dict[tuple[Any, ...], int] = defaultdict(int)
-    groups: dict[tuple[Any, ...], list[_Member]] = defaultdict(list)
-    for (rank, step, _), member in sorted(members.items()):
-        facts = _facts(member)
-        ranks = tuple(facts.get("ranks") or range(int(facts.get("group_size", 0))))
-        head = member.call["name"].rsplit(".", 2)[0]
-        count = seen[rank, step, head, ranks, member.call["phase"]]
-        seen[rank, step, head, ranks, member.call["phase"]] += 1
-        groups[step, head, ranks, member.call["phase"], count].append(member)
-    for key, group in groups.items():
-        if len(group) == len(key[2]) > 1:
-            yield group
+    for step in run.steps:
+        groups: dict[tuple[Any, ...], list[_Member]] = defaultdict(list)
+        for rank in run.ranks:
+            if step not in run.rank_steps(rank):
+                continue
+            seen: dict[tuple[Any, ...], int] = defaultdict(int)
+            for member in _members(run, step, rank):
+                facts = _facts(member)
+                ranks = tuple(facts.get("ranks") or range(int(facts.get("group_size", 0))))
+                key = (member.call["name"].rsplit(".", 2)[0], ranks, member.call["phase"])
+                groups[(*key, seen[key])].append(member)
+                seen[key] += 1
+        for (_, ranks, *_), group in groups.items():
+            if len(group) == len(ranks) > 1:
+                yield group
+
+
+def _members(run: Run, step: int, rank: int) -> list[_Member]:
+    """Return the collectives of one rank in one step, in order, with what they are given and make."""
+    tables = run.step_tables(step, rank)
+    calls = tables.calls.filter(pc.equal(tables.calls["kind"].cast(pa.string()), "collective"))
+    if not calls.num_rows:
+        return []
+    found = {row["order"]: _Member(row, rank) for row in joined_calls(calls, run.stacks(rank), rank).to_pylist()}
+    slots = tables.slots.filter(pc.is_in(tables.slots["call"], calls["order"].combine_chunks()))
+    slots = slots.filter(pc.is_valid(slots["tensor"]))
+    columns = ["tensor", "dtype", "shape", "hash", "sketch", "l2", "mean", "nan", "posinf", "neginf"]
+    rows = tables.tensors.select(columns)
+    rows = rows.filter(pc.is_in(rows["tensor"], slots["tensor"].combine_chunks()))
+    by_number = {row["tensor"]: row for row in rows.to_pylist()}
+    for call, slot, number in zip(*(slots[name].to_pylist() for name in ("call", "slot", "tensor"))):
+        if number in by_number:
+            row = {**by_number[number], "slot": slot}
+            row["inf"] = (row["posinf"] or 0) + (row["neginf"] or 0)
+            member = found[call]
+            (member.made if slot.startswith("output") else member.given).append(row)
+    return [found[order] for order in sorted(found)]
 
 
 def _facts(member: _Member) -> Mapping[str, Any]:

@@ -11,12 +11,13 @@ from numscope.core.json_value import JsonObject
 class Remark:
     """One thing that a training run should have done, and did not."""
 
-    # "unchanged", "replicas", "tied", "buffers", "same_work", "dropout" or "collective"
+    # "unchanged", "replicas", "tied", "buffers", "same_work", "dropout", "order" or "collective"
     rule: str
     step: int
     ranks: list[int]
     parameters: list[str]
     text: str
+    call: str = ""  # which broke it, on the last of the ranks, where that is one call
 
     def to_dict(self) -> JsonObject:
         """Return the remark as JSON can hold it."""

@@ -9,25 +9,27 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from numscope.check.collectives import wrong_collectives
 from numscope.check.ranks.dropout import Dropouts
+from numscope.check.ranks.order import order
 from numscope.check.ranks.replicas import Replicas
 from numscope.check.ranks.same_work import same_work
 from numscope.check.ranks.step_facts import StepFacts, step_facts
 from numscope.check.remark import Remark
-from numscope.core.job_files.layout import read_layout
 from numscope.store.reader import Run
+from numscope.store.whole import read_layout
 
 _NAMED = 3  # parameters that a sentence names
 
 
-def remarks(run: Run) -> list[Remark]:
-    """Return the rules that a run's steps broke."""
+def remarks(run: Run, last: int | None = None) -> list[Remark]:
+    """Return the rules that a run's steps broke, up to the step `last`."""
     unchanged, replicas, dropouts = _Unchanged(), Replicas(), Dropouts()
     found: list[Remark] = []
-    does_the_same = False
+    does_the_same = is_out_of_order = False
     declared = {rank: read_layout(run.path / f"rank{rank}") for rank in run.ranks}
     steps_of = {rank: set(run.rank_steps(rank)) for rank in run.ranks}
-    for step in sorted(set().union(*steps_of.values())):
+    for step in sorted(step for step in set().union(*steps_of.values()) if last is None or step <= last):
         ranks = [rank for rank in run.ranks if step in steps_of[rank]]
         facts = {rank: step_facts(run.step_tables(step, rank), declared[rank]) for rank in ranks}
         for rank, one in facts.items():
@@ -38,9 +40,20 @@ def remarks(run: Run) -> list[Remark]:
             same = [*same_work(step, facts)]
             does_the_same = bool(same)
             found += same
+        if not is_out_of_order:
+            orders = [*order(step, facts)]
+            is_out_of_order = bool(orders)
+            found += orders
         if drawn := [*dropouts.take(step, facts)]:
             replicas.end()  # other numbers part them, too
         found += [*drawn, *replicas.take(step, facts)]
+    if not any(run.checks(rank).num_rows for rank in run.ranks):  # else they are among the calls that compute wrongly
+        found += [
+            Remark(
+                "collective", one.step, list(one.origin.details["ranks"]), [], f"{one.origin.call}: {one.origin.reason}"
+            )
+            for one in wrong_collectives(run)
+        ][:1]
     return [*unchanged.remarks(), *found]
 
 

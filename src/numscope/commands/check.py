@@ -1,8 +1,9 @@
 """Find the first non-finite value of a run, and where it came from; of a run with --verify, the first call that computes
 wrongly.
 
-Exit status 0: nothing found; 1: found; 2: could not do it. Parameters that no optimizer step changes, and replicas
-that part, are remarked on. With --headroom, also which calls cannot be moved to
+Exit status 0: nothing found; 1: found; 2: could not do it. Parameters that no optimizer step changes are remarked on,
+and so is what the ranks of a job should share and do not: replicas, gradients, buffers, tied tables, random states; or
+should not share and do: their data. With --headroom, also which calls cannot be moved to
 a precision (fp16, bf16, fp8, fp8_e5m2 …): that alone does not change the status.
 
   numscope check runs/npu

@@ -278,7 +278,8 @@ class Run:
     def _whole(self, name: str, call: str, step: int, rank: int, row: TableRow) -> AnyArray | None:
         """Return the tensor that the pieces of all ranks make; None where none is declared to be a piece."""
         slot = name[len(call) + 1 :]
-        if not declares_parts(row["placement"] or "", of_parameter(call, slot, self._layout(rank))):
+        placement = self._placement(call, slot, step, rank, row)
+        if not declares_parts(placement, of_parameter(call, slot, self._layout(rank))):
             return None
         pieces = []
         for number in self.ranks:
@@ -286,7 +287,7 @@ class Run:
                 if one.get("shard") is not None and not one["sampled"]:
                     array = self.array(number, one["shard"], one["key"], one["dtype"], tuple(one["shape"]))
                     placed = of_parameter(call, slot, self._layout(number))
-                    pieces.append(Piece(number, array, one["placement"] or "", placed))
+                    pieces.append(Piece(number, array, self._placement(call, slot, step, number, one), placed))
                     break
         found = whole(pieces)
         if found is None:
@@ -294,6 +295,15 @@ class Run:
                 f"{name} is cut over the ranks, and not all of its pieces were kept: rank={rank} gives the one of rank {rank}"
             )
         return found
+
+    def _placement(self, call: str, slot: str, step: int, rank: int, row: TableRow) -> str:
+        """Return what a DTensor declared; a gradient that was seen before as a plain tensor lies as its parameter does."""
+        head, _, label = slot.partition(".")
+        if row["placement"] or head != "parameters_grad":
+            return row["placement"] or ""
+        return next(
+            (one["placement"] or "" for _, one in self._rows(f"{call}.parameters.{label}", step, rank) if one), ""
+        )
 
     def _layout(self, rank: int) -> dict[str, Placed]:
         if rank not in self._layouts:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 from numscope.check.ranks.replicas import Facts
-from numscope.check.ranks.step_facts import Forward, draws
+from numscope.check.ranks.step_facts import Forward
 from numscope.check.remark import Remark
 
 _BY_CHANCE = 1e-6  # one false alarm in a million runs
@@ -31,9 +31,8 @@ class Dropouts:
             return
         calls: dict[str, dict[int, Forward]] = defaultdict(dict)
         for rank, one in facts.items():
-            for call in one.forward:
-                if draws(call):
-                    calls[call.name][rank] = call
+            for call in one.draws:
+                calls[call.name][rank] = call
         found = [*_other_numbers(step, calls)] or [*self._same_numbers(step, facts, list(calls.values()))]
         self._told = bool(found)
         yield from found

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from numscope.check.ranks.step_facts import Content, StepFacts, Trained, Update, patterns
 from numscope.check.remark import Remark
 from numscope.core.job_files.layout import is_cut
+from numscope.core.job_files.layout import plain as plain_name
 
 # Relative: what is nearer than this was rounded otherwise. Parts of a gradient are apart by their own size; replicas that
 # are computed twice by a few units of roundoff, and float32's times the square root of a million additions is 6e-5.
@@ -119,7 +120,7 @@ def _replicas(facts: Facts) -> Iterator[Replica]:
     declared: dict[tuple[str, tuple[int, ...]], list[Holder]] = defaultdict(list)
     for rank, one in facts.items():
         for name, content in one.begun().items():
-            placed = one.declared.get(name)
+            placed = one.declared.get(plain_name(name))
             if content.bits is None or _is_cut(content.placement) or (placed is not None and is_cut(placed)):
                 continue
             if not content.is_plain:
@@ -273,14 +274,11 @@ def _kind(copies: Replica, classes: Sequence[Sequence[int]], facts: Facts) -> st
 
 def _input_of(parameter: str, facts: StepFacts) -> int | None:
     """Return the bits of what enters the innermost module that has a parameter and was called."""
-    given = {
-        call.module: call.inputs[0].bits for call in reversed(facts.forward) if call.kind == "module" and call.inputs
-    }
     path = parameter
     while path:
         path = path.rpartition(".")[0]
-        if path in given:
-            return given[path]
+        if path in facts.inputs:
+            return facts.inputs[path]
     return None
 
 
@@ -315,10 +313,9 @@ def _buffers(step: int, facts: Facts, copies: Sequence[Replica]) -> Iterator[Rem
     held: dict[str, dict[int, Content]] = defaultdict(dict)
     modules = {holder.name.rpartition(".")[0] for some in copies for holder in some}
     for rank, one in facts.items():
-        for call in one.forward:
-            for name, content in call.buffers.items():
-                if call.module in modules and content.bits is not None:
-                    held[f"{call.module}.{name}"].setdefault(rank, content)
+        for name, content in one.buffers.items():
+            if name.rpartition(".")[0] in modules and content.bits is not None:
+                held[name][rank] = content
     unlike: dict[str, set[int]] = {}
     for name, contents in held.items():
         for ranks in sets:
