@@ -577,7 +577,12 @@ def _off_by(
 
 
 def _coarser(
-    region: Region, traced: Graph, given: Mapping[str, Any], names: list[str], ends: list[str], exact: Mapping[str, Any]
+    region: Region,
+    traced: Graph,
+    given: Mapping[str, torch.Tensor],
+    names: list[str],
+    ends: list[str],
+    exact: Mapping[str, torch.Tensor],
 ) -> Iterator[Finding]:
     """Yield the line whose gradient is made in a coarser format than the program computes in there, where it shows."""
     line = _coarser_line(region.graph, traced)
