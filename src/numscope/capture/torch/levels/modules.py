@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import GraphModule
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
@@ -222,6 +223,8 @@ class Modules:
     ) -> Any:
         watch = self._watch
         if not (watch.on and watch.forward_on) or state.busy or is_tracing():
+            return original(module, *args, **kwargs)
+        if state.region is not None and isinstance(module, GraphModule):  # the region's graph: none of the user's modules
             return original(module, *args, **kwargs)
         if state.quiet is not None and not state.stack:  # an optimizer's step that raised has not told its end
             watch.thread.here.end_quiet()
