@@ -81,8 +81,9 @@ class Results:
         self._places.end(to_files=to_files)
 
     def covers(self, places: Iterable[tuple[int, int]]) -> bool:
-        """Tell whether these are the results of those steps of ranks, each once."""
-        return sorted(part.key for part in self._places.parts) == sorted(Key(*place) for place in places)
+        """Tell whether these are the results of those steps of ranks, each once; those of all ranks joined are rank 0's."""
+        wanted = [Key(step, max(rank, 0)) for step, rank in places]
+        return sorted(part.key for part in self._places.parts) == sorted(wanted)
 
     def summaries(self) -> Iterator[StepSummary]:
         """Give the summary of each step of each rank, in order."""

@@ -224,7 +224,9 @@ class Modules:
         watch = self._watch
         if not (watch.on and watch.forward_on) or state.busy or is_tracing():
             return original(module, *args, **kwargs)
-        if state.region is not None and isinstance(module, GraphModule):  # the region's graph: none of the user's modules
+        if state.region is not None and isinstance(
+            module, GraphModule
+        ):  # the region's graph: none of the user's modules
             return original(module, *args, **kwargs)
         if state.quiet is not None and not state.stack:  # an optimizer's step that raised has not told its end
             watch.thread.here.end_quiet()
