@@ -97,6 +97,7 @@ def make_run(path: Path, seed: int, ended: bool = True) -> None:
                     cap.step()
             if not ended:
                 cap._recorder.flush()
+                cap._recorder.writer.flush()  # wait for the writer's thread
                 shutil.copytree(path, path.with_name("copy"), dirs_exist_ok=True)
             cap.close()
     if not ended:
