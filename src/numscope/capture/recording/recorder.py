@@ -421,9 +421,10 @@ class Recorder:
         self.writer.settle(end)
 
     def close(self, end: str = CLOSED) -> None:
-        """Close the run; what it was opened for is let go with it, not when Python's collector comes to it."""
+        """Close the run; what it was opened for, and its buffers, are let go with it, not when Python's collector comes."""
         self.writer.close(end)
         self._open_writer = _closed
+        self._measure = self._add_alike = None
 
 
 def _closed() -> RunWriter:
