@@ -16,7 +16,6 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -25,31 +24,7 @@ import torch
 
 import numscope as ns
 from numscope.__main__ import main as numscope
-
-Harm = Callable[[random.Random, Path, Path], None]  # the file, and the same of another run
-
-
-def flip(chance: random.Random, file: Path, _: Path) -> None:
-    content = bytearray(file.read_bytes())
-    for _n in range(chance.choice([1, 1, 3])):
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    file.write_bytes(content)
-
-
-def overwrite(chance: random.Random, file: Path, _: Path) -> None:
-    content = bytearray(file.read_bytes())
-    at = chance.randrange(len(content))
-    content[at : at + 64] = bytes(len(content[at : at + 64]))
-    file.write_bytes(content)
-
-
-def cut(chance: random.Random, file: Path, _: Path) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[: chance.randrange(len(content))])
-
-
-def exchange(_c: random.Random, file: Path, other: Path) -> None:
-    shutil.copy(other, file)
+from tests.harms import Harm, cut, delete, empty, exchange, flip, overwrite
 
 
 def exchange_within(chance: random.Random, file: Path, _: Path) -> None:
@@ -67,14 +42,6 @@ def exchange_rank(_c: random.Random, file: Path, other: Path) -> None:
         theirs = next(parent for parent in other.parents if parent.name == ours.name)
         shutil.rmtree(ours)
         shutil.copytree(theirs, ours)
-
-
-def delete(_c: random.Random, file: Path, _: Path) -> None:
-    file.unlink()
-
-
-def empty(_c: random.Random, file: Path, _: Path) -> None:
-    file.write_bytes(b"")
 
 
 ALL: list[Harm] = [flip, flip, overwrite, cut, exchange, exchange_within, exchange_rank, delete, empty]

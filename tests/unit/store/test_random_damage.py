@@ -16,44 +16,13 @@ import pytest
 from numscope.core.errors import RunError
 from numscope.store.reader import Run, open_run
 from numscope.store.writer import RunWriter
+from tests.harms import Harm, cut, delete, empty, exchange, flip, overwrite
 from tests.unit.store.batches import arrays_of, batch_of, write_run
 
 HARMS = int(os.environ.get("DAMAGE_HARMS", "200"))
-Harm = Callable[[random.Random, Path, Path], None]
 
 
-def flip(chance: random.Random, file: Path, _: Path) -> None:
-    content = bytearray(file.read_bytes())
-    for _n in range(chance.choice([1, 1, 3])):
-        content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
-    file.write_bytes(content)
-
-
-def overwrite(chance: random.Random, file: Path, _: Path) -> None:
-    content = bytearray(file.read_bytes())
-    at = chance.randrange(len(content))
-    content[at : at + 64] = bytes(len(content[at : at + 64]))
-    file.write_bytes(content)
-
-
-def cut(chance: random.Random, file: Path, _: Path) -> None:
-    content = file.read_bytes()
-    file.write_bytes(content[: chance.randrange(len(content))])
-
-
-def swap(_c: random.Random, file: Path, other: Path) -> None:
-    shutil.copy(other, file)
-
-
-def delete(_c: random.Random, file: Path, _: Path) -> None:
-    file.unlink()
-
-
-def empty(_c: random.Random, file: Path, _: Path) -> None:
-    file.write_bytes(b"")
-
-
-ALL: list[Harm] = [flip, flip, overwrite, cut, swap, delete, empty]
+ALL: list[Harm] = [flip, flip, overwrite, cut, exchange, delete, empty]
 
 
 def killed_run(path: Path, seed: int) -> None:
